@@ -89,7 +89,7 @@ class SecureVFLError(Exception):
         self.remedy = remedy
         self.code = code or self.default_code
         self.fields = fields
-        CATALOGUE[self.code]  # an unknown code is a fault of the caller
+        CATALOGUE[self.code]  # raises KeyError for an unknown code, which is a fault of the caller
 
     def __reduce__(self) -> tuple[object, ...]:
         """Support pickling of subclasses whose constructors have other arguments."""

@@ -7,6 +7,7 @@ trains its model, for example `rounds` (homomorphic encryption) or `shares` (sec
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from pydantic import field_validator, model_validator
 
 from securevfl.base.config import flatten, to_plain
 from securevfl.base.extensions import Extension
+from securevfl.data.column_types import ColumnType, read_types
 from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
@@ -32,6 +34,9 @@ from securevfl.untrusted import MAX_TOML_BYTES, UntrustedInputError, check_plain
 
 DATA_KEY = "data"
 """The key of a job file that lists the parties' data files on one computer; it is not part of the job."""
+COLUMNS_KEY = "columns"
+"""The key of a job file that declares the types of columns, by party; it is not part of the job either."""
+LOCAL_KEYS = DATA_KEY, COLUMNS_KEY
 
 
 class Job(FamilyJob):
@@ -182,7 +187,7 @@ class Job(FamilyJob):
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:
-        """Create a job from the plain data of `to_dict`; ConfigError lists every problem on a line."""
+        """Create a job from the plain data of `to_dict`; a ConfigError has one line for each problem."""
         try:
             check_plain(keys)
             return cls(**{str(key): value for key, value in keys.items()})
@@ -191,11 +196,11 @@ class Job(FamilyJob):
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
-        """Load a job from a TOML file, without its data files (`tables_of`).
+        """Load a job from a TOML file, without its data files (`tables_of`) and types (`column_types_of`).
 
-        ConfigError lists every problem on a line.
+        A ConfigError is raised with one line for each problem.
         """
-        return cls.from_dict({key: value for key, value in _read(path).items() if key != DATA_KEY})
+        return cls.from_dict({key: value for key, value in _read(path).items() if key not in LOCAL_KEYS})
 
 
 def tables_of(path: str | Path) -> dict[str, Path]:
@@ -223,10 +228,40 @@ def tables_of(path: str | Path) -> dict[str, Path]:
     return {name: Path(path).parent / file for name, file in files.items()}
 
 
+def column_types_of(path: str | Path) -> dict[str, dict[str, ColumnType]]:
+    """Return the types of columns that a job file declares under `columns`, by party.
+
+    They are no part of the job: other parties do not learn them.
+
+    Args:
+        path: the job file.
+
+    Returns:
+        The declared types of each party.
+
+    Raises:
+        ConfigError: if the file cannot be read, or a declaration cannot be used.
+    """
+    declarations = _read(path).get(COLUMNS_KEY, {})
+    if not isinstance(declarations, dict) or not all(isinstance(types, dict) for types in declarations.values()):
+        raise ConfigError(
+            f"{path}: {COLUMNS_KEY} is no table of column types for each party",
+            f'write for example {COLUMNS_KEY} = {{ bank = {{ branch = "category" }} }}',
+            code="SVFL-JOB-FILE",
+            path=str(path),
+        )
+    return {name: read_types(types) for name, types in declarations.items()}
+
+
+def column_types_in(path: str | Path) -> dict[str, ColumnType]:
+    """Return the types of one party's columns that a TOML file declares, as in `branch = "category"`."""
+    return read_types(_read(path))
+
+
 def _read(path: str | Path) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
-            return parse_toml(file.read(MAX_TOML_BYTES + 1))
+            return parse_toml(file.read(MAX_TOML_BYTES + 1).removeprefix(codecs.BOM_UTF8))
     except OSError as cause:
         raise ConfigError(
             f"{path}: the job file cannot be read ({cause.strerror})",

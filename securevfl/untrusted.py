@@ -18,7 +18,7 @@ from typing import Any
 MAX_TOML_BYTES = 1 << 20
 """Largest size of a job file or a file of peers."""
 MAX_DEPTH = 24
-"""Largest number of tables and lists inside each other."""
+"""Maximum depth of nested tables and lists."""
 MAX_TEXT = 4096
 """Largest number of characters of a text in a job, a file of peers or a header of a message."""
 MAX_NAME = 200
@@ -27,11 +27,11 @@ MAX_LIST = 65_536
 """Largest number of entries of a list or a table of a job."""
 MAX_INTEGER = 2**53
 """Largest absolute value of a whole number: every larger one would be rounded as a floating-point number."""
-_MAX_KEY_PARTS = 64  # dots of a line of TOML, because parsing a key takes time quadratic in the number of its parts
+_MAX_KEY_PARTS = 64  # maximum number of dots in a line of TOML; parsing a key of k parts takes time k^2
 
 _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f"  # control characters, except the line feed
-    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"  # invisible, or reverse the line
+    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"  # invisible, or change direction
 )
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -41,16 +41,16 @@ class UntrustedInputError(ValueError):
 
 
 def printable(text: str) -> str:
-    r"""Replace control characters, line feeds excepted, by their escapes, as in `\x1b`.
+    r"""Replace control characters except line feeds by escapes such as `\x1b`.
 
-    Invisible characters and those that change the direction of writing are replaced as well, because they make a reader
-    see another text than the one that is agreed on.
+    Invisible characters and those that change the direction of writing are replaced as well, because they would make
+    a reader see a different text from the one that is agreed on.
 
     Args:
         text: any text.
 
     Returns:
-        A text that moves no cursor and changes no colour of a terminal.
+        A text that cannot move a terminal's cursor or change its colours.
     """
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 

@@ -13,7 +13,7 @@ There are B = ceil(n / s) blocks of rows ("sample blocks"), F = ceil(d / f) colu
 blocks. Q * B ciphertexts are sent to the evaluator, and Q * F are sent back. A ciphertext is a pair of polynomials
 (c0, c1). If an output block has fewer than r outputs, only the coefficients of existing outputs are sent of c0. c1 is
 sent to the evaluator as a seed. If W has many rows, sample blocks are processed in groups of `BLOCKS_PER_GROUP`, so
-that not everything is in memory at once.
+that not everything is in memory at once. P is the number of primes whose product is q.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_BLOCK_OUTPUTS = 64
 # ciphertext and a polynomial of W, and encoding a polynomial of W with N coefficients.
 LINE_MS = 2.4
 UP_MS, DOWN_MS, PRODUCT_MS, PREPARE_MS = 0.8, 1.2, 0.007, 0.29
-BLAS_CALL_MS = 0.0006  # a call of BLAS for very small matrices
+BLAS_CALL_MS = 0.0006  # calling BLAS for very small matrices
 
 D = TypeVar("D", np.uint64, np.float64)
 

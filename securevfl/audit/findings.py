@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from securevfl.protocols.declarations import MessageDeclaration
 
 MIN_EXCESS = 0.03
-"""Smallest difference from chance that counts as an inference."""
+"""Minimum difference from chance that counts as an inference."""
 
-NO_MESSAGE = "none: it needs no message, only the party's columns and a few labels; keep labels from it"
+NO_MESSAGE = "none: the attack needs no message, only the party's columns and a few labels; give the party no labels"
 """The remedy of attacks that need no message."""
 
-_STRONG, _WEAK = 0.8, 0.6  # label AUC from which an inference is strong, and below which it is weak
+_STRONG, _WEAK = 0.8, 0.6  # an inference is strong from the first label AUC on, and weak below the second
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a party received and should not have received.
+    """A fact about received data that contradicts the declaration of the messages.
 
     Attributes:
         check: the check that found it.
@@ -46,7 +46,8 @@ class Inference:
         simulated: score on the ideal view.
         chance: score of a guess.
         error: standard error of `real - simulated`.
-        exceeds: whether the attack exceeds the declaration, or carries out a leak that the job does not accept.
+        exceeds: whether the attack scores higher than the declaration allows, or shows a leak that the job does not
+            accept.
         remedy: what would weaken the attack.
         detail: parties and columns that were found.
         noise: standard error of the score itself, over rows and over seeds.
@@ -80,7 +81,7 @@ class Inference:
 
     @property
     def reach(self) -> float:
-        """The score as a share of the way from chance to 1; 0 if it does not exceed chance."""
+        """(score - chance) / (1 - chance), or 0 if the score does not exceed chance."""
         return (self.score - self.chance) / max(1e-9, 1.0 - self.chance) if self.above_chance else 0.0
 
     @property
@@ -110,19 +111,20 @@ class Audit:
     Attributes:
         label: description of the job.
         roles: role of each party.
-        declared: declaration of all messages.
-        findings: messages and views that differ from the declaration.
+        declared: declarations of what each message reveals.
+        findings: facts about messages and views that contradict the declarations.
         inferences: results of the attacks.
         leaks: leaks that the job accepts.
         refused: leaks that the job does not accept.
         failed: attacks that could not run although the job calls for them.
         skipped: attacks that do not apply, with the reason.
-        tests: number of p-values.
+        tests: number of p-values that were computed.
         seeds: number of seeds of the attacks.
         seconds: duration of the audit.
         lead: the party with labels.
         facts: date, job, tables and versions, by name.
-        exposed_labels: for each party with labels, statements on labels that others' columns open.
+        exposed_labels: for each party with labels, statements on labels that rare values in other parties' columns
+            disclose.
     """
 
     label: str

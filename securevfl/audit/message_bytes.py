@@ -1,8 +1,9 @@
 """Parsing of a message's bytes: public header, residues with their moduli, and values that must never occur twice.
 
-Engines write versioned headers (`crypto.paillier`, `crypto.kernel.row_products`, `crypto.kernel.shares`,
-`crypto.lattice.lattice_sum`). Parsing removes them, so that statistics see residues alone. Bytes of another format are
-read as little-endian words of eight bytes.
+Encryption engines write versioned headers (`crypto.paillier`, `crypto.kernel.row_products`, `crypto.kernel.shares`,
+`crypto.lattice.lattice_sum`). A residue is a number modulo a public modulus, of which ciphertexts consist. Parsing
+removes headers, so that statistics see residues alone. Bytes of another format are read as little-endian words of eight
+bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NO_BYTES: NDArray[np.uint8] = np.empty(0, np.uint8)
 _PAILLIER = struct.Struct(">4sBB16sIIIdI")
 _PAILLIER_KEY = struct.Struct(">4sBH")
 _SUM = struct.Struct("<4s16sIIIId")
-_RINGS = (40, 48, 56)  # bits of shares; those of fewer have the primes of the next
+_RINGS = (40, 48, 56)  # bits of shares; shares with fewer bits use the primes of the next larger ring
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Body:
         fractions: each residue divided by its modulus.
         low: lowest byte of each residue.
         fresh: one entry for each single-use piece of randomness.
-        bare: number of ciphertexts 1 + mN, which open without a key.
+        bare: number of Paillier ciphertexts 1 + m * N, from which anyone can read m without a key.
     """
 
     form: str
@@ -171,8 +172,8 @@ class _Wire(NamedTuple):
 
     Attributes:
         moduli: the moduli of the residues.
-        size: returns the number of bytes of a number of residues.
-        read: reads a number of residues.
+        size: a function from a number of residues to their size in bytes.
+        read: a function that reads a number of residues from bytes.
         on_seal: whether SEAL writes them.
     """
 

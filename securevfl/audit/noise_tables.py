@@ -1,7 +1,7 @@
-"""Tables of noise for the parties that do not share theirs, so that one party can audit a job alone.
+"""Tables of noise for the parties whose tables are not available, so that one party can audit a job alone.
 
-Inferences about columns are then about the party's own columns. Inferences about labels are about generated labels if
-the party has none.
+Inferences about columns are then about this party's own columns. If this party has no labels, inferences about labels
+are about generated labels.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from securevfl.job import Job
 def with_noise_parties(job: Job, party: Party, others: Mapping[str, int], classes: int) -> list[Party]:
     """Return the party together with parties that have columns of noise.
 
-    If the party has no labels, the first of the others gets labels. They depend on a few columns of every party and on
-    as much noise.
+    If the party has no labels, the first of the others gets labels. These labels depend on a few columns of every party
+    and on as much noise.
 
     Args:
         job: the job.

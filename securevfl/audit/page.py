@@ -12,7 +12,8 @@ from securevfl.protocols.declarations import MessageDeclaration
 
 GLOSSARY = {
     "AUC": "how well a score separates two kinds of rows: 1 is always right, 0.5 is a coin toss",
-    "residual": "the error of the model for every row, which the party with the labels sends back each round",
+    "residual": "the error of the model for a row; the party with the labels sends these errors back in each round, "
+    "usually encrypted",
     "sealed": "encrypted, so that others can compute with it but not read it",
     "gradient": "the direction in which a party changes its weights; each party learns its own",
     "forward output": "a party's part of the score of a row",
@@ -40,8 +41,9 @@ _SENTENCES = {  # by the target of an attack
 def summary(audit: Audit) -> list[str]:
     """Return the result in sentences.
 
-    There is one sentence for each party and each kind of target, about the best attack. Then follow the attacks that do
-    not exceed chance, by name, and for each party with labels what rare rows in others' columns open of its labels.
+    There is one sentence for each attacker and each kind of target, about the best attack. Then follow the attacks that
+    do not exceed chance, by name, and for each party with labels the labels that rare values in others' columns
+    disclose.
     """
     best: dict[tuple[str, str], Inference] = {}
     for inference in audit.inferences:
@@ -73,7 +75,7 @@ def _subject(attacker: str) -> str:
 
 
 def _target(inference: Inference) -> str:
-    """Return the kind of thing that an attack is after, a key of `_SENTENCES`."""
+    """Return what kind of data an attack targets, as a key of `_SENTENCES`."""
     if inference.name == _RARE_VALUES:
         return _RARE_VALUES
     if "labels" in inference.measures:
@@ -161,7 +163,7 @@ def html(audit: Audit) -> str:
     for title, lines in (("Leaks named by the job's guards", audit.leaks), (_SKIPPED, audit.skipped)):
         parts += [f"<h2>{title}</h2>", markup.items(lines)] if lines else []
     parts += [
-        "<h2>Family</h2><p>Every message of two short runs was compared with its declaration. Each role's view was",
+        "<h2>Method</h2><p>Every message of two short runs was compared with its declaration. Each role's view was",
         f"compared with a view that is simulated from its declared output ({audit.tests} p-values). The attacks were",
         f"carried out on whole runs over {audit.seeds} seeds, once with the real messages and once with the declared",
         "output alone: the party's own gradients, or the sums that it collects. All parties are assumed to follow the",

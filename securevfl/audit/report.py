@@ -1,19 +1,19 @@
 """An audit of one job on real tables: transcript checks, simulators and attacks.
 
 1. Two short runs of the job (two epochs, a few batches). Every message is compared with its declaration.
-2. The views of the job's protocols, real against simulated.
-3. The attacks on whole runs over several seeds. Each is scored on the real view and on an ideal view, which contains no
-   more than the party's own gradients or the sums that it collects.
-4. For each party, its possible inferences, their strength, and their remedies.
+2. The real views of the job's protocols are compared with simulated views (`securevfl.audit.simulators`).
+3. The attacks run on whole runs over several seeds. Each is scored on the real view of a party and on an ideal view,
+   which contains no more than the party's own gradients or the sums that it collects.
+4. For each party, the report lists its possible inferences, their strength, and their remedies.
 
-Something *exceeds the declaration* if a check or a simulator finds it. An attack exceeds it if residuals are sealed and
-the attack scores higher on the real view than on the ideal view, by more than MARGIN and three standard errors. With
-fewer than three seeds the margin is 0.1. If the attack ranks by random values, the margin is at least six standard
-errors of the difference of two rankings. The recorder must see everything that the declaration discloses to a party, or
-the audit fails. Attacks that do not apply are listed with the reason.
+A finding of a check or a simulator *exceeds the declaration*. An attack exceeds it if residuals are sealed (encrypted)
+and the attack scores higher on the real view than on the ideal view, by more than MARGIN and three standard errors.
+With fewer than three seeds the margin is 0.1. If the attack ranks by random values, the margin is at least six standard
+errors of the difference of two rankings. If the recorder misses a value that the declaration discloses to a party, the
+audit fails. Attacks that do not apply are listed with the reason.
 
-Something exceeds what the job *accepts* if a guard refuses it, or if an attack carries out a leak on these tables that
-the job does not accept by name. All runs here accept every leak, so that the attacks can show them.
+A leak exceeds what the job *accepts* if a guard refuses it, or if an attack shows on these tables a leak that the job
+does not accept by name. All runs here accept every leak, so that the attacks can show them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from securevfl.job import Job
 from securevfl.runtime.disclosure_gate import DisclosureRecord
 
 MARGIN = 0.03
-"""Smallest excess of a real over an ideal score that counts."""
+"""Minimum difference between the scores on the real and on the ideal view that counts."""
 
 _FEW_SEEDS_MARGIN = 0.1
 _MAX_SHORT_ROWS = 2000
@@ -66,7 +66,7 @@ def run_audit(
     on_step: Callable[[str], None] | None = None,
     noise_parties: Sequence[str] = (),
 ) -> Audit:
-    """Audit the job on these tables, which takes as long as two trainings a seed and the checks of the protocols.
+    """Audit the job on these tables. It takes as long as two trainings for each seed, plus the checks.
 
     Args:
         job: the job.
@@ -129,7 +129,7 @@ def run_audit(
 def _exposed_labels(job: Job, roles: Roles, known: RunFacts | None) -> dict[str, list[str]]:
     """Return the lines of the consent sheet about labels that others' columns may open, by party with labels.
 
-    Without `known`, if columns are noise, the lines name the party to ask.
+    Without `known` (if columns are noise), the lines state which party can answer.
     """
     disclosed = {name: job.family.statements(job, roles, name, known) for name in roles.parties}
     return {name: text.split("\n") for name, items in disclosed.items() for kind, text in items if kind == "opens"}
@@ -181,7 +181,7 @@ def _attacks(
     notify: Callable[[str], None],
     unprepared: tuple[Job, Sequence[Party]],
 ) -> tuple[list[Inference], list[str]]:
-    """Carry out every attack that applies, from the view of each passive party in turn if the attack is for these.
+    """Run every attack that applies; attacks of passive parties run from the view of each of them.
 
     Args:
         job: the job on prepared tables.
@@ -223,7 +223,7 @@ def _attacks(
 def unrecorded(pair: RealIdealPair) -> list[str]:
     """Return a line for each disclosure to a party that the recorder has not seen at that party.
 
-    An attack on an empty view scores as chance does, whatever the run disclosed.
+    An attack on an empty view would score like chance, even if the run disclosed something.
     """
     recording = pair.real_run[1]
     disclosures = [
@@ -234,7 +234,7 @@ def unrecorded(pair: RealIdealPair) -> list[str]:
     ]
     lines = {
         f"{disclosure.to}: {sender} recorded that it discloses {disclosure.kind} of training rows to it, but the "
-        "recorder saw none; let the method use the roles of its protocols, which note them": None
+        "recorder saw none; let the family use the roles of its protocols, which notify observers": None
         for sender, disclosure in disclosures
         if not _is_recorded(recording[disclosure.to], disclosure)
     }

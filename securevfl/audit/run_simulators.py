@@ -1,12 +1,13 @@
-"""Simulators of a whole run: any role's view, from its table, public sizes and declared outputs.
+"""Simulators of a whole run: the view of any role, generated from its table, public sizes and declared outputs.
 
-They serve methods that open nothing but outputs, such as training on secret shares (`Family.reveals_only_outputs`).
+A view is everything that one party received. These simulators are for families whose messages reveal nothing but
+outputs, such as training on secret shares (`Family.reveals_only_outputs`).
 
-The simulator draws random tables and labels of public size for all other parties, and runs the training with them.
-Messages that open an output (scores, sums of losses) follow from the output itself, so they are left out on both sides.
-So are messages that are declared as plain or public. The remaining messages must be indistinguishable from the real
-view: ciphertexts, answers, corrections, positions, tables, masked differences, shares, and their differences with each
-other. The same holds for everything that the role computes about residuals from its own masks.
+The simulator draws random tables and labels of the same size for all other parties, and runs the training with them.
+Messages that open an output (scores, sums of losses) follow from the output itself, so they are left out of both views.
+So are messages that are declared as plain or public. The remaining messages must be statistically indistinguishable
+from those of the real view: ciphertexts, masked values, shares, and their differences with each other. The same must
+hold for everything that the role computes about residuals from its own masks.
 """
 
 from __future__ import annotations

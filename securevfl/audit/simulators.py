@@ -1,19 +1,21 @@
 """Simulators: the definition of semi-honest security as a program (Goldreich 2004, section 7.2; Lindell 2017).
 
-A protocol is secure against a role if that role could have generated its view itself, from its input and its declared
-output. So the simulator here uses nothing else: it generates inputs of all other parties that agree with the output,
-and runs the protocol with them. This works for any sum and any residual protocol, including a user's own:
+A view is everything that one party received in a run. A protocol is secure against a role if that role could have
+generated its view itself, from its input and its declared output. So the simulator here uses nothing else: it generates
+inputs of all other parties that agree with the output, and runs the protocol with them. This works for any sum and any
+residual protocol, including a user's own:
 
-    role       input and declared output          generated
-    active     sum of the parts                   one party's part is the sum, the others' parts are zero
-    passive    own part, no output                everyone else's part is zero
-    active     g, no output                       J is zero except for one entry of one party
-    passive    own J, own J^T g                   the shortest g' with J^T g' = J^T g; the others' J as above
+role       input and declared output          generated inputs
+active     sum of the parts                   one party's part is the sum, the others' parts are zero
+passive    its part, no output                everyone else's part is zero
+active     g, no output                       J is zero except for one entry of one party
+passive    its J, and J^T g                   the shortest g' with J^T g' = J^T g; the others' J as in the line above
 
-g is the published residual, after the defence if there is one; the defence is not applied to g' again. If a protocol
-declares parts or g as plain, the simulator receives them. `compare` tests real against simulated views by the battery
-of `statistics`: distributions of residues, of low bits, and of differences of messages with each other and with the
-role's input, and classifiers trained on statistics of messages.
+The parts are the summands of a sum. g is the published residual, after the defence if there is one, and J a passive
+party's matrix; the defence is not applied to g' again. If a protocol declares parts or g as plain, the simulator
+receives them. `compare` tests real against simulated views by the battery of `statistics`: distributions of residues,
+of low bits, and of differences of messages with each other and with the role's input, and classifiers trained on
+statistics of messages.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ Parts = Mapping[str, NDArray[Any]]
 """The summand of each party, by name."""
 
 _PASSIVES = ("P1", "P2", "P3", "P4")
-_CHUNK = 32  # residues in one row of the classifier's input
-_MAX_ROWS = 600  # rows for the classifier
+_CHUNK = 32  # number of residues that one row of the classifier's input describes
+_MAX_ROWS = 600  # maximum number of rows for the classifier
 
 
 def simulated_parts(protocol: SumProtocol, receiver: str, parts: Parts, space: Space) -> dict[str, NDArray[Any]]:
@@ -92,7 +94,7 @@ def compare(real: Sequence[Transcript], simulated: Sequence[Transcript], receive
 
 
 def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, Floats]]:
-    """Return all fractions and one row of statistics a chunk, for each type of message that is not plain."""
+    """Return, for each type of message that is not plain, all fractions and the statistics of each chunk."""
     fractions: dict[str, list[Floats]] = defaultdict(list)
     rows: dict[str, list[Floats]] = defaultdict(list)
     for run in runs:
@@ -156,7 +158,7 @@ def _statistics(fractions: Floats, *differences: Floats | None) -> list[Floats]:
 
 
 def views(protocol: SumProtocol | ResidualProtocol, *, parties: int) -> Outcome:
-    """Compare every role's view in a protocol of a run with a simulated view, in a few rounds.
+    """Run a protocol for a few rounds, and compare every role's view with a simulated view.
 
     Args:
         protocol: a sum or a residual protocol.
@@ -183,7 +185,7 @@ def views(protocol: SumProtocol | ResidualProtocol, *, parties: int) -> Outcome:
 def sum_views(
     protocol: SumProtocol, space: Space | None = None, *, rounds: int = 8, sessions: int = 2, passives: int = 4
 ) -> Outcome:
-    """Compare every role's view in a sum with a simulated view; of many contributors the first few.
+    """Compare every role's view in a sum with a simulated view; if there are many contributors, only the first few.
 
     Args:
         protocol: the sum protocol.
@@ -237,7 +239,7 @@ def residual_views(protocol: ResidualProtocol, *, rows: int = 60, batches: int =
 
 
 def _errors(real: Transcript, simulated: Transcript, receiver: str) -> Outcome:
-    """Test whether the errors of opened gradients distinguish the real g from the simulated one."""
+    """Test whether errors of decrypted gradients differ between the real and the simulated residuals g."""
     outcome, battery = Outcome(), Battery()
     errors = [
         np.concatenate([np.empty(0), *(error.ravel() for _, error in run.gradient_errors(receiver))])

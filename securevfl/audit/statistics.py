@@ -1,8 +1,8 @@
 """Tests of randomness with one false-alarm rate for the whole test suite.
 
-Every p-value is compared with LEVEL = SUITE_FALSE_ALARM / MAX_TESTS (Bonferroni). With at most MAX_TESTS p-values and
-all hypotheses true, the probability that any check fails is at most SUITE_FALSE_ALARM. The suite counts its p-values
-(tests/selfcheck/suite/budget.py).
+A check fails if a p-value is below LEVEL = SUITE_FALSE_ALARM / MAX_TESTS (Bonferroni). With at most MAX_TESTS p-values
+and all hypotheses true, the probability that any check fails is at most SUITE_FALSE_ALARM. The test suite checks that
+it computes no more p-values (tests/selfcheck/suite/budget.py).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MAX_TESTS = 10_000
 LEVEL = SUITE_FALSE_ALARM / MAX_TESTS
 
 MIN_SAMPLES = 40
-"""Smallest number of samples for a test."""
-_CELL = 20  # expected count of a cell of a chi-square test
+"""Minimum number of samples for a test."""
+_CELL = 20  # minimum expected count of a cell of a chi-square test
 
 
 @dataclass
 class Battery:
-    """p-values by name, the smallest one of each name. The length is the number of all p-values."""
+    """p-values by name; of several with one name, the smallest. The length is the number of all p-values."""
 
     values: dict[str, float] = field(default_factory=dict)
     count: int = 0

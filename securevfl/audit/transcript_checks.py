@@ -1,19 +1,19 @@
-"""The transcript checks: each role's received messages, compared with the declaration.
+"""The transcript checks: the messages that each role received in a run, compared with their declarations.
 
-A finding names its check:
+A transcript is the list of all messages of a run. A finding names its check:
 
     declared    a message whose type is not declared from that role to that role
     plain       a plain value that differs from the sender's input, or handshakes that differ
-    hidden      a secret value of another party inside a message that is not declared plain
-    bare        a ciphertext that opens without a key
-    fresh       randomness, a ciphertext, a mask or a key that occurs twice: in messages, parties or sessions
+    hidden      another party's secret inside a message that is not declared plain
+    bare        a ciphertext that anyone can read without a key
+    fresh       randomness, a ciphertext, a mask or a key that occurs twice, in messages, at parties or in sessions
     uniform     bytes that are declared uniform or encrypted but are not uniform
     difference  two masked messages whose difference is not uniform, because a mask was reused
-    output      a sum or gradient other than declared, or an opening of more numbers than the party has parameters
+    output      a sum or gradient other than declared, or an opening of more numbers than the party has weights
     keys        a key that did not change with the epoch although it should
     repeat      a value that differs between two jobs or attempts although it should be the same
     count       a disclosure that a ledger does not contain
-    shape       sizes or headers that differ between runs on other data
+    shape       sizes or headers that differ between runs on different data
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from securevfl.runtime.codec import encode_message
 from securevfl.runtime.observer import Event
 
 _GRADIENT_TOLERANCE = 2e-3  # relative to the size of the gradient, as the engines document
-_COUNT_TOLERANCE = 0.8  # of a difference of two counts, of which a message states every second value
+_COUNT_TOLERANCE = 0.8  # for class counts, which messages contain doubled
 _SUM_TOLERANCE = 2e-3
-_PHASE_TOLERANCE = 2.0**-20  # of encrypted sums of phases, which are rounded; less than the finest step of 16 bits
+_PHASE_TOLERANCE = 2.0**-20  # as a share of a turn, for encrypted sums of phases, which are rounded
 
 
 @dataclass
 class Outcome:
-    """What checks found, and the number of p-values that they computed."""
+    """The findings of checks, and the number of p-values that the checks computed."""
 
     findings: list[Finding] = field(default_factory=list)
     tests: int = 0
@@ -61,7 +61,7 @@ class Outcome:
         self.findings += [Finding(check, party, failure) for failure in battery.failures()]
 
     def merge(self, other: Outcome) -> Outcome:
-        """Return the findings of both outcomes."""
+        """Return an outcome with the findings and p-values of both."""
         return Outcome(self.findings + other.findings, self.tests + other.tests)
 
     @property
@@ -154,7 +154,7 @@ def _same(values: NDArray[Any], value: NDArray[Any]) -> bool:
 
 
 def hidden(received: ReceivedMessages, outcome: Outcome) -> None:
-    """Check that no message that is not plain contains another party's secret as float64, float32 or fixed point."""
+    """Check that no message contains another party's secret in the clear, unless it is declared plain."""
     record = received.protocol_record
     arrays: dict[tuple[str, str], list[NDArray[Any]]] = {
         **{(f"forward outputs of {name}", name): parts for name, parts in record.parts.items()},
@@ -179,7 +179,7 @@ def hidden(received: ReceivedMessages, outcome: Outcome) -> None:
 
 
 def _pieces(arrays: Iterable[NDArray[Any]]) -> list[bytes]:
-    """Return the bytes of a few runs of three different numbers of each array."""
+    """Return the bytes of a few sequences of three different numbers from each array."""
     pieces = []
     for array in arrays:
         flat = np.ascontiguousarray(array).ravel()
@@ -191,7 +191,7 @@ def _pieces(arrays: Iterable[NDArray[Any]]) -> list[bytes]:
 
 
 def bare(received: ReceivedMessages, outcome: Outcome) -> None:
-    """Check that ciphertexts are randomised and have the format of a ciphertext."""
+    """Check that ciphertexts are randomised, and that encrypted fields have the format of a ciphertext."""
     engines = any(part.form in ("ciphertext", "key") for item in received.items for part in item.parts)
     for item in received.items:
         if any(part.bare for part in item.parts):
@@ -202,7 +202,7 @@ def bare(received: ReceivedMessages, outcome: Outcome) -> None:
 
 
 def fresh(runs: Sequence[ReceivedMessages], outcome: Outcome) -> None:
-    """Check that no bytes occur twice in any run, except that a sender may send them once to each receiver."""
+    """Check that no single-use bytes occur twice in any run; a sender may send them once to each receiver."""
     first_use: dict[bytes, tuple[int, str, str, bool]] = {}
     for number, received in enumerate(runs):
         sent: set[tuple[bytes, str]] = set()
@@ -249,7 +249,7 @@ def uniformity(received: ReceivedMessages, outcome: Outcome) -> None:
 
 
 def differences(received: ReceivedMessages, outcome: Outcome) -> None:
-    """Check that differences of masked messages are uniform, of one sender and of any two for one receiver."""
+    """Check that differences of masked messages, of one sender or to one receiver, are uniform."""
     word = word_bytes(received.transcript)
     streams: dict[tuple[str, str, str, str], list[NDArray[Any]]] = defaultdict(list)
     received_by: dict[str, list[NDArray[Any]]] = defaultdict(list)

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 RESERVED_DESCRIPTORS = 16
-"""Number of descriptors that a ledger needs at most: its file, locks, row sets, drafts, folders and SQLite's files."""
+"""Maximum number of descriptors that a ledger needs: for its file, locks, row sets, drafts, folders and SQLite."""
 
 
 class DescriptorReserve:
-    """Descriptors that are held open, and closed while a ledger needs them.
+    """File descriptors that are open as a reserve, and are closed while a ledger needs descriptors.
 
     Args:
         size: number of descriptors.
@@ -55,7 +55,7 @@ class DescriptorReserve:
                 os.close(descriptor)
 
     def _fill(self) -> None:
-        if self._process != os.getpid():  # a forked child has copies of the descriptors, which it keeps
+        if self._process != os.getpid():  # a forked child must not close its copies of these descriptors
             self._process, self._held = os.getpid(), []
         if self._users:
             return

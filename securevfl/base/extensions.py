@@ -6,11 +6,10 @@ A package declares its contributions in one of three groups:
     securevfl.tools      a function that adds its commands to a `typer.Typer`
     securevfl.attacks    an `audit.attacks.base.Attack`
 
-Installing a package does not load it. A family is loaded when a job names something unknown, and an attack when
-an audit begins, but only if the party allows the distribution by name in the environment variable SECUREVFL_ALLOW.
+Installing a package does not load it. A family is loaded when a job names something unknown, and an attack when an
+audit begins, but only if the party allows the distribution by name in the environment variable SECUREVFL_ALLOW.
 Therefore a job that a peer wrote can name a package but cannot make this party run it. A command is loaded when its
-user types it. Names
-of securevfl have priority, and a name that two packages provide is an error.
+user types it. Names of securevfl have priority, and a name that two packages provide is an error.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def append_atomic(file: int, data: bytes, path: Path) -> None:
     end = os.lseek(file, 0, os.SEEK_END)
     try:
         remaining = memoryview(data)
-        while remaining:  # an almost full disk accepts only a part
+        while remaining:  # an almost full disk may accept only a part of the data
             remaining = remaining[os.write(file, remaining) :]
         os.fsync(file)
         if read_at(file, len(data), end) != data:

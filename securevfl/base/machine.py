@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-_ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # parameters of mallopt
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # numbers of two parameters of mallopt (malloc.h)
 _MMAP_BYTES = 8 << 20  # memory of larger arrays is returned when they are freed; for smaller ones that costs too much
 
 _lock = threading.Lock()

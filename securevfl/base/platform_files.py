@@ -42,7 +42,7 @@ def lock_shared(file: int | IO[bytes], *, wait: bool = True) -> None:
 
 
 def _lock(file: int | IO[bytes], *, exclusive: bool, wait: bool) -> None:
-    import portalocker  # most processes lock nothing
+    import portalocker  # imported late, because most processes lock nothing
 
     flags = portalocker.LockFlags.EXCLUSIVE if exclusive else portalocker.LockFlags.SHARED
     try:

@@ -45,7 +45,7 @@ class Roles:
 
     @classmethod
     def of(cls, cast: Mapping[str, Role] | Iterable[tuple[str, Role]]) -> Roles:
-        """Return the roles of a mapping or of pairs, in their order."""
+        """Create roles from a mapping or from (party, role) pairs; their order is kept."""
         return cls(tuple(cast.items() if isinstance(cast, Mapping) else cast))
 
     @classmethod

@@ -36,9 +36,9 @@ def rows_of(
     """Measure every size by the baselines and by this library's engines.
 
     Args:
-        sizes: sizes of the problems.
-        baselines: measurement of each baseline, by name.
-        engines: measurement of each engine, by name.
+        sizes: the two sizes of each problem, such as rows and columns.
+        baselines: for each baseline, by name, a function that measures it.
+        engines: for each engine, by name, a function that measures it.
         on_row: called with a description of the next measurement.
 
     Returns:

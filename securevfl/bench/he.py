@@ -1,12 +1,10 @@
 """The encrypted gradient J^T [[g]] of one batch: encrypt, compute, blind, open; this library against phe and tenseal.
 
 J (n, d) is standard normal, g (n, 1) uniform in [-1, 1]. Errors are those of the sum over the n rows, which are n times
-those of a
-mean gradient. The time and size of keys are not counted; preparing J has a separate column `prepare_ms`, because J is
-prepared once. `blind_ms`
-contains blinding and unblinding, which the baselines do not do. `bytes_up` are sent from the owner of J to the key
-holder, `bytes_down` in the other direction. `cpu_ms` and `cpu_ratio_to_phe` are processor time (see `Stopwatch`), which
-sums tenseal's threads.
+those of a mean gradient. The time and size of keys are not counted; preparing J has a separate column `prepare_ms`,
+because J is prepared once. `blind_ms` contains blinding and unblinding, which the baselines do not do. `bytes_up` are
+sent from the owner of J to the key holder, `bytes_down` in the other direction. `cpu_ms` and `cpu_ratio_to_phe` are
+processor time (see `Stopwatch`), which sums tenseal's threads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The start-up time of the command and of the package: medians over fresh processes, one after another.
 
 Times are wall-clock and processor seconds; the latter hardly change if the machine is busy. Every figure includes the
-start of
-the bare interpreter, which has a row of its own.
+start of the bare interpreter, which has a row of its own.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ def describe(
     ] = None,
     id_column: options.IdColumn = "id",
     label_column: options.LabelColumn = "y",
+    columns: options.ColumnTypes = None,
     report: option_groups.ReportOptions = option_groups.ReportOptions(),
 ) -> None:
     """Describe each column of your table before a training. Nothing is sent.
@@ -32,7 +33,9 @@ def describe(
 
     report.check()
     name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"
-    description = describe_party(read_party(name, data, id_column=id_column, label_column=label_column))
+    declared = option_groups.declared_in(columns)
+    table = read_party(name, data, id_column=id_column, label_column=label_column, declared=declared)
+    description = describe_party(table)
     report.write(lambda: str(description), description.page)
     out = console()
     out.print(description.head, soft_wrap=True)

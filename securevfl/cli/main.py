@@ -331,7 +331,7 @@ def compare(
         from securevfl.training.comparison import compare as compare_models
 
         job = _load(job_file)
-        parties, _ = tables.read(job_file)
+        parties, _ = tables.read(job_file, drop=job.prepare.drop)
         with console(err=True).status("comparing") as status:
             ledgers = _ledgers_in(ledger, parties)
             comparison = compare_models(
@@ -347,7 +347,14 @@ def compare(
                 code="SVFL-COMMAND-USAGE",
                 party=party,
             )
-        table = option_groups.TableOptions(party, Path(data[0]), tables.id_columns([party])[party], tables.label_column)
+        columns = dict(option_groups.pair("--columns", item, "NAME=FILE.TOML", "") for item in tables.columns or ())
+        table = option_groups.TableOptions(
+            party,
+            Path(data[0]),
+            tables.id_columns([party])[party],
+            tables.label_column,
+            Path(columns[party]) if party in columns else None,
+        )
         consent = option_groups.ConsentOptions(ledger, accept)
         comparison = party_commands.compare_at(job_file, table, peers, consent, session)
     if html is not None and comparison is not None:
@@ -429,7 +436,7 @@ def audit(
         parties, noise_parties = noise_tables.with_noise_parties(job, party, others, tables.classes or 2), list(others)
         errors.print(f"audit: columns of noise and random labels replace the tables of {', '.join(noise_parties)}")
     else:
-        parties = _with_helpers(job, tables.read(job_file)[0])
+        parties = _with_helpers(job, tables.read(job_file, drop=job.prepare.drop)[0])
     parties = _with_modules(job, job_file, parties)
     audit_result = report.run_audit(
         job, parties, on_step=lambda step: errors.print(f"audit: {step}"), noise_parties=noise_parties

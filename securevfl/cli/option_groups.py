@@ -9,7 +9,7 @@ has --certs, --listen and so on, with the defaults of the group in its signature
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from securevfl.consent.consent_sheet import ConsentSheet
+    from securevfl.data.column_types import ColumnType
     from securevfl.data.party import Party
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 from securevfl.cli.event_output import events
 from securevfl.cli.party_options import (
     Certs,
+    ColumnTypes,
     Data,
     Digest,
     Html,
@@ -109,6 +111,25 @@ class TablesOptions:
         str, typer.Option("--label", metavar="COLUMN", help="Column of labels, at one party only.")
     ] = "y"
 
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE.TOML",
+            help='The types of a party\'s columns, as in: branch = "category". By default those under columns in the '
+            "job file. Repeatable.",
+        ),
+    ] = None
+
+    def types(self, job_file: Path) -> dict[str, dict[str, ColumnType]]:
+        """Return the declared types of each party's columns, from the job file and from --columns."""
+        from securevfl.job import column_types_in, column_types_of
+
+        types = column_types_of(job_file)
+        for item in self.columns or ():
+            name, path = pair("--columns", item, "NAME=FILE.TOML", "bank=bank.toml")
+            types[name] = column_types_in(path)
+        return types
+
     def files(self, job_file: Path) -> dict[str, Path]:
         """Return each party's file, from the options or else from the job file."""
         from securevfl.job import tables_of
@@ -126,12 +147,15 @@ class TablesOptions:
                 default = item
         return dict.fromkeys(names, default) | by_party
 
-    def read(self, job_file: Path, job: Job | None = None) -> tuple[list[Party], dict[str, list[str]]]:
+    def read(
+        self, job_file: Path, job: Job | None = None, *, drop: Sequence[str] = ()
+    ) -> tuple[list[Party], dict[str, list[str]]]:
         """Read the parties' tables.
 
         Args:
             job_file: the job file, which may name the tables.
             job: the job. With a job, large Parquet files stay on disk while it trains.
+            drop: columns that are not read, in addition to those that the job drops.
 
         Returns:
             The parties, and the ids that each of them lacks.
@@ -151,7 +175,15 @@ class TablesOptions:
             )
         ids = self.id_columns(files)
         with progress("reading") as on_progress:
-            parties, missing = read_parties(files, id_column=ids, label_column=labels, job=job, on_progress=on_progress)
+            parties, missing = read_parties(
+                files,
+                id_column=ids,
+                label_column=labels,
+                job=job,
+                drop=drop if job is None else (*drop, *job.prepare.drop),
+                declared=self.types(job_file),
+                on_progress=on_progress,
+            )
         for name, lacking in missing.items():
             if lacking:
                 typer.echo(
@@ -212,7 +244,15 @@ class SizedTablesOptions(TablesOptions):
         names = Peers.load(peers_file).parties if peers_file.exists() else (*sizes, name)
         missing = [other for other in names if other not in sizes and other != name]
         ids = self.id_columns(files)[name]
-        party = read_aligned(name, path, job, id_column=ids, label_column=self.label_column)
+        party = read_aligned(
+            name,
+            path,
+            job,
+            id_column=ids,
+            label_column=self.label_column,
+            drop=job.prepare.drop,
+            declared=self.types(job_file).get(name),
+        )
         if missing or len(names) < 2:
             options = " ".join(f"--size {other}=COLUMNS" for other in missing) or "--size NAME=COLUMNS"
             raise ConfigError(
@@ -248,21 +288,45 @@ class TableOptions:
     data: Data
     id_column: IdColumn = "id"
     label_column: LabelColumn = "y"
+    columns: ColumnTypes = None
 
     def in_order(self) -> Party:
         """Read the table into memory, in the aligned row order if there is one."""
         from securevfl.data.load import read_in_order
 
-        return read_in_order(self.party, self.data, id_column=self.id_column, label_column=self.label_column)
+        return read_in_order(
+            self.party,
+            self.data,
+            id_column=self.id_column,
+            label_column=self.label_column,
+            declared=declared_in(self.columns),
+        )
 
-    def aligned(self, job: Job) -> Party:
-        """Read the table for a job, in the aligned row order."""
+    def aligned(self, job: Job, job_file: Path) -> Party:
+        """Read the table for a job, in the aligned row order, by the types in --columns or else in the job file."""
         from securevfl.data.load import read_aligned
         from securevfl.display.progress import progress
+        from securevfl.job import column_types_of
 
-        ids, labels = self.id_column, self.label_column
+        declared = column_types_of(job_file).get(self.party) if self.columns is None else declared_in(self.columns)
         with progress("reading") as on_progress:
-            return read_aligned(self.party, self.data, job, id_column=ids, label_column=labels, on_progress=on_progress)
+            return read_aligned(
+                self.party,
+                self.data,
+                job,
+                id_column=self.id_column,
+                label_column=self.label_column,
+                drop=job.prepare.drop,
+                declared=declared,
+                on_progress=on_progress,
+            )
+
+
+def declared_in(path: Path | None) -> dict[str, ColumnType]:
+    """Return the types of columns that a file declares; none without a file."""
+    from securevfl.job import column_types_in
+
+    return {} if path is None else column_types_in(path)
 
 
 @dataclass(frozen=True)

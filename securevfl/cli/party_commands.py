@@ -89,7 +89,7 @@ def prepare(
 
     job, party_name, peers_file = Job.load(job_file), table.party, _peers_file(job_file, peers)
     folder = _preprocessing_folder(table.data, preprocessing)
-    party = table.aligned(job)
+    party = table.aligned(job, job_file)
     with shared_locks(table.data), session.events(party_name, peers_file), progress("preparing") as on_round:
         run_offline_phase(job, party, session.settings(peers_file), preprocessing=folder, on_round=on_round)
     typer.echo(f"the preprocessed material of {party_name} is in {folder}")
@@ -127,6 +127,7 @@ def join(
     peers: options.PeersByJob = None,
     id_column: options.IdColumn = "id",
     label_column: options.LabelColumn = "y",
+    columns: options.ColumnTypes = None,
     save: options.ModelFile = None,
     checkpoints: options.CheckpointDir = None,
     checkpoint_every: CheckpointEvery = 10,
@@ -172,7 +173,7 @@ def join(
     if data is None:
         member = _helper(job, party)
     else:
-        member = option_groups.TableOptions(party, data, id_column, label_column).aligned(job)
+        member = option_groups.TableOptions(party, data, id_column, label_column, columns).aligned(job, job_file)
     member.model = job.model.named_module(party, job_file.parent)
     key = run_key(job, member)
     sheets: list[ConsentSheet] = []
@@ -249,7 +250,7 @@ def compare_at(
 
     ledger, agree = consent.asking(table.party, f"securevfl compare {job_file} --party {table.party}")
     job, settings = Job.load(job_file), session.settings(_peers_file(job_file, peers))
-    party, errors = table.aligned(job), console(err=True)
+    party, errors = table.aligned(job, job_file), console(err=True)
     line = live([name for name in settings.peers.parties if name != table.party], step_of(job))
     with shared_locks(table.data), signals.exit_on_signal(), line as on_round, session.events():
         comparison = compare_with(
@@ -330,7 +331,7 @@ def predict(
         shared_locks(model, *([] if data is None else [data])),
         signals.exit_on_signal(),
         session.events(part.name, peers),
-        write_predictions(part, out, scale, unscored) as callbacks,
+        write_predictions(part, out, scale, unscored, rows=rows) as callbacks,
         progress("predicting") as on_progress,
     ):
         counts = predict_rows(

@@ -16,6 +16,14 @@ IdColumn = Annotated[
     str,
     typer.Option("--id", metavar="COLUMN", help="Column of ids; several columns, separated by commas, form one key."),
 ]
+ColumnTypes = Annotated[
+    Path | None,
+    typer.Option(
+        "--columns",
+        metavar="FILE.TOML",
+        help='The types of your columns, as in: branch = "category". By default those under columns in the job file.',
+    ),
+]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
 PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="The parties and their addresses.")]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]

@@ -44,6 +44,7 @@ class CsvFile:
     Attributes:
         names: the names of its columns, as `clean_name` returns them.
         delimiter: the delimiter of its values.
+        max_rows: an upper bound of the number of rows.
 
     Raises:
         TableError: if the file has no header, is not in UTF-8, or has quotation marks that enclose complete rows.
@@ -52,6 +53,8 @@ class CsvFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._header_lines = 0
+        self._has_quotes, breaks = _scan(path)
+        self.max_rows = breaks + 1
         with _lines(path) as file:
             header = self._read_header(file)
         with import_module("pyarrow").input_stream(str(path)) as file:
@@ -61,7 +64,7 @@ class CsvFile:
         rows = {mark: next(csv.reader(io.StringIO(header, newline=""), delimiter=mark), []) for mark in _DELIMITERS}
         self.delimiter = max(_DELIMITERS, key=lambda mark: len(rows[mark]))
         self.names = list(map(clean_name, rows[self.delimiter]))
-        self._checked = False
+        self._checked = not self._has_quotes
 
     def _read_header(self, file: TextIO) -> str:
         """Read the blank lines above the header, and the header."""
@@ -188,6 +191,16 @@ class CsvFile:
             "shorten the row, or close the quotation mark",
             code="SVFL-TABLE-UNREADABLE",
         )
+
+
+def _scan(path: Path) -> tuple[bool, int]:
+    """Return whether a file contains quotation marks, and the number of its line breaks."""
+    has_quotes, breaks = False, 0
+    with import_module("pyarrow").input_stream(str(path)) as file:
+        while block := file.read(1 << 20):
+            has_quotes = has_quotes or b'"' in block
+            breaks += block.count(b"\n") or block.count(b"\r")
+    return has_quotes, breaks
 
 
 def _stray_quote(line: int, last: int) -> TableError:

@@ -7,21 +7,23 @@ the same model, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from securevfl.data.column_types import Types
 from securevfl.data.composite_ids import id_spelling, rule_matches
 from securevfl.data.id_keys import Keys
 from securevfl.data.join_tables import join_ids
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.party import Party
-from securevfl.data.readers import errors_name, open_parquet, read_party
+from securevfl.data.readers import column_names, errors_name, open_parquet, read_party
 from securevfl.data.row_order import read_rows, rows_path
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.store import OnProgress, StoredParty, copy_to_temporary_table, store_table, table_path
-from securevfl.errors import IdError, PartiesError, TableError
+from securevfl.data.validation import name_list
+from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 
 MAX_IN_MEMORY_BYTES = 256 << 20
 """Bytes of numbers that are held in memory; reading them takes about four times as much."""
@@ -43,15 +45,31 @@ def read_order(data: Path, rows: int) -> Rows | None:
     return read_rows(data, of=rows) if rows_path(data).exists() else None
 
 
-def read_in_order(name: str, data: Path, *, id_column: str, label_column: str) -> Party:
-    """Read a party's table into memory, in the row order of an alignment if there is one."""
-    party = read_party(name, data, id_column=id_column, label_column=label_column)
+def read_in_order(
+    name: str,
+    data: Path,
+    *,
+    id_column: str,
+    label_column: str,
+    drop: Sequence[str] = (),
+    declared: Types | None = None,
+) -> Party:
+    """Read a party's table into memory, in the row order of an alignment if there is one; see `read_aligned`."""
+    party = read_party(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
     order = read_order(data, len(party))
     return party if order is None else party.take(order)
 
 
 def read_aligned(
-    name: str, data: Path, job: Batched, *, id_column: str, label_column: str, on_progress: OnProgress | None = None
+    name: str,
+    data: Path,
+    job: Batched,
+    *,
+    id_column: str,
+    label_column: str,
+    drop: Sequence[str] = (),
+    declared: Types | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Party:
     """Read the table of one party of a run between organisations, in the row order of an alignment.
 
@@ -64,14 +82,16 @@ def read_aligned(
         job: the job whose batches are read.
         id_column: the id column, or a list of columns as `--id` accepts it.
         label_column: the label column, at the active party.
+        drop: columns that are not read.
+        declared: the declared types of columns; a table with declared types is read into memory.
         on_progress: called while a large table is copied.
 
     Returns:
         The party. DataError, as in `read_party`, if the file cannot be used.
     """
-    if not is_large(data):
-        return read_in_order(name, data, id_column=id_column, label_column=label_column)
-    rows = ParquetSource(name, data, id_column=id_column, label_column=label_column).rows
+    if declared or not is_large(data):
+        return read_in_order(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
+    rows = ParquetSource(name, data, id_column=id_column, label_column=label_column, drop=drop).rows
     return store_table(
         name,
         data,
@@ -80,6 +100,7 @@ def read_aligned(
         job=job,
         id_column=id_column,
         label_column=label_column,
+        drop=drop,
         on_progress=on_progress,
     )
 
@@ -96,6 +117,8 @@ def read_parties(
     id_column: str | Mapping[str, str] = "id",
     label_column: str = "y",
     job: Batched | None = None,
+    drop: Sequence[str] = (),
+    declared: Mapping[str, Types] | None = None,
     on_progress: OnProgress | None = None,
 ) -> tuple[list[Party], dict[str, list[str]]]:
     """Read all parties of a job from one file each, and join them on their ids.
@@ -105,6 +128,8 @@ def read_parties(
         id_column: the id column of all files, or of each party's file.
         label_column: the label column of the active party's file.
         job: large tables are read from disk in the order of this job's batches; without a job, into memory.
+        drop: columns of any party that are not read.
+        declared: the declared types of each party's columns; a table with declared types is read into memory.
         on_progress: called while a large table is copied.
 
     Returns:
@@ -112,15 +137,26 @@ def read_parties(
         and it lacks.
 
     Raises:
+        ConfigError: if `drop` names a column that no file has.
         PartiesError: unless exactly one file has labels.
         IdError: if no id is shared. DataError, as in `read_party`, if a file cannot be used.
     """
     paths = {name: Path(path) for name, path in files.items()}
     id_columns = dict.fromkeys(paths, id_column) if isinstance(id_column, str) else id_column
+    types = declared or {}
+    if drop:
+        _check_dropped(drop, {name: column_names(path, id_columns[name]) for name, path in paths.items()})
     tables: dict[str, Party | ParquetSource] = {
-        name: ParquetSource(name, path, id_column=id_columns[name], label_column=label_column)
-        if job is not None and is_large(path)
-        else read_party(name, path, id_column=id_columns[name], label_column=label_column)
+        name: ParquetSource(name, path, id_column=id_columns[name], label_column=label_column, drop=drop)
+        if job is not None and is_large(path) and not types.get(name)
+        else read_party(
+            name,
+            path,
+            id_column=id_columns[name],
+            label_column=label_column,
+            drop=drop,
+            declared=types.get(name),
+        )
         for name, path in paths.items()
     }
     labelled = [
@@ -161,11 +197,23 @@ def read_parties(
             job=job,
             id_column=id_columns[name],
             label_column=label_column,
+            drop=drop,
             on_progress=on_progress,
         )
         for name, table in tables.items()
     ]
     return parties, missing
+
+
+def _check_dropped(drop: Sequence[str], names: Mapping[str, Sequence[str]]) -> None:
+    """Raise ConfigError if a column to drop is in none of the tables."""
+    if unknown := [column for column in drop if not any(column in columns for columns in names.values())]:
+        raise ConfigError(
+            f"prepare.drop names columns that no table has: {name_list(unknown)}",
+            "correct their names",
+            code="SVFL-TABLE-COLUMNS",
+            columns=unknown,
+        )
 
 
 def _labels_error(labelled: list[str], files: Mapping[str, str | Path], label_column: str) -> PartiesError:

@@ -9,18 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.composite_ids import id_columns
+from securevfl.data.composite_ids import IdColumns, id_columns
 from securevfl.data.id_keys import Keys, id_keys
+from securevfl.data.raw_columns import Place, check_kind
 from securevfl.data.readers import (
     arrow,
     arrow_ids,
-    check_kind,
+    category_names,
     errors_name,
     labels_of,
     open_parquet,
     parquet_names,
     read_parquet,
+    stored_names,
     table_columns,
+    written_ids,
 )
 from securevfl.data.validation import check_extremes, check_finite, check_labels
 from securevfl.errors import TableError
@@ -40,6 +43,7 @@ class ParquetSource:
         label_column: the label column, at the active party.
         chosen: the columns to read, in this order, for a prediction: then labels are not read, and columns may be
             constant.
+        drop: columns that are not read.
 
     Attributes:
         rows: the number of rows.
@@ -53,7 +57,14 @@ class ParquetSource:
     """
 
     def __init__(
-        self, name: str, path: Path, *, id_column: str, label_column: str = "", chosen: Sequence[str] | None = None
+        self,
+        name: str,
+        path: Path,
+        *,
+        id_column: str,
+        label_column: str = "",
+        chosen: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
     ) -> None:
         self.path = path
         self._name, self._id, self._label = name, id_column, label_column
@@ -66,23 +77,38 @@ class ParquetSource:
             schema = self._file.schema_arrow
             names = parquet_names(self._file, self._id)
             self._key = id_columns(self._id, names)
-            self.columns = table_columns(names, self._key, self._label, chosen)
+            self.columns = table_columns(names, self._key, self._label, chosen, drop)
             self.labelled = self._label in names
+            self._label = self._label if self.labelled else ""
             self.rows = int(self._file.metadata.num_rows)
             if not self.rows:
                 raise TableError(
                     "the table has no rows below its header", "export the table again", code="SVFL-TABLE-EMPTY"
                 )
-            for column in self.columns:
-                check_kind(column, schema.field(column).type)
+            self._stored = stored_names(self._file)
+            kinds = [schema.field(self._stored[column]).type for column in self.columns]
+            categories = category_names(self._file)
+            for column, kind in zip(self.columns, kinds, strict=True):
+                is_category = self._stored[column] in categories
+                check_kind(Place(None, column), pa.dictionary(pa.int32(), kind) if is_category else kind)
             exact = {pa.float16(), pa.float32(), pa.bool_(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}
-            narrow = all(schema.field(column).type in exact for column in self.columns)
+            narrow = all(kind in exact for kind in kinds)
             self.kind = np.dtype("<f4" if narrow else "<f8")
 
     def ids(self) -> Any:
         """Read the ids of all rows as a chunked Arrow array; IdError if one is missing."""
         with errors_name(self.path):
             return arrow_ids(read_parquet(self._file, self._key.names), self._key)
+
+    @property
+    def key(self) -> IdColumns:
+        """The id columns."""
+        return self._key
+
+    def written(self) -> list[Any] | None:
+        """Return the values of the id columns as they are, if ids are composed of them by the rule."""
+        with errors_name(self.path):
+            return written_ids(read_parquet(self._file, self._key.names), self._key) if self._key.by_rule else None
 
     def keys(self) -> Keys:
         """Return the digests of the ids of all rows; IdError if one is missing, invalid or repeated."""
@@ -109,11 +135,12 @@ class ParquetSource:
         d = len(self.columns)
         low, high, nulls = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d, np.int64)
         size = max(1, BATCH_BYTES // (8 * d))
+        stored = [self._stored[name] for name in self.columns]
         try:
-            for batch in self._file.iter_batches(min(size, max_rows or size), columns=self.columns):
+            for batch in self._file.iter_batches(min(size, max_rows or size), columns=stored):
                 X = np.empty((len(batch), d), self.kind)
                 for j, name in enumerate(self.columns):
-                    column = batch.column(name)
+                    column = batch.column(self._stored[name])
                     nulls[j] += column.null_count
                     X[:, j] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
                 low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Role
+from securevfl.data.column_types import Types, read_types
 from securevfl.data.columns import Categories, Columns, columns_of
 from securevfl.data.content_digest import MAX_CHUNK_VALUES, ContentDigest, digest_weights
 from securevfl.data.id_keys import ID_DIGEST, Keys, id_keys, order_digest
@@ -28,7 +29,8 @@ ALIGN = "align the tables with parties = vfl.align(parties)"
 class Party:
     """One organisation's side of the data.
 
-    A frame with column names (pandas, polars, pyarrow) provides them, and an index that has a name or differs from
+    A frame with column names provides them: of pandas, polars (lazy ones too), pyarrow or DuckDB, a dict of columns, or
+    anything with an Arrow stream. An index that has a name or differs from
     0 to n - 1 provides the ids. The attribute `X` holds numbers only: a text is stored as its position in the
     `categories` of its column, and a missing value as NaN, until a job prepares the columns
     (`securevfl.data.preparation`).
@@ -38,7 +40,9 @@ class Party:
         X: the table (n, d) of numbers, texts and dates.
         y: the labels (n,), at exactly one party of a job.
         ids: the ids (n,) on which rows are joined.
-        columns: d column names.
+        columns: d column names; or for some columns of a frame their types, as in
+            {"branch": "category", "income": {"type": "number", "missing": ["-999", "?"]}}
+            (`securevfl.data.column_types.ColumnType`).
         aligned: the rows of all parties are known to be in the same order, so no ids are needed.
         model: the party's module in a job with neural networks (`securevfl.TorchModel`).
 
@@ -52,6 +56,7 @@ class Party:
         categories: the sorted texts of each text column, by name.
         dates: names of the date columns, which hold days since 1970-01-01.
         percents: names of the numeric columns that were written as percentages.
+        types: the types of the columns (`securevfl.data.column_types`).
         preparation: the preparation that produced X, once a job has prepared the table.
         weights: weights of the rows (n,), once a job has taken them from a column.
         exposure: exposures of the rows (n,), likewise.
@@ -64,6 +69,7 @@ class Party:
     categories: Categories = MappingProxyType({})
     dates: frozenset[str] = frozenset()
     percents: frozenset[str] = frozenset()
+    types: Types = MappingProxyType({})
     preparation: FittedPreparation | None = None
     weights: Floats | None = None
     exposure: Floats | None = None
@@ -77,15 +83,17 @@ class Party:
         y: ArrayLike | None = None,
         *,
         ids: Sequence[Any] | NDArray[Any] | None = None,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | Mapping[str, Any] | None = None,
         aligned: bool = False,
         model: object = None,
     ) -> None:
         self.name = _checked_name(name)
         self.model = model
-        table = columns_of(name, X, columns)
+        declared = read_types(columns) if isinstance(columns, Mapping) else {}
+        names = None if isinstance(columns, Mapping) else columns
+        table = columns_of(name, X, names, declared=declared)
         self.X, self.columns, self.categories, self.dates = table.X, table.names, table.categories, table.dates
-        self.percents = table.percents
+        self.percents, self.types = table.percents, table.types
         self.constant = check_extremes(name, *_extremes(name, table), table.names, len(table.X))
         self.ids: NDArray[Any] | None = None
         self.keys: Keys | None = None
@@ -127,7 +135,7 @@ class Party:
     @property
     def table(self) -> Columns:
         """The party's columns with their names and types."""
-        return Columns(self.X, self.columns, self.categories, self.dates, self.percents)
+        return Columns(self.X, self.columns, self.categories, self.dates, self.percents, self.types)
 
     def prepared(self, by: FittedPreparation) -> Party:
         """Return a copy of this party with prepared columns."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -39,6 +39,7 @@ from securevfl.data.column_transforms import (
     OneHotTransform,
     part_of_date,
 )
+from securevfl.data.column_types import ColumnType, Kind, Types
 from securevfl.data.columns import Columns
 from securevfl.data.location_scale import QUARTILES
 from securevfl.data.schedule import Rows
@@ -130,12 +131,14 @@ class FittedPreparation:
         steps: a transform for each column; empty if the columns stay as they are.
         coded: original columns that hold codes already.
         binned: original columns that are 0/1 columns of bins already.
+        decided: the types of the original columns, as a reader decided them.
     """
 
     columns: list[str]
     steps: tuple[ColumnTransform, ...] = ()
     coded: tuple[str, ...] = ()
     binned: tuple[str, ...] = ()
+    decided: Types = field(default_factory=dict)
 
     @property
     def features(self) -> list[str]:
@@ -148,6 +151,17 @@ class FittedPreparation:
         return [
             step.column for step in self.steps if isinstance(step, OneHotTransform | CodeTransform | CategoricalWoe)
         ]
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        """The types of the original columns, by which new rows are read."""
+        dates = {step.column for step in self.steps if isinstance(step, DateTransform)}
+        types: dict[str, ColumnType] = {}
+        for name in self.columns:
+            kind: Kind = "category" if name in self.texts else "date" if name in dates else "number"
+            decided = self.decided.get(name)
+            types[name] = ColumnType(type=kind, origin="file") if decided is None else decided
+        return types
 
     @property
     def sources(self) -> list[SourceColumn]:
@@ -232,13 +246,20 @@ class FittedPreparation:
         """Return the transforms as values that JSON can represent."""
         return [to_plain(step) for step in self.steps]
 
+    def plain_types(self) -> dict[str, Any]:
+        """Return the types of the original columns as values that JSON can represent."""
+        return {name: kind.model_dump(exclude_defaults=True, mode="json") for name, kind in self.decided.items()}
+
     @classmethod
-    def read(cls, columns: list[str], steps: Sequence[Any]) -> FittedPreparation:
-        """Read a preparation of these columns from the transforms that `plain` returned.
+    def read(
+        cls, columns: list[str], steps: Sequence[Any], types: Mapping[str, Any] | None = None
+    ) -> FittedPreparation:
+        """Read a preparation of these columns from what `plain` and `plain_types` returned.
 
         ValueError or ConfigError if they are not of that form.
         """
-        return cls(columns, tuple(TRANSFORMS.read(step) for step in steps))
+        decided = {name: ColumnType(**kind) for name, kind in (types or {}).items()}
+        return cls(columns, tuple(TRANSFORMS.read(step) for step in steps), decided=decided)
 
 
 def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation) -> FittedPreparation:
@@ -256,6 +277,7 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
     Raises:
         TableError: if a column cannot be used.
     """
+    decided = {column: table.type_of(column) for column in table.names}
     gaps = np.atleast_1d(np.isnan(table.X).any(axis=0))
     numeric = [column for column, missing in zip(table.names, gaps, strict=True) if missing]
     numeric = [column for column in numeric if column not in table.categories]
@@ -281,7 +303,7 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
         warnings.warn(f'{notice}; prepare.tails = "keep" leaves them as they are', DataNotice, stacklevel=2)
     transformed = any(option is not None for option in (options.clip, options.bins, options.woe))
     if not (gaps.any() or table.categories or table.dates or heavy or transformed):
-        return FittedPreparation(table.names)
+        return FittedPreparation(table.names, decided=decided)
     X, steps = table.X[train], list[ColumnTransform]()
     for column, values, has_gaps in zip(table.names, X.T, gaps.tolist(), strict=True):
         if np.isnan(values).all():
@@ -300,7 +322,7 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
             is_date, squash = column in table.dates, column in heavy
             step = _fit_number(column, values, has_gaps, options, date=is_date, squash=squash)
         steps.append(step)
-    prepared = FittedPreparation(table.names, tuple(steps))
+    prepared = FittedPreparation(table.names, tuple(steps), decided=decided)
     if not prepared.features:
         raise TableError(
             f"party {name}: no column varies in the training rows",

@@ -12,6 +12,7 @@ semicolon, a comma within a number is the decimal point; otherwise such a number
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import zipfile
@@ -25,10 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.columns import Columns, ColumnValues, days_of, join_columns, read_texts
+from securevfl.data.column_types import ALL_COLUMNS, Types, check_declared, declared_type
+from securevfl.data.columns import Columns, columns_of, typed_columns
 from securevfl.data.composite_ids import RULE_VERSION, IdColumns, compose_ids, id_columns
-from securevfl.data.csv_file import CsvFile
+from securevfl.data.csv_file import CsvFile, clean_name
+from securevfl.data.csv_table import combined, read_csv_columns
 from securevfl.data.party import Party
+from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_arrow
 from securevfl.data.text_values import is_number
 from securevfl.data.validation import check_chosen, name_list
 from securevfl.errors import DataError, IdError, LabelError, TableError
@@ -45,12 +49,17 @@ class FileTable:
     Attributes:
         columns: the columns without ids and labels.
         y: the labels (n,), or None.
-        ids: the ids (n,), or None.
+        ids: the ids (n,) on which rows are joined, or None.
+        key: the id columns; None for npz files.
+        written: the values of the id columns (n,) as the file has them, if ids are composed of them by the rule;
+            tuples if there are several columns.
     """
 
     columns: Columns
     y: NDArray[Any] | None
     ids: NDArray[Any] | None
+    key: IdColumns | None = None
+    written: Sequence[Any] | None = None
 
 
 class _OpenFile(NamedTuple):
@@ -58,16 +67,26 @@ class _OpenFile(NamedTuple):
 
     Attributes:
         names: the names of its columns.
-        read: reads some of the columns as an Arrow table.
+        read: reads columns as numbers by declared and known types, and other columns as an Arrow table.
+        select: reads columns as an Arrow table.
         delimiter: of the values of a CSV file; empty for Parquet.
     """
 
     names: list[str]
-    read: Callable[[Sequence[str]], Any]
+    read: Callable[[Sequence[str], Sequence[str], Types, Types], tuple[Columns, Any]]
+    select: Callable[[Sequence[str]], Any]
     delimiter: str = ""
 
 
-def read_party(name: str, path: str | Path, *, id_column: str = "id", label_column: str = "y") -> Party:
+def read_party(
+    name: str,
+    path: str | Path,
+    *,
+    id_column: str = "id",
+    label_column: str = "y",
+    drop: Sequence[str] = (),
+    declared: Types | None = None,
+) -> Party:
     """Read a party from a file. It is the active party if the file has the label column (npz: an array y).
 
     Errors name the file and the columns, and never contain a value.
@@ -77,6 +96,8 @@ def read_party(name: str, path: str | Path, *, id_column: str = "id", label_colu
         path: the file.
         id_column: the id column, or a list of columns as `--id` accepts it.
         label_column: the label column.
+        drop: columns that are not read.
+        declared: the declared types of columns.
 
     Returns:
         The party. DataError of a suitable kind if the file cannot be used.
@@ -85,7 +106,7 @@ def read_party(name: str, path: str | Path, *, id_column: str = "id", label_colu
         IdError: if the file has no ids.
     """
     path = Path(path)
-    table = read_table(path, id_column=id_column, label_column=label_column)
+    table = read_table(path, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
     with errors_name(path):
         party = Party(name, table.columns, table.y, ids=table.ids, aligned=True)
         if party.ids is None:
@@ -107,7 +128,9 @@ def read_table(
     id_column: str = "id",
     label_column: str = "y",
     chosen: Sequence[str] | None = None,
-    texts: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    declared: Types | None = None,
+    known: Types | None = None,
 ) -> FileTable:
     """Read the contents of a file without further checks.
 
@@ -116,47 +139,35 @@ def read_table(
         id_column: the id column, or a list of columns as `--id` accepts it.
         label_column: the label column.
         chosen: the columns to read, in this order, without labels; by default all.
-        texts: columns that are text even if their values in a CSV file look like numbers.
+        drop: columns that are not read.
+        declared: the declared types of columns.
+        known: the types of the columns in the training of a model, which replace all others.
 
     Returns:
-        The contents. DataError, as in `read_party`, if the file cannot be used.
+        The contents. DataError, as in `read_party`, if the file cannot be used. A notice states what was decided from
+        values.
 
     Raises:
         TableError: if the table has no rows, or columns are missing, empty or of mixed types.
     """
     path = Path(path)
+    declared, known = declared or {}, known or {}
     with errors_name(path):
         if _format(path) == "npz":
-            return _read_npz(path, chosen)
+            return _read_npz(path, chosen, drop, declared, known)
         file = _open_file(path, id_column)
         key = id_columns(id_column, file.names)
-        columns = table_columns(file.names, key, label_column, chosen)
+        columns = table_columns(file.names, key, label_column, chosen, drop)
+        check_declared(declared, file.names)
         labels = [label_column] if chosen is None and label_column in file.names else []
-        table = file.read(list(dict.fromkeys([*key.names, *labels, *columns])))
-        if not table.num_rows:
+        table, others = file.read(columns, list(dict.fromkeys([*key.names, *labels])), declared, known)
+        if not len(table.X):
             raise _no_rows()
-        empty = [name for name in columns if table[name].null_count == table.num_rows]
+        empty = [name for name, values in zip(columns, table.X.T, strict=True) if np.isnan(values).all()]
         if empty and chosen is None:
             raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
-        values, problems = list[ColumnValues](), list[TableError]()
-        for name in columns:
-            try:
-                values.append(_column(name, table[name], file.delimiter, forced=name in texts))
-            except TableError as error:
-                problems.append(error)
-        if problems:
-            raise _combined(path, problems)
-        y = labels_of(table, label_column, file.delimiter) if labels else None
-        return FileTable(join_columns(columns, values), y, ids_of(table, key))
-
-
-def _combined(path: Path, problems: list[TableError]) -> TableError:
-    """Return one error for the problems of several columns, so that a user can correct all of them at once."""
-    first, *others = problems
-    if not others:
-        return first
-    text = f"\n{path}: ".join([str(problem) for problem in problems])
-    return TableError(text, "", code=first.code, columns=[problem.fields.get("column") for problem in problems])
+        y = labels_of(others, label_column, file.delimiter) if labels else None
+        return FileTable(table, y, ids_of(others, key), key, written_ids(others, key))
 
 
 def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
@@ -179,10 +190,30 @@ def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
         else:
             file = _open_file(path, id_column)
             key = id_columns(id_column, file.names)
-            ids = ids_of(file.read(key.names), key)
+            ids = ids_of(file.select(key.names), key)
         if not len(ids):
             raise _no_rows()
         return ids
+
+
+def column_names(path: str | Path, id_column: str = "id") -> list[str]:
+    """Return the names of the columns of a file.
+
+    Args:
+        path: the file.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+
+    Returns:
+        The names. DataError, as in `read_party`, if the file cannot be used.
+    """
+    path = Path(path)
+    with errors_name(path):
+        if _format(path) != "npz":
+            return _open_file(path, id_column).names
+        arrays = _npz_arrays(path, "X", "columns")
+        if "columns" in arrays:
+            return [str(name) for name in arrays["columns"]]
+        return [f"x{j}" for j in range(arrays["X"].shape[-1])] if "X" in arrays else []
 
 
 def id_rule_version(path: str | Path, id_column: str) -> int | None:
@@ -229,59 +260,37 @@ def _open_file(path: Path, id_column: str) -> _OpenFile:
     if path.suffix == ".parquet":
         file = open_parquet(path)
         names = parquet_names(file, id_column)
-        return _OpenFile(names, lambda columns: read_parquet(file, columns))
-    file = CsvFile(path)
-    check_names(file.names, id_column)
-    return _OpenFile(file.names, file.table, file.delimiter)
+
+        def read(columns: Sequence[str], others: Sequence[str], declared: Types, known: Types) -> tuple[Columns, Any]:
+            return _parquet_columns(path, file, columns, declared, known), read_parquet(file, others)
+
+        return _OpenFile(names, read, lambda columns: read_parquet(file, columns))
+    csv_file = CsvFile(path)
+    check_names(csv_file.names, id_column)
+
+    def read_csv(columns: Sequence[str], others: Sequence[str], declared: Types, known: Types) -> tuple[Columns, Any]:
+        return read_csv_columns(csv_file, columns, others, declared=declared, known=known, where=str(path))
+
+    return _OpenFile(csv_file.names, read_csv, csv_file.table, csv_file.delimiter)
 
 
-def _column(name: str, column: Any, delimiter: str, *, forced: bool) -> ColumnValues:
-    """Read one Arrow column; `forced` reads categories, even if the texts look like numbers."""
-    pa = arrow()
-    if _holds_dates(column.type):
-        return ColumnValues(days_of(column.cast(pa.timestamp("us")).to_numpy()), dates=True)
-    if not _holds_texts(column.type):
-        check_kind(name, column.type)
-        return ColumnValues(column.cast(pa.float64(), safe=False).to_numpy())
-    if delimiter and not forced:
+def _parquet_columns(path: Path, file: Any, columns: Sequence[str], declared: Types, known: Types) -> Columns:
+    """Read columns of a Parquet file one after the other."""
+    X = np.empty((file.metadata.num_rows, len(columns)))
+    converted, problems = list[ColumnValues](), list[TableError]()
+    for j, name in enumerate(columns):
+        place = Place(None, name)
         try:
-            return ColumnValues(column.cast(pa.float64()).to_numpy())
-        except pa.ArrowInvalid:
-            pass  # at least one text is not a plain number
-    positions, texts = _distinct(column)
-    numbers = _plain_numbers(name, texts, delimiter) if delimiter and not forced else None
-    if numbers is not None:
-        return ColumnValues(np.where(positions < 0, np.nan, np.array(numbers)[positions]))
-    return read_texts(None, name, texts, positions, forced=forced)
-
-
-def _distinct(column: Any) -> tuple[NDArray[np.intp], list[str]]:
-    """Return the position (n,) of each row's text among the distinct ones, -1 if it is missing, and these, sorted."""
-    encoded = column if arrow("types").is_dictionary(column.type) else column.dictionary_encode()
-    array = encoded.unify_dictionaries().combine_chunks()
-    dictionary = array.dictionary.to_pylist()
-    indices = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
-    used = np.unique(indices).tolist()
-    texts = sorted({dictionary[index] for index in used if index >= 0 and dictionary[index] is not None})
-    rank = {text: position for position, text in enumerate(texts)}
-    return np.array([*(rank.get(text, -1) for text in dictionary), -1], dtype=np.intp)[indices], texts
-
-
-def _plain_numbers(name: str, texts: list[str], delimiter: str) -> list[float] | None:
-    """Parse texts of a CSV column as numbers with a decimal point, or a comma if semicolons separate values.
-
-    Returns None if a text is not such a number. TableError for decimal commas with other delimiters.
-    """
-    if any("," in text for text in texts) and all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
-        if delimiter != ";":
-            raise TableError(
-                f"column {name!r} contains commas within numbers",
-                "export it with decimal points, or with semicolons between values",
-                code="SVFL-TABLE-TYPE",
-                column=name,
-            )
-        texts = [text.replace(",", ".") for text in texts]
-    return [float(text) for text in texts] if all(is_number(text) for text in texts) else None
+            raw = raw_of_arrow(place, read_parquet(file, [name])[name])
+            result = convert_column(place, raw, declared_type(declared, name), known.get(name))
+        except TableError as error:
+            problems.append(error)
+            continue
+        X[:, j] = result.values
+        converted.append(result._replace(values=X[:0, j]))
+    if problems:
+        raise combined(problems, str(path))
+    return typed_columns(X, list(columns), converted, str(path))
 
 
 def check_names(names: list[str], id_column: str) -> None:
@@ -327,7 +336,13 @@ def check_names(names: list[str], id_column: str) -> None:
         )
 
 
-def table_columns(names: list[str], key: IdColumns, label_column: str, chosen: Sequence[str] | None) -> list[str]:
+def table_columns(
+    names: list[str],
+    key: IdColumns,
+    label_column: str,
+    chosen: Sequence[str] | None,
+    drop: Sequence[str] = (),
+) -> list[str]:
     """Select the columns of a file that are neither ids nor labels.
 
     Args:
@@ -335,6 +350,7 @@ def table_columns(names: list[str], key: IdColumns, label_column: str, chosen: S
         key: the id columns.
         label_column: the label column.
         chosen: select these columns instead.
+        drop: leave these columns out, unless columns are chosen.
 
     Returns:
         The names of the columns.
@@ -344,33 +360,12 @@ def table_columns(names: list[str], key: IdColumns, label_column: str, chosen: S
     """
     if chosen is not None:
         check_chosen(names, chosen)
-    columns = list(chosen or (name for name in names if name not in (*key.names, label_column)))
+    columns = list(chosen or (name for name in names if name not in (*key.names, label_column, *drop)))
     if not columns:
         raise TableError(
             "the table has no columns in addition to ids and labels", "add columns", code="SVFL-TABLE-EMPTY"
         )
     return columns
-
-
-def check_kind(name: str, kind: Any) -> None:
-    """Check that a column can be converted to numbers.
-
-    Args:
-        name: the column, for messages.
-        kind: its Arrow type.
-
-    Raises:
-        TableError: if it cannot.
-    """
-    types = arrow("types")
-    numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
-    if not any(is_kind(kind) for is_kind in numeric):
-        raise TableError(
-            f"column {name!r} is of the type {kind}, which is not numeric",
-            "encode it as numbers or drop it",
-            code="SVFL-TABLE-TYPE",
-            column=name,
-        )
 
 
 def open_parquet(path: Path, **options: Any) -> Any:
@@ -396,9 +391,27 @@ def open_parquet(path: Path, **options: Any) -> Any:
 
 def parquet_names(file: Any, id_column: str) -> list[str]:
     """Return the checked column names of a Parquet file (`check_names`), without those of an unnamed row index."""
-    names = [name for name in file.schema_arrow.names if not _INDEX_COLUMN.fullmatch(name)]
+    names = [clean_name(name) for name in file.schema_arrow.names if not _INDEX_COLUMN.fullmatch(name)]
     check_names(names, id_column)
     return names
+
+
+def category_names(file: Any) -> set[str]:
+    """Return the columns that were written as categories; Parquet stores categories of numbers as plain numbers."""
+    encoded = (file.metadata.metadata or {}).get(b"ARROW:schema")
+    if encoded is None:
+        return set()
+    pa, types = arrow(), arrow("types")
+    try:
+        schema = arrow("ipc").read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    except (pa.ArrowException, ValueError, OSError):
+        return set()
+    return {field.name for field in schema if types.is_dictionary(field.type)}
+
+
+def stored_names(file: Any) -> dict[str, str]:
+    """Return the names of columns as a Parquet file stores them, by their names without additional white space."""
+    return {clean_name(name): name for name in file.schema_arrow.names}
 
 
 def read_parquet(file: Any, columns: Sequence[str]) -> Any:
@@ -415,24 +428,16 @@ def read_parquet(file: Any, columns: Sequence[str]) -> Any:
         TableError: if the file is damaged.
     """
     try:
-        table = file.read(columns=list(columns), use_threads=False).select(columns)
+        stored = stored_names(file)
+        names = [stored[column] for column in columns]
+        table = file.read(columns=names, use_threads=False).select(names)
         table.validate(full=True)  # invalid UTF-8 would be refused later, with a message that contains it
-        return table
+        for j, name in enumerate(names):
+            if name in category_names(file) and not arrow("types").is_dictionary(table.schema.types[j]):
+                table = table.set_column(j, name, table.column(j).dictionary_encode())
+        return table.rename_columns(list(columns))
     except arrow().ArrowException:
         raise TableError("the Parquet file is damaged", "export it again", code="SVFL-TABLE-UNREADABLE") from None
-
-
-def _holds_dates(kind: Any) -> bool:
-    """Return whether a column of this Arrow type holds dates, with or without times."""
-    types = arrow("types")
-    return bool(types.is_date(kind) or types.is_timestamp(kind))
-
-
-def _holds_texts(kind: Any) -> bool:
-    """Return whether a column of this Arrow type holds texts, in full or by their positions in a dictionary."""
-    types = arrow("types")
-    value = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(value) or types.is_large_string(value) or types.is_string_view(value))
 
 
 def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
@@ -441,6 +446,14 @@ def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
     if arrow().types.is_string(ids.type):
         return np.array(ids.to_pylist(), object)  # to_numpy would load pandas if it is installed
     return ids.to_numpy()
+
+
+def written_ids(table: Any, key: IdColumns) -> list[Any] | None:
+    """Return the values of the id columns (n,) of an Arrow table as they are; None if they are the ids themselves."""
+    if not key.by_rule:
+        return None
+    columns = [table[name].to_pylist() for name in key.names]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
 def arrow_ids(table: Any, key: IdColumns) -> Any:
@@ -518,7 +531,9 @@ def _npz_arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:
         ) from None
 
 
-def _read_npz(path: Path, chosen: Sequence[str] | None) -> FileTable:
+def _read_npz(
+    path: Path, chosen: Sequence[str] | None, drop: Sequence[str], declared: Types, known: Types
+) -> FileTable:
     arrays = _npz_arrays(path, "X", "y", "ids", "columns")
     if "X" not in arrays:
         raise TableError(
@@ -529,8 +544,15 @@ def _read_npz(path: Path, chosen: Sequence[str] | None) -> FileTable:
         raise TableError("array X contains text", "encode it as numbers", code="SVFL-TABLE-TYPE")
     columns = arrays.get("columns")
     names = [f"x{j}" for j in range(X.shape[-1] if X.ndim else 0)] if columns is None else [str(c) for c in columns]
-    if chosen is None:
-        return FileTable(Columns(X, names), arrays.get("y"), arrays.get("ids"))
-    check_chosen(names, chosen)
-    X = X[:, [names.index(column) for column in chosen]]
-    return FileTable(Columns(X, list(chosen)), None, arrays.get("ids"))
+    if chosen is not None:
+        check_chosen(names, chosen)
+    kept = list(chosen or (name for name in names if name not in drop))
+    if X.ndim == 2 and kept != names:
+        X = X[:, [names.index(column) for column in kept]]
+    y = arrays.get("y") if chosen is None else None
+    if declared or not all(known[name].is_plain for name in kept if name in known):
+        check_declared(declared, names)
+        chosen_types = {name: kind for name, kind in declared.items() if name in (*kept, ALL_COLUMNS)}
+        table = columns_of("", dict(zip(kept, X.T, strict=True)), declared=chosen_types, known=known)
+        return FileTable(table, y, arrays.get("ids"))
+    return FileTable(Columns(X, kept), y, arrays.get("ids"))

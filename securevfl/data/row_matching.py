@@ -26,7 +26,7 @@ def ids_of_rows(table: Any, ids: ArrayLike | Sequence[Any] | None = None) -> NDA
     """Return the ids (n,) of the rows of a table: the ones passed, or its index; None if it has none."""
     if ids is not None:
         return _one_dimensional(ids)
-    return _index_ids(table) if hasattr(table, "columns") else None
+    return _index_ids(table) if index_of(table) is not None and hasattr(table, "columns") else None
 
 
 def match_tables(ids: Mapping[str, NDArray[Any] | None], lead: str) -> dict[str, RowOrder]:

@@ -190,6 +190,7 @@ def store_table(
     job: Batched | None = None,
     id_column: str = "id",
     label_column: str = "y",
+    drop: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> StoredParty:
     """Copy the rows of a Parquet file into a stored table, atomically, and open the party that reads from it.
@@ -206,6 +207,7 @@ def store_table(
         job: the job whose batches the table will serve.
         id_column: the id column, or a list of columns as `--id` accepts it.
         label_column: the label column, at the active party.
+        drop: columns that are not stored.
         on_progress: called after each batch of rows.
 
     Returns:
@@ -214,11 +216,11 @@ def store_table(
     parquet, table = Path(parquet), Path(table)
     if rows is not None:
         rows = np.asarray(rows)
-    stamp = _stamp(parquet, rows, job, id_column, label_column)
+    stamp = _stamp(parquet, rows, job, id_column, label_column, drop)
     with suppress(DataError):
         if read_header(table).stamp == stamp:
             return open_table(name, table)
-    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column)
+    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column, drop=drop)
     with _draft_folder(table) as folder, _write_errors(table):
         _write(source, folder, rows, job, stamp, on_progress).replace(table)
     return open_table(name, table)
@@ -233,6 +235,7 @@ def copy_to_temporary_table(
     id_column: str = "id",
     label_column: str = "y",
     chosen: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> StoredParty:
     """Copy the rows of a Parquet file into an unnamed stored table, which is deleted with the party.
@@ -245,13 +248,14 @@ def copy_to_temporary_table(
         id_column: the id column, or a list of columns as `--id` accepts it.
         label_column: the label column, at the active party.
         chosen: the columns to copy, for a prediction (`ParquetSource`); by default all.
+        drop: columns that are not copied.
         on_progress: called after each batch of rows.
 
     Returns:
         The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
     """
     parquet = Path(parquet)
-    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column, chosen=chosen)
+    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column, chosen=chosen, drop=drop)
     table = table_path(parquet)
     with _draft_folder(table) as folder, _write_errors(table):
         return open_table(name, _write(source, folder, rows, job, "", on_progress))
@@ -262,11 +266,13 @@ def table_path(parquet: str | Path) -> Path:
     return Path(f"{parquet}.table")
 
 
-def _stamp(parquet: Path, rows: Rows | None, job: Batched | None, id_column: str, label_column: str) -> str:
+def _stamp(
+    parquet: Path, rows: Rows | None, job: Batched | None, id_column: str, label_column: str, drop: Sequence[str]
+) -> str:
     """Return a digest of everything on which the stored table of a Parquet file depends."""
     with errors_name(parquet):
         status = parquet.stat()
-    facts = [status.st_size, status.st_mtime_ns, id_column, label_column]
+    facts: list[Any] = [status.st_size, status.st_mtime_ns, id_column, label_column, sorted(drop)]
     facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # these determine the batches
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:

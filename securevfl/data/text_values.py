@@ -2,7 +2,7 @@
 
     1,200.50   1.200,50      numbers, if both marks or two groups of three digits show which mark separates thousands
     12 %                     percentages, if every value of the column ends with the sign: 12
-    2024-05-17   2024-05-17 08:30:00   ISO 8601 dates, as days since 1970-01-01
+    2024-05-17   2024/05/17   2024-05-17 08:30:00   ISO 8601 dates, as days since 1970-01-01
 
 All values of a column are read in the same way, or the column stays text. `1,200` alone is ambiguous, and so is
 `05/04/2024`. `unreadable_format` recognises such dates, and amounts with a currency sign, so that they are reported
@@ -26,8 +26,9 @@ _UNAMBIGUOUS = {
     for mark, point in _MARKS
 }
 _PLAIN = re.compile(rf"{_SIGN}(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
-_DATE = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?\s*")
+_DATE = re.compile(r"\s*\d{4}([-/.])\d\d\1\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?\s*")
 _DAY_MONTH = re.compile(r"\s*\d{1,2}([/.-])\d{1,2}\1(\d{4}|\d\d)([T ,]\s*\d{1,2}:\d\d(:\d\d)?(\s*[AaPp][Mm])?)?\s*")
+_DECIMAL_COMMA = re.compile(rf"{_SIGN}\d*,?\d+([eE][+-]?\d+)?\s*")
 _CURRENCY = r"([$€£¥₹₽₩₺₫₪฿]|[A-Z]{3}|kr|zł|Kč|Fr\.?)"
 _NUMBER = r"[+-]?\d[\d., '\u00a0\u202f]*"
 _AMOUNT = re.compile(rf"\s*([+-]?\s*{_CURRENCY}\s*{_NUMBER}|{_NUMBER}\s*{_CURRENCY})\s*")
@@ -47,9 +48,27 @@ def parse_numbers(texts: Sequence[str]) -> list[float] | None:
         if all(_PLAIN.fullmatch(text) for text in texts):
             return [float(text) for text in texts]
     for mark, point in _MARKS:
-        if any(_UNAMBIGUOUS[mark].fullmatch(text) for text in texts) and all(_fits(text, mark) for text in texts):
-            return [float(text.replace(mark, "").replace(point, ".")) for text in texts]
+        if any(_UNAMBIGUOUS[mark].fullmatch(text) for text in texts):
+            numbers = parse_grouped(texts, point)
+            if numbers is not None:
+                return numbers
     return None
+
+
+def parse_grouped(texts: Sequence[str], point: str) -> list[float] | None:
+    """Parse numbers with this decimal mark, in which the other one may separate thousands.
+
+    Args:
+        texts: the texts.
+        point: the decimal mark, "." or ",".
+
+    Returns:
+        The numbers, or None unless every text is such a number.
+    """
+    mark = "," if point == "." else "."
+    if not all(_fits(text, mark) or (point == "," and _DECIMAL_COMMA.fullmatch(text)) for text in texts):
+        return None
+    return [float(text.replace(mark, "").replace(point, ".")) for text in texts]
 
 
 def are_percentages(texts: Sequence[str]) -> bool:
@@ -62,10 +81,15 @@ def parse_dates(texts: Sequence[str]) -> list[float] | None:
     if not texts or not all(_DATE.fullmatch(text) for text in texts):
         return None
     try:
-        moments = [datetime.fromisoformat(text.strip()) for text in texts]
+        moments = [datetime.fromisoformat(_with_hyphens(text.strip())) for text in texts]
     except ValueError:
         return None
     return [(moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / DAY for moment in moments]
+
+
+def _with_hyphens(text: str) -> str:
+    """Return a date with year, month and day separated by hyphens."""
+    return f"{text[:4]}-{text[5:7]}-{text[8:10]}{text[10:]}"
 
 
 def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:
@@ -78,9 +102,11 @@ def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:
         What the values seem to be, and how to write them instead; None if no such format is recognised.
     """
     if 2 * sum(_DAY_MONTH.fullmatch(text) is not None for text in texts) > len(texts):
-        return "dates whose order of day and month is ambiguous", "write dates as 2023-04-06"
+        remedy = 'write dates as 2023-04-06, or declare their format, as in { type = "date", format = "%d.%m.%Y" }'
+        return "dates whose order of day and month is ambiguous", remedy
     if 2 * sum(_AMOUNT.fullmatch(text) is not None for text in texts) > len(texts):
-        return "amounts with a currency sign", "write amounts as plain numbers (230000.50), one currency a column"
+        remedy = 'write amounts as plain numbers, or declare their unit, as in { type = "currency", unit = "EUR" }'
+        return "amounts with a currency sign", remedy
     return None
 
 

@@ -24,8 +24,7 @@ def progress(label: str) -> Iterator[OnStep]:
     """Show the progress of an operation while the `with` block runs.
 
     On a terminal the bar disappears at the end. Without a terminal a line is printed every `LINE_SECONDS` seconds, and
-    none
-    for operations that take less.
+    none for operations that take less.
 
     Args:
         label: a name of the operation, for the display.

@@ -31,7 +31,7 @@ class Round:
 
     Attributes:
         number: counts from 1 and includes the rounds before a resume.
-        of: number of rounds of the whole training.
+        of: number of rounds in the complete training.
         epoch: the epoch of the round's batch.
         loss: mean loss of the batch, at a party that knows it.
     """

@@ -83,4 +83,6 @@ def _bin_indicators(party: Party, train: Rows, options: Woe) -> BinIndicators:
 def _with_evidence(party: Party, bins: BinIndicators, positives: NDArray[np.intp], options: Woe) -> Party:
     assert party.preparation is not None, "only a preparation creates bins"
     steps = apply_class_counts(party.preparation.steps, bins, positives, options)
-    return party.with_woe_weights(FittedPreparation(party.preparation.columns, steps))
+    return party.with_woe_weights(
+        FittedPreparation(party.preparation.columns, steps, decided=party.preparation.decided)
+    )

@@ -62,7 +62,7 @@ class Model(NamedOption, ABC):
 
     @property
     def residual_bound(self) -> float:
-        """Upper bound of the absolute value of each number of a residual that is sent."""
+        """Upper bound of |g| for each number g of a residual that is sent."""
         return self.loss.bound
 
     @property

@@ -113,7 +113,7 @@ class BlockModel(Model):
     """A model in which every party has a block of weights."""
 
     def collected_width(self, outputs: int, passives: int) -> int:
-        """Return the number of columns of the collected outputs of all passive parties, for c = `outputs`."""
+        """Return how many numbers for each row all passive parties send together, for c = `outputs`."""
         return outputs
 
     @abstractmethod

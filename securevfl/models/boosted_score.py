@@ -27,9 +27,9 @@ from securevfl.errors import ConfigError
 ROUNDS = 60
 FOLDS = 5
 SCORE_WEIGHT = 0.3
-"""Factor of the standardised score as an input of the model."""
+"""Factor by which the standardised score is multiplied before it becomes an input of the model."""
 MAX_SCORE_DEVIATIONS = 8.0
-"""Absolute value at which the score is clipped as an input of the model."""
+"""Absolute value at which the multiplied score is clipped."""
 
 
 def check_installed(party: str) -> None:
@@ -103,7 +103,7 @@ class Boosted(SerializableFields):
                 trees.append(())
                 continue
             model = model_class(max_iter=ROUNDS, early_stopping=False, random_state=0)
-            with threadpool_limits(1, user_api="openmp"):  # threads would spin on busy cores
+            with threadpool_limits(1, user_api="openmp"):  # more threads would wait in a busy loop if cores are busy
                 model.fit(X, y > 0 if classifies else y, sample_weight=weights)
             base.append(float(np.ravel(model._baseline_prediction)[0]))
             trees.append(tuple(_tree(predictor.nodes) for (predictor,) in model._predictors))

@@ -46,8 +46,7 @@ def find_classes(name: str, loss: Loss, y: NDArray[Any], positive: str | None = 
 
     Returns:
         The classes as `loss.classes` returns them. Raises LabelError if the loss cannot use the labels, ClassError if
-        the labels do
-        not have the class that the job names.
+        the labels do not have the class that the job names.
     """
     classes = loss.classes(y)
     if not (loss.classifies and loss.single):

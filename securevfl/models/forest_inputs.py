@@ -80,7 +80,7 @@ class ForestInputs(SerializableFields, Inputs):
         if self.intercept:
             return None
         weights, leaves = np.zeros(breadth), self.forest.merged.size
-        weights[:leaves] = 1 / (self.value * len(self.forest))  # a row is in one leaf of each tree
+        weights[:leaves] = 1 / (self.value * len(self.forest))  # a row is in one leaf of each tree, so the sum is 1
         return weights
 
     def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:

@@ -64,6 +64,19 @@ class LogLinkLoss(Loss):
     def deviance(self, y: Floats, mu: Floats) -> Floats:
         """Return the unit deviance (n,) of labels and means in the same units, as scikit-learn and statsmodels do."""
 
+    def deviance_scale(self, classes: NDArray[Any]) -> float:
+        """Return the factor from the mean loss to the mean unit deviance, in the units of the labels.
+
+        Args:
+            classes: the result of `classes`.
+
+        Returns:
+            The factor. It is the same for all labels and means, because the loss is half the deviance of scaled labels.
+        """
+        mean = np.array([float(classes[1])])
+        loss = self.value(np.zeros((1, 1)), self.targets(2 * mean, classes))
+        return float(self.deviance(2 * mean, mean)[0] / loss[0])
+
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
         """Return 0 and the mean of the labels, by which they are divided.
 
@@ -112,7 +125,7 @@ class LogLinkLoss(Loss):
 
 
 class PoissonLoss(LogLinkLoss):
-    """Loss of counts with Poisson distribution: y log(y / mu) - y + mu."""
+    """Loss of counts with Poisson distribution: y * log(y / mu) - y + mu."""
 
     name = "poisson"
     assumes_zero_labels = True
@@ -150,7 +163,7 @@ class GammaLoss(LogLinkLoss):
     name = "gamma"
     retains_targets = True
     variance_power = 2.0
-    curvature = 4.0  # y / mu, for a fit that is wrong by this factor
+    curvature = 4.0  # the second derivative is y / mu; bounds it for predictions that are too small by this factor
     positive = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
@@ -162,7 +175,7 @@ class GammaLoss(LogLinkLoss):
         return 1 - y * decay(f)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Return no labels, and log(1 - g) = log y - f, which holds unless a continuation of exp applies."""
+        """Return no labels, and log(1 - g), which equals log(y) - f unless a continuation of exp applies."""
         return InvertedResidual(np.full_like(g, np.nan), -np.log(np.maximum(1 - g, TINY)))
 
     def target_term(self, y: Floats) -> Floats:

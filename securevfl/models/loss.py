@@ -113,7 +113,7 @@ class Loss(ABC):
         return np.zeros(y.shape[1])
 
     def revealed_outputs(self, f: Floats) -> Floats:
-        """Return the part of f (n, c) that a residual reveals, as a linear map of f (n, k); by default f."""
+        """Return the linear function (n, k) of f (n, c) that a residual reveals; by default f itself."""
         return f
 
     def target_term(self, y: Floats) -> Floats:

@@ -338,5 +338,5 @@ METRICS: dict[str, Callable[[ScoredRows], float]] = {
     "deviance": _deviance,
     "gini": lambda rows: gini(np.asarray(rows.y, np.float64), rows.f[:, 0], rows.w),
     "pinball": _pinball,
-    "coverage": lambda rows: rows.mean(rows.y <= rows.predictions),  # the share of labels at or below the prediction
+    "coverage": lambda rows: rows.mean(rows.y <= rows.predictions),  # labels at or below the prediction
 }

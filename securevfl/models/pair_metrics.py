@@ -69,7 +69,7 @@ def residual_metrics(loss: Loss, r: Floats, targets: Floats, classes: NDArray[An
         The metrics by name.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        metrics = evaluate(loss, r, np.full(len(r), classes[0]), classes)  # as if all targets were 0
+        metrics = evaluate(loss, r, np.full(len(r), classes[0]), classes)  # f of rows with target 0
     return metrics | ({"r2": 1 - float((r**2).mean() / targets.var())} if "r2" in metrics else {})
 
 

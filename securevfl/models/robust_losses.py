@@ -15,7 +15,7 @@ from securevfl.models.loss import (
     NumberLoss,
 )
 
-BANDWIDTH = 0.0625  # in standard deviations of the labels
+BANDWIDTH = 0.0625  # half the width of the rounded corner, in standard deviations of the labels
 
 
 class HuberLoss(NumberLoss):

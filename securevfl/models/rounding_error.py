@@ -35,7 +35,7 @@ class SumRounding(NamedTuple):
     """The rounding of sums f in a training.
 
     Attributes:
-        deviation: standard deviation of the part of the rounding error of f that affects the weights.
+        deviation: standard deviation of the rounding error of f, as far as it affects the weights.
         remedy: how a user can reduce it.
     """
 

@@ -39,7 +39,7 @@ class RowLoss(Loss):
         return self._loss.invert_residual(g)
 
     def revealed_outputs(self, f: Floats) -> Floats:
-        """Return the part of f (n, c) that a residual reveals, as a linear map (n, k)."""
+        """Return the part (n, k) of the outputs f (n, c) that a residual reveals; see `Loss.revealed_outputs`."""
         return self._loss.revealed_outputs(f)
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:

@@ -25,9 +25,9 @@ from securevfl.models.loss import Loss
 from securevfl.models.metrics import METRICS, MIN_PROBABILITY, ScoredRows, metric_names
 
 BOOTSTRAP_SAMPLES, MAX_BOOTSTRAP_ROWS = 100, 16_384
-"""Bootstrap samples, and rows of a class that they use at most."""
+"""Number of bootstrap samples, and maximum number of rows of a class in a sample."""
 MIN_CLASS_ROWS = 2
-"""Rows of a class without which a standard error of a ranking is not estimated."""
+"""Minimum number of rows of each class for which a standard error of a ranking is estimated."""
 
 Influence = Callable[[ScoredRows], Floats]
 
@@ -40,7 +40,7 @@ def standard_errors(
     weights: Floats | None,
     names: Sequence[str] | None = None,
 ) -> dict[str, float]:
-    """Estimate the standard error of each metric over samples of as many rows.
+    """Estimate the standard error that each metric has over samples with the same number of rows.
 
     Args:
         loss: the loss.
@@ -82,8 +82,8 @@ def auc_influence(positive: NDArray[np.bool_], score: Floats, w: Floats) -> Floa
     _, level = np.unique(score, return_inverse=True)
     totals = [np.bincount(level, weights=members * w) for members in (positive, ~positive)]
     below = [np.cumsum(total) - total / 2 for total in totals]
-    shares_below = below[1] / totals[1].sum()  # of negative rows, for each level
-    shares_above = 1 - below[0] / totals[0].sum()  # of positive rows
+    shares_below = below[1] / totals[1].sum()  # for each distinct score, the share of negative rows with a lower one
+    shares_above = 1 - below[0] / totals[0].sum()  # the share of positive rows with a higher one
     area = float((totals[0] * shares_below).sum() / totals[0].sum())
     factors = [math.sqrt(count / (count - 1)) for count in counts]
     of_positive = factors[0] * w * (shares_below[level] - area) / totals[0].sum()
@@ -173,9 +173,10 @@ INFLUENCES: dict[str, Influence] = {
 def _bootstrap(rows: ScoredRows, names: list[str]) -> dict[str, float]:
     """Return bootstrap standard errors of metrics without an influence function.
 
-    Few rows are resampled together, so the number of rows of a class varies as it does between samples. Of a class with
-    more than MAX_BOOTSTRAP_ROWS rows, that many are drawn and weigh accordingly more. Each class is then resampled
-    alone, its part of the variance is scaled to all of its rows, and the parts are added up.
+    If no class has more than MAX_BOOTSTRAP_ROWS rows, all rows are resampled together, so the number of rows of a class
+    varies as it does between samples. Otherwise MAX_BOOTSTRAP_ROWS rows of each larger class are drawn and get a larger
+    weight. Each class is then resampled alone, its part of the variance is scaled to all of its rows, and the parts are
+    added up.
     """
     if not names:
         return {}
@@ -199,7 +200,7 @@ def _bootstrap(rows: ScoredRows, names: list[str]) -> dict[str, float]:
 
 
 def _consecutive(samples: list[NDArray[np.intp]]) -> list[NDArray[np.intp]]:
-    """Return the positions of each sample in all of them, one after the other."""
+    """Return the positions of each sample in the concatenation of all samples."""
     ends = np.cumsum([0, *map(len, samples)])
     return [np.arange(start, stop) for start, stop in pairwise(ends)]
 
@@ -207,7 +208,7 @@ def _consecutive(samples: list[NDArray[np.intp]]) -> list[NDArray[np.intp]]:
 def _resampled(
     sample: ScoredRows, group: NDArray[np.intp], names: list[str], generator: np.random.Generator
 ) -> list[float]:
-    """Return metrics of a bootstrap sample in which only the rows of a group are drawn again."""
+    """Return the metrics of a bootstrap sample in which only the rows at positions `group` are resampled."""
     counts = np.ones(len(sample.w))
     counts[group] = np.bincount(generator.integers(0, len(group), len(group)), minlength=len(group))
     used = counts > 0

@@ -20,7 +20,7 @@ MAX_START = 8.0
 
 
 class LogisticLoss(Loss):
-    """The logistic loss log(1 + exp(-y f)) of targets -1 and +1."""
+    """The logistic loss log(1 + exp(-y * f)) of targets -1 and +1."""
 
     name = "logistic"
     curvature = 0.25

@@ -156,7 +156,7 @@ class TorchBlock(Block):
             return np.sum([trace.backward(g_rows, trace.flat) for trace, g_rows in self._traced(g, X)], axis=0)
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """Return the Jacobian (n c, p) at the current weights, computed row by row when it is read if it is large."""
+        """Return the Jacobian (n * c, p) at the current weights; rows of a large one are computed when read."""
         return Jacobian(materialize(LazyJacobian(self, X, self.outputs)), shares_outputs=False)
 
     def regularised(self, gradient: Floats) -> Floats:
@@ -164,7 +164,7 @@ class TorchBlock(Block):
         return gradient + self._l2 * self.theta
 
     def rows_of_jacobian(self, theta: Floats, X: Floats) -> Floats:
-        """Return the Jacobian (n c, p) of rows X at weights theta."""
+        """Return the Jacobian (n * c, p) of rows X at weights theta."""
         with self._lock:
             weights = self._weights(torch().tensor(theta, dtype=self._dtype))
             x = next(self._pieces(X, len(X)))
@@ -185,7 +185,7 @@ class TorchBlock(Block):
                 return np.concatenate([H.to(torch().float64).numpy() for H in outputs])
 
     def _traced(self, g: Floats, *inputs: Floats) -> Iterator[tuple[ForwardTrace, Tensor]]:
-        """Yield the computation graph of a chunk of rows, and their rows of g, chunk by chunk."""
+        """Yield, chunk by chunk, a computation graph and the rows of g that belong to it."""
         yield from zip(self._traces(*inputs), self._pieces(g), strict=True)
 
     def _traces(self, *inputs: Floats) -> Iterator[ForwardTrace]:
@@ -225,14 +225,14 @@ class TorchBlock(Block):
 
 
 class LazyJacobian:
-    """A Jacobian (n c, p) at fixed weights, whose rows are computed whenever they are read."""
+    """A Jacobian (n * c, p) at fixed weights, whose rows are computed whenever they are read."""
 
     def __init__(self, part: TorchBlock, X: Floats, outputs: int) -> None:
         self._part, self._theta, self._X, self._outputs = part, part.theta, X, outputs
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape (n c, p)."""
+        """The shape (n * c, p)."""
         return len(self), len(self._theta)
 
     def __len__(self) -> int:

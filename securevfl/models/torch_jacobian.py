@@ -73,7 +73,7 @@ def is_layered(module: Module, probe: Tensor) -> bool:
 
 
 def by_layers(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> Floats:
-    """Return the Jacobian (n c, p) of a module of dense layers.
+    """Return the Jacobian (n * c, p) of a module of dense layers.
 
     Args:
         module: the module.
@@ -108,7 +108,7 @@ def by_layers(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> F
 
 
 def by_torch(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> Floats:
-    """Return the Jacobian (n c, p) of any module (see `by_layers`)."""
+    """Return the Jacobian (n * c, p) of any module (see `by_layers`)."""
 
     def outputs(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         H: Tensor = torch().func.functional_call(module, {**others, **tensors}, (x[None],))

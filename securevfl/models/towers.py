@@ -47,8 +47,7 @@ class Fields:
         """Return the fields of a party whose job encodes texts as codes: one row for each text, plus the spare row.
 
         A job that adds columns (`missing = "indicator"` with missing values, or `bins`) changes the positions of
-        columns; then pass
-        the fields explicitly.
+        columns; then pass the fields explicitly.
         """
         texts = {j: len(party.categories[name]) + 1 for j, name in enumerate(party.columns) if name in party.categories}
         return cls(tuple(j for j in range(len(party.columns)) if j not in texts), texts)
@@ -89,8 +88,7 @@ class WideDeep(nn.Module):  # type: ignore[misc]
     """Wide & Deep network from columns (n, d) to `outputs` numbers for each row.
 
     The deep part is a tower (dense layers with rectifiers between them) over embeddings. The wide part has one weight
-    for each code and each numeric column; it is
-    added to the first output.
+    for each code and each numeric column; it is added to the first output.
 
     Args:
         fields: the types of the columns.

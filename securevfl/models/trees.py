@@ -62,8 +62,7 @@ class Trees(LinearModel):
 
     trees: int | None = Field(default=None, ge=1, le=10_000)
     """Mean number of trees over all parties. Default: 100 up to 10,000 training rows, 50 up to 50,000, and 25 above.
-    With a
-    boosted score the party with labels has half of them, and the others have more."""
+    With a boosted score the party with labels has half of them, and the others have more."""
     depth: int = Field(default=4, ge=1, le=MAX_DEPTH)
     """Number of questions of a tree, which has 2^depth leaves."""
     bins: int = Field(default=16, ge=2, le=MAX_BINS)

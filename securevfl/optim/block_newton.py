@@ -50,14 +50,14 @@ from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.residuals.pace import Pace
 
 DEFAULT_TOLERANCE = 1e-4  # default tolerance: relative decrease of the loss in 3 rounds
-TOLERANCE_ROWS = 1e-3  # the same, times the number of rows, for losses with standard errors
+TOLERANCE_ROWS = 1e-3  # default tolerance times the number of rows, for losses with standard errors
 INITIAL_MULTIPLE = 1.5  # first value of m
 MULTIPLE_DECAY = 0.75  # factor on m after an increase of the loss
 MIN_RELATIVE_INCREASE = 1e-9  # smaller increases of the loss are rounding errors
 SOLVER_PRECISION = 1e-3  # precision of the active party's block, as a share of `tolerance`
 MIN_PRECISION = 1e-15  # precision of the block for a tolerance of 0
 MAX_FLAT_ITERATIONS = 3  # rounds on each batch without improvement before the training ends
-MAX_FLAT_ITERATIONS_PRECISE = 20  # the same for losses with standard errors
+MAX_FLAT_ITERATIONS_PRECISE = 20  # the same limit for losses with standard errors
 
 
 class BlockNewton(RoundsTraining):
@@ -72,7 +72,7 @@ class BlockNewton(RoundsTraining):
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return "BlockNewton"
 
     def relative_tolerance(self, loss: Loss, rows: int) -> float:
@@ -137,7 +137,7 @@ class BlockNewton(RoundsTraining):
             theta = model.theta
             z = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
-            P_batch = preconditioners.of(batch)  # computed while the active party solves its block
+            P_batch = preconditioners.of(batch)  # computed here, because the active party solves its block meanwhile
             decision = link.recv_broadcast(Pace, pace.PACE_SUBCHANNEL)
             if decision.stop:
                 return
@@ -176,8 +176,8 @@ class BlockMemory:
     """The optimizer's state between rounds.
 
     A passive party stores the weights of the previous round and a, the rounds since the latest restart. The active
-    party stores the multiple m, the latest
-    and the lowest loss of each batch, and the number of successive iterations without improvement.
+    party stores the multiple m, the latest and the lowest loss of each batch, and the number of successive iterations
+    without improvement.
 
     Args:
         model: the party's model.

@@ -26,7 +26,7 @@ from securevfl.optim.curvature import curvature_bound
 
 MAX_STEPS = 50
 MAX_LENGTHS = 20  # maximum number of lengths that are tried in a step
-MAX_GROWTH = 9.0  # factor from one tried length to the next
+MAX_GROWTH = 9.0  # maximum factor between one tried length and the next
 SLOPE_TOLERANCE = 1e-3  # a length is accepted if the slope there is at most this share of the first slope
 
 
@@ -36,15 +36,15 @@ def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Fl
     Args:
         model: the party's model.
         loss: the loss.
-        X: the party's columns (n x d).
-        y: targets (n x c).
-        others: the sum of all other parties' outputs (n x c).
-        P: the preconditioner (d x d).
+        X: the party's columns (n, d).
+        y: targets (n, c).
+        others: the sum of all other parties' outputs (n, c).
+        P: the preconditioner (d, d).
         within: stop when the next step is predicted to reduce phi by at most this value, or after MAX_STEPS
             steps.
 
     Returns:
-        f (n x c) at the minimum.
+        f (n, c) at the minimum.
     """
     n = len(X)
     f = model.forward(X) + others
@@ -73,12 +73,12 @@ class SearchLine:
 
     Attributes:
         loss: the loss.
-        y: targets (n x c).
-        f: outputs at theta (n x c).
-        output_change: change of f per unit length (n x c).
+        y: targets (n, c).
+        f: outputs at theta (n, c).
+        output_change: change of f per unit length (n, c).
         theta: the weights.
         direction: change of the weights per unit length.
-        decay: weights of L2 (d x 1).
+        decay: the l2 penalty of each weight (d, 1).
     """
 
     loss: Loss

@@ -73,9 +73,8 @@ class CeluVFL(RoundsOptimizer):
     """Number of exchanges that each party stores."""
     xi: float | None = Field(default=None, gt=0, le=90)
     """Maximum angle in degrees between a row's outputs (or derivatives) at the exchange and now. Within it, the row is
-    weighed by the cosine of the angle, beyond it by 0.
-    Without it, all rows have weight 1. With encrypted residuals, weighted gradients of linear models reveal more about
-    the labels."""
+    weighed by the cosine of the angle, beyond it by 0. If `xi` is not set, all rows have weight 1. With encrypted
+    residuals, weighted gradients of linear models reveal more about the labels."""
     depth: int = Field(default=1, ge=1, le=1_000)
     """Maximum number of exchanges in flight; 1, as in the paper, means one exchange during the local steps."""
 
@@ -216,8 +215,8 @@ class ActiveExchange:
 
     Attributes:
         batch: the batch.
-        others: the sum of all other parties' outputs (n x c).
-        down: the residual that was sent (n x c).
+        others: the sum of all other parties' outputs (n, c).
+        down: the residual that was sent (n, c).
     """
 
     batch: Batch
@@ -226,7 +225,7 @@ class ActiveExchange:
 
     @property
     def y(self) -> Floats:
-        """The targets of the batch (n x c)."""
+        """The targets of the batch (n, c)."""
         return self.batch.labels
 
     @property
@@ -242,7 +241,7 @@ class PassiveExchange:
     Attributes:
         batch: the batch.
         reply: the received residual, which may be encrypted.
-        H: the outputs that were sent (n x c), if rows are weighed by them.
+        H: the outputs that were sent (n, c), if rows are weighed by them.
     """
 
     batch: Batch

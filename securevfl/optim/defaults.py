@@ -11,8 +11,7 @@
                                   long steps until evaluations show no improvement
 
 Defaults never send residuals in the clear and never accept a leak. An optimizer without a protocol trains on shares if
-it
-can, and otherwise with residuals encrypted under CKKS. Keys that the user has set are never changed.
+it can, and otherwise with residuals encrypted under CKKS. Keys that the user has set are never changed.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from securevfl.protocols.engines import Ckks
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
-MAX_ITERATIONS = 40  # enough for classes down to 2 % of 20,000 rows; AUC needs 10 to 30 iterations
+MAX_ITERATIONS = 40  # enough if the rarest class has 2 % of 20,000 rows; the AUC converges in 10 to 30 iterations
 PRECISE_ITERATIONS = 100  # for losses whose coefficients are published with standard errors
 EXPOSURE_FACTOR = 1.5  # more iterations for rows with exposures, because large exposures increase rounding errors
 LONG_STEP, LONG_STEP_ITERATIONS = (
     2.0,
     30,
-)  # used if evaluations can detect that a step is too long; half of it is always safe
-EVALUATE_EVERY = 10  # iterations; models of fewer iterations are never used for scores
+)  # step size and iterations if evaluations can detect that a step is too long; half of it is always safe
+EVALUATE_EVERY = 10  # number of iterations between evaluations with long steps; no model with fewer is used
 EVALUATE_SAFE_STEPS_EVERY = 20  # safe steps never roll back; the evaluation half-way detects divergence
 HELD_OUT_FRACTION = 0.25
 ADAM_STEP = 0.05  # step size for models without a curvature bound

@@ -16,7 +16,7 @@ from securevfl.optim.step_rules import STEP_RULES
 
 DISPLACEMENT = "moved"  # name of the change of the weights since the exchange
 
-INNER_PREFIX = "rule."  # prefix of the names of the inner rule's vectors
+INNER_PREFIX = "rule."  # the inner rule's vectors are stored under their names with this prefix
 
 
 class Proximal(Rule):

@@ -15,8 +15,7 @@ class Abort(DisclosingMessage, frozen=True):
         reason: one of `securevfl.errors.STOP_REASONS`.
         resumes: whether the sender has stored a checkpoint, so that the same command continues from it.
         party: for the reason "away", the party that the sender cannot reach; otherwise the party whose reason the
-            sender
-            forwards. So all parties report the same reason, whichever message arrives first.
+            sender forwards. So all parties report the same reason, whichever message arrives first.
     """
 
     reason: StopReason

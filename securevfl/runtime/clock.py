@@ -275,7 +275,7 @@ class _Connection:
     def reserve(self, earliest: float, seconds: float) -> float:
         """Reserve a span of `seconds` seconds that starts at `earliest` or later; return its start."""
         spans, start = self._spans, earliest
-        if not spans or spans[-1][1] <= earliest:  # the usual case
+        if not spans or spans[-1][1] <= earliest:  # the usual case: no transfer is in progress at that time
             spans.append((start, start + seconds))
             del spans[0 : len(spans) > MAX_TRANSFERS]
             return start

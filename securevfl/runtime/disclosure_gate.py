@@ -65,8 +65,7 @@ class DisclosureRecord:
             means the evaluated rows: a malicious peer can make a decision depend on single labels.
         iteration: the iteration that the party was in, counted from 1; 0 before the first.
         max_bytes: upper bound on the size of the message in bytes if its values are blinded, encrypted or
-            authenticated; 0
-            if they are sent as they are.
+            authenticated; 0 if they are sent as they are.
     """
 
     to: str

@@ -1,8 +1,7 @@
 """Structured log lines of a run: connections, refusals, rounds, bytes, waiting times; never a value of a table.
 
 The lines are JSON objects and go to the logger "securevfl" of the standard library. The logger discards them until
-`write_to`
-adds a handler for a stream or a file.
+`write_to` adds a handler for a stream or a file.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class TaskFuture(Future[T]):
             if not returned:
                 self._report("TimeoutError")
             try:
-                result, _ = self._task.run()  # this thread's clock measures it
+                result, _ = self._task.run()  # its time needs no report, because this thread's clock measures it
             except Exception as error:
                 self._set(error=error)
             else:
@@ -161,7 +161,7 @@ class TimedExecutor(Executor):
         future = TaskFuture(task, self._seconds().append, self._report)
         try:
             inner = self._inner.submit(run_task, task)
-        except Exception as error:  # broken, shut down or closed
+        except Exception as error:  # the inner executor is broken or shut down
             future.reject(error)
         else:
             inner.add_done_callback(future.complete)

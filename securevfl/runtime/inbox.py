@@ -16,7 +16,7 @@ from securevfl.runtime.abort import Abort
 from securevfl.runtime.clock import Stamp
 from securevfl.runtime.codec import Frame, decode_frame, decode_message
 
-MAX_FRAME_BYTES = 1 << 30  # protocols split larger messages
+MAX_FRAME_BYTES = 1 << 30  # bytes; protocols split larger messages
 
 
 class Wire(Protocol):

@@ -35,7 +35,7 @@ from securevfl.models.class_labels import class_name, find_classes
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.standard_losses import LogisticLoss
 
-Kind = Literal["number", "text", "date", "percent"]
+Kind = Literal["number", "text", "date", "percent", "currency"]
 
 FAR = 3.0
 """Interquartile ranges beyond which a value is far out."""
@@ -44,7 +44,20 @@ NEARLY = 0.99
 MOST_VIF = 1e6
 WIDEST = 2_000
 """Numeric columns up to which VIF is computed."""
-HEADS = ["column", "read as", "missing", "different", "commonest", "least", "25 %", "median", "75 %", "most", "far"]
+HEADS = [
+    "column",
+    "read as",
+    "by",
+    "missing",
+    "different",
+    "commonest",
+    "least",
+    "25 %",
+    "median",
+    "75 %",
+    "most",
+    "far",
+]
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,7 @@ class ColumnFigures:
         iv: see the module; None without labels of two classes.
         auc: see the module; None without labels of two classes.
         notes: remarks.
+        origin: what decided the type: a declaration, the type in the file, or the values.
     """
 
     column: str
@@ -76,6 +90,7 @@ class ColumnFigures:
     iv: float | None
     auc: float | None
     notes: tuple[str, ...]
+    origin: str = "file"
 
     @property
     def shown(self) -> list[html.Cell]:
@@ -114,6 +129,7 @@ class Description:
             [
                 column.column,
                 column.kind,
+                column.origin,
                 column.missing,
                 column.different,
                 column.commonest,
@@ -208,14 +224,26 @@ def _figures(
     iv, auc = (None, None) if is_positive is None else _iv_and_auc(name, values, levels, is_positive)
     kind = _kind(table, name)
     return ColumnFigures(
-        name, kind, float(lacks.mean()), len(counts), commonest, quartiles, far, vif, iv, auc, tuple(notes)
+        name,
+        kind,
+        float(lacks.mean()),
+        len(counts),
+        commonest,
+        quartiles,
+        far,
+        vif,
+        iv,
+        auc,
+        tuple(notes),
+        table.type_of(name).origin,
     )
 
 
 def _kind(table: Columns, name: str) -> Kind:
     if name in table.categories:
         return "text"
-    return "date" if name in table.dates else "percent" if name in table.percents else "number"
+    kind = table.type_of(name).kind
+    return "text" if kind == "category" else kind
 
 
 def _iv_and_auc(

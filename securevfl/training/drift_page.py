@@ -40,8 +40,8 @@ def drift(
         The drift of each column, and of the scores last. Raises TableError if columns differ from the training.
     """
     column_baselines = [item for item in part.baseline if item.column != SCORE]
-    texts = [item.column for item in column_baselines if item.categories is not None]
-    table = read_table(Path(data), id_column=id_column, label_column="", chosen=part.columns, texts=texts)
+    known = part.preparation.types
+    table = read_table(Path(data), id_column=id_column, label_column="", chosen=part.columns, known=known)
     column_drifts = measure_drift(column_baselines, table.columns, alarms=alarms)
     return column_drifts if scores is None else [*column_drifts, _of_scores(part, Path(scores), alarms)]
 

@@ -19,7 +19,8 @@ from securevfl.base.checked_files import DamagedFileError, read_checked_json, wr
 from securevfl.base.config import to_plain
 from securevfl.base.files import sync_folder
 from securevfl.data.baseline import Baseline
-from securevfl.data.columns import Columns, columns_of, has_names
+from securevfl.data.columns import Columns, columns_of
+from securevfl.data.frames import is_frame
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite, unmasked
@@ -36,7 +37,7 @@ from securevfl.runtime.costs import CostCounters, Kind, Stage
 
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits in the name of a replaced model file."""
-PART_SCHEMA = "securevfl.part/6"
+PART_SCHEMA = "securevfl.part/7"
 
 PLAIN_FIELDS = (
     *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
@@ -303,7 +304,7 @@ class ModelPart:
         Raises:
             TableError: if the number of columns differs from the training.
         """
-        named = has_names(X)
+        named = isinstance(X, Columns) or is_frame(X)
         rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(unmasked(X)))
         shape = (0, len(self.columns)) if named else rows.shape  # type: ignore[union-attr]
         if len(shape) != 2 or shape[1] != len(self.columns):
@@ -317,7 +318,7 @@ class ModelPart:
         names = None if named else self.columns
         if not self.columns:  # a helper, which only knows the number of rows
             return np.empty(shape)
-        columns = columns_of(self.name, rows, names, chosen=self.columns, texts=self.preparation.texts)
+        columns = columns_of(self.name, rows, names, chosen=self.columns, known=self.preparation.types)
         table = self.preparation.apply(columns)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
@@ -349,6 +350,7 @@ class ModelPart:
         content |= {
             "columns": self.columns,
             "preparation": self.preparation.plain(),
+            "types": self.preparation.plain_types(),
             "mean": self.scaling.mean.tolist(),
             "deviation": [value if np.isfinite(value) else None for value in self.scaling.deviation.tolist()],
             "classes": None if self.classes is None else self.classes.tolist(),
@@ -402,7 +404,9 @@ class ModelPart:
             classes, state = content.pop("classes"), State.read(content.pop("state"))
             baseline = [Baseline(**item) for item in content.pop("baseline")]
             job = Job.from_dict(content["job"])
-            preparation = FittedPreparation.read(content.pop("columns"), content.pop("preparation"))
+            preparation = FittedPreparation.read(
+                content.pop("columns"), content.pop("preparation"), content.pop("types")
+            )
             return cls(
                 **content,
                 preparation=preparation,

@@ -143,7 +143,7 @@ def take_part(
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
         resources = LocalResources(
-            run, folder, ledger.chunks_path, ledger.scores_path, simulated=False, evaluations_reserved=ledger.reserved
+            run, folder, ledger.path, ledger.path, simulated=False, evaluations_reserved=ledger.reserved
         )
     context = _party_context(job, channel, setup, meter, resources)
     messages_before = channel.counters.messages_sent()
@@ -281,7 +281,9 @@ def _with_evidence(
 ) -> Party:
     """Return the party with weights of evidence: computed now, or from a checkpoint."""
     if checkpoint is not None:
-        return setup.party.with_woe_weights(FittedPreparation.read(setup.raw.columns, checkpoint.preparation))
+        stored = FittedPreparation.read(setup.raw.columns, checkpoint.preparation)
+        decided = {} if setup.party.preparation is None else setup.party.preparation.decided
+        return setup.party.with_woe_weights(replace(stored, decided=decided))
     party = encode_evidence(job, setup.party, setup.schedule.batch_order, context)
     ledger_session.check(
         replace(

@@ -38,7 +38,7 @@ GRPC_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 ]
-REFUSAL_SECONDS = 1.0  # seconds for a refusal to reach the client
+REFUSAL_SECONDS = 1.0  # seconds to wait until the client has received a refusal
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 LineOf = Callable[[str, str], Line]

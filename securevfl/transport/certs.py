@@ -12,11 +12,10 @@ party with an old ca.pem does not know later revocations.
 
 A certificate names its party by the URI securevfl://party/<name> and by a DNS name that is derived from it
 (`server_name`). With the DNS name, a gRPC client can check that it reached the right party, not only the right machine.
-The certificate also
-contains host names and addresses. Keys are ECDSA P-256, which the BoringSSL inside gRPC accepts. Files are written
-atomically, and only their owner can read keys. An existing file is replaced only with `replace=True`: the new key gets
-the same name, and the old pair stays in the folder as <name>.old-<key id>. The old pair is valid until it expires, so
-that peers need not change at the same moment.
+The certificate also contains host names and addresses. Keys are ECDSA P-256, which the BoringSSL inside gRPC accepts.
+Files are written atomically, and only their owner can read keys. An existing file is replaced only with `replace=True`:
+the new key gets the same name, and the old pair stays in the folder as <name>.old-<key id>. The old pair is valid until
+it expires, so that peers need not change at the same moment.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class EndToEndSession(Secret):
         self._cipher_out, self._cipher_in = cipher(me, self._peer), cipher(self._peer, me)
         self._peer_offer = offer
         claim = self._claim(me, self._peer, self._offer, offer)
-        self.send(encode_message(IdentityProof(self._credentials.identity.sign(claim))))  # step 2
+        self.send(encode_message(IdentityProof(self._credentials.identity.sign(claim))))  # step 2 of the protocol above
 
     @staticmethod
     def _claim(sender: str, receiver: str, own: KeyOffer, other: KeyOffer) -> bytes:

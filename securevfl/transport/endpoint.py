@@ -44,8 +44,7 @@ class Endpoint:
         credentials: key and certificate of this party.
         peers: the parties and their addresses.
         deliver: called with the neighbour's name and each packet, from one thread for each neighbour. A SecureVFLError
-            that it
-            raises refuses the packet.
+            that it raises refuses the packet.
         failed: called with the neighbour's name and the error when a line fails.
         listen: host:port to bind instead of the port of this party's address.
         patience: seconds without a connection after which a neighbour is lost.
@@ -184,7 +183,7 @@ class Endpoint:
                 diagnosis = diagnose(host, port, line.peer, self._credentials)
                 line.cause = str(diagnosis) if diagnosis is not None else stream.cause
                 if diagnosis is not None and not line.opened and str(diagnosis) == previous_cause:
-                    line.fail(diagnosis)  # seen twice, so the server was not just shutting down
+                    line.fail(diagnosis)  # the same cause twice, so the server was not just shutting down
                 previous_cause = line.cause
             self._stopped.wait(pause)
             pause = min(2 * pause, 1.0)

@@ -2,11 +2,10 @@
 
 gRPC for Python has no argument for the minimum TLS version of a channel or a server (grpc issue 37305). It reads a list
 of cipher suites for TLS 1.2 from the environment once, when it is first imported. A list of suites that no certificate
-can use
-leaves only TLS 1.3. This module therefore sets the list while it imports gRPC and then restores the environment. The
-list applies to all users of gRPC in the process, because gRPC offers nothing narrower. Only a process that opens or
-inspects a connection imports this module. Processes that import the package, train locally or issue certificates are
-not affected, and neither are their children.
+can use leaves only TLS 1.3. This module therefore sets the list while it imports gRPC and then restores the
+environment. The list applies to all users of gRPC in the process, because gRPC offers nothing narrower. Only a process
+that opens or inspects a connection imports this module. Processes that import the package, train locally or issue
+certificates are not affected, and neither are their children.
 
 If other code imported gRPC before, TLS 1.2 can no longer be disabled, and `require_tls13_only` raises an error.
 `transport.tls.require_tls13` also checks the open port.

@@ -71,7 +71,7 @@ class Line:
         self.unconfirmed_bytes = 0  # size of `out`
         self.expected = 0
         self.stream: Stream | None = None
-        self._newest_stream: Stream | None = None  # perhaps not open yet
+        self._newest_stream: Stream | None = None  # the latest stream, which may not be open yet
         self.down_since: float | None = None
         self.closing = False
         self.peer_done = False

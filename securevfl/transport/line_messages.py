@@ -14,7 +14,7 @@ import msgspec
 from securevfl.errors import FrameError
 from securevfl.runtime.codec import Message, check_texts
 
-MAX_PIECE_BYTES = 1 << 20  # bytes of a packet in one message
+MAX_PIECE_BYTES = 1 << 20  # maximum number of bytes of a packet in one message
 
 
 class OpenStream(Message, frozen=True):

@@ -39,13 +39,13 @@ from securevfl.errors import ConfigError
 
 FIRST_BYTE_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
-GRACE_SECONDS = 1.0  # until an idle connection counts against its address, so that clients may come in bursts
+GRACE_SECONDS = 1.0  # seconds until an idle connection counts against its address; many clients may connect at once
 CONNECTIONS_PER_ADDRESS = 16
 CONNECTIONS_IN_ALL = 256
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS record that begins a handshake
 _BUFFER_BYTES = 1 << 18
 _BACKLOG = 512
-_RELEASE_SECONDS = 2.0  # until the kernel releases the port of a process that has just ended
+_RELEASE_SECONDS = 2.0  # seconds until the kernel releases the port of a process that has just ended
 
 
 @dataclass(eq=False)
@@ -56,9 +56,9 @@ class _Connection:
     address: str
     accepted: float
     upstream: socket.socket | None = None
-    active: float = 0.0  # when bytes were last relayed
-    replied: bool = False  # the server has sent something
-    answered: bool = False  # the client has sent something after that
+    active: float = 0.0  # time at which bytes were last relayed
+    replied: bool = False  # the server has sent bytes to the client
+    answered: bool = False  # the client has sent bytes after the server's first reply
     to_server: bytearray = field(default_factory=bytearray)
     to_client: bytearray = field(default_factory=bytearray)
     client_done: bool = False  # the client has sent its last byte

@@ -20,7 +20,7 @@ from securevfl.errors import FrameError
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.codec import Frame, Message, check_texts
 
-MAX_HANDSHAKE_BYTES = 1 << 20  # bytes of a packet that is not a frame
+MAX_HANDSHAKE_BYTES = 1 << 20  # maximum size of a packet that is not a frame, in bytes
 
 
 class SessionOffer(Message, frozen=True):

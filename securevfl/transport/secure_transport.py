@@ -56,7 +56,7 @@ from securevfl.transport.relay import route
 from securevfl.transport.tls import Credentials, verify_signature
 from securevfl.untrusted import UntrustedInputError, parse_json, shortened
 
-_HANDSHAKE_PACKETS = 2  # SessionOffer and SessionProof
+_HANDSHAKE_PACKETS = 2  # number of packets before the session: SessionOffer and SessionProof
 
 
 class SecureTransport:
@@ -113,7 +113,7 @@ class SecureTransport:
             if peers.is_relayed(self.me, name)
         }
         self._arrived: dict[str, deque[SessionOffer | SessionProof]] = {name: deque() for name in self._others}
-        self._arrived_count = dict.fromkeys(self._others, 0)  # of _HANDSHAKE_PACKETS
+        self._arrived_count = dict.fromkeys(self._others, 0)  # handshake packets received so far
         self._failure: SecureVFLError | None = None
         self._inbox: Inbox | None = None
         self._changed = threading.Condition()

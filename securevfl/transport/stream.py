@@ -43,14 +43,14 @@ class Stream:
     def __init__(self, line: Line, calling: bool) -> None:
         self.ended = False
         self.last_received = time.monotonic()
-        self.hang_up: Callable[[], object] = lambda: None  # ends the stream at once
+        self.hang_up: Callable[[], object] = lambda: None  # a function that ends the stream at once
         self.cause = ""  # the reason why it ended
         self._last_sent = self.last_received
         self._line = line
         self._calling = calling
         self._opened = False
         self._cursor = 0  # number of the next packet to send
-        self._offset = 0  # bytes of it that have been sent
+        self._offset = 0  # number of bytes of that packet that have been sent
         self._confirmed = 0  # number of packets that this end has confirmed
         self._unconfirmed_since = 0.0
         self._unconfirmed_bytes = 0

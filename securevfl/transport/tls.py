@@ -2,8 +2,8 @@
 
 Both sides check the name of the other. The server requires a certificate and reads the client's name from it. The
 client requires the DNS name that is derived from the name of the party that it calls. gRPC reports little about a
-failed handshake, so
-the client then connects again with the ssl module, fetches the server's certificate and names the cause.
+failed handshake, so the client then connects again with the ssl module, fetches the server's certificate and names the
+cause.
 """
 
 from __future__ import annotations

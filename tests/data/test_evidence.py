@@ -1,11 +1,9 @@
 """Bins of columns and their weights of evidence, against counts made by hand from the pooled table."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import raises_code
+from builders import raises_code, reread
 
 import securevfl as vfl
 from securevfl.data.columns import columns_of
@@ -79,11 +77,11 @@ def test_weights_are_those_of_the_pooled_table() -> None:
 
 def test_new_rows_get_the_weights_of_their_bins() -> None:
     weighted, (_, places) = weights_of(), bins_of()
-    again = FittedPreparation.read(weighted.columns, json.loads(json.dumps(weighted.plain())))
+    again = reread(weighted)
     assert again == weighted
     np.testing.assert_array_equal(again.apply(columns_of("shop", TABLE)), weighted.weigh(places))
     new = pa.table({"age": [None, 1e9], "debt": [-1.0, None], "city": ["Xanadu", "Rome"]})
-    applied = again.apply(columns_of("shop", new, texts=["city"]))
+    applied = again.apply(columns_of("shop", new, known=again.types))
     age, debt, city = (step.weights for step in again.steps if isinstance(step, WoeTransform))
     assert applied[0].tolist() == [age[-1], debt[0], city[0]]
     assert applied[1, 0] == age[-2]

@@ -1,12 +1,11 @@
 """Preparation of a party's columns: as scikit-learn's transformers do it, by the training rows, kept as numbers."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import raises_code
+from builders import raises_code, reread
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler
 
@@ -79,7 +78,7 @@ def test_texts_become_codes_from_the_commonest_on_which_are_not_scaled() -> None
     np.testing.assert_array_equal(codes_fit.apply(columns_of("shop", TABLE))[:, 3], expected)
     new = pa.table({"age": [1.0], "income": [1.0], "city": [SECRET]})
     assert codes_fit.apply(columns_of("shop", new))[0, 3] == 0
-    assert FittedPreparation.read(codes_fit.columns, json.loads(json.dumps(codes_fit.plain()))) == codes_fit
+    assert reread(codes_fit) == codes_fit
     shop = vfl.Party("shop", TABLE, aligned=True).prepared(codes_fit)
     for scale in ("standard", "robust", "none"):
         schedule = prepared_job(scale=scale).schedule(shop.register)
@@ -161,7 +160,7 @@ def test_rows_that_are_held_out_change_nothing() -> None:
 
 def test_a_preparation_comes_back_from_json() -> None:
     for preparation in (fitted(), fitted(bins=4, clip=0.02)):
-        again = FittedPreparation.read(preparation.columns, json.loads(json.dumps(preparation.plain())))
+        again = reread(preparation)
         assert again == preparation
         np.testing.assert_array_equal(again.apply(columns_of("s", TABLE)), preparation.apply(columns_of("s", TABLE)))
 

@@ -1,4 +1,4 @@
-"""The attacks of an audit, by name. To add one, write a class and add a line here, or provide an entry point."""
+"""The attacks of an audit, by name. To add an attack, add it to `ATTACKS`, or provide it as an entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The interface of an attack: it infers something from a view and is scored on the real and on the ideal view."""
+"""The interface of an attack: it infers something from a view and is scored on the real and on the ideal view.
+
+A view is everything that one party received in a run. The real view comes from the job as it is. The ideal view comes
+from the same training without encryption, and contains only the party's declared output (`securevfl.audit.recording`);
+other messages are random bytes. f (m, c) are the model outputs of m rows, and a residual is the derivative of a row's
+loss by f. The leading or active party has the labels; passive parties have none.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +50,18 @@ SINGLE_OUTPUT: Requirement = (
 HIDDEN_PARTS: Requirement = (lambda job: job.protocol.sum_for(2).hides_parts, "the sum does not hide its parts")
 
 TARGET_LABEL_AUC = 0.6
-"""Label AUC that columns of noise reach at most with the proposed batch size."""
+"""Label AUC that columns of pure noise must not exceed with the proposed batch size."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well an attack does.
+    """The success of an attack, on the real and on the ideal view.
 
     Attributes:
         real: score on the real view.
         simulated: score on the ideal view, from the declared output alone.
-        chance: score of a guess without any view.
-        detail: who attacked and which columns were found, by name; never a value.
+        chance: score of a guess that uses no view.
+        detail: text with the names of the attacker and of the columns that were found; never a value.
         noise: standard error of `real` for this number of rows.
     """
 
@@ -67,7 +73,7 @@ class Score:
 
     @property
     def excess(self) -> float:
-        """How much the real view adds to the ideal view."""
+        """The difference between the scores on the real and on the ideal view."""
         return self.real - self.simulated
 
 
@@ -86,17 +92,17 @@ class AttackerRole(StrEnum):
 
 
 class Attack(ABC):
-    """One attack.
+    """Base class of all attacks.
 
     Attributes:
         name: key of the attack in `ATTACKS`.
         paper: source of the attack.
         measures: description of the score.
         attacker_role: the party whose view the attack starts from.
-        leak_threshold: score above which the attack carries out the leaks that name it
+        leak_threshold: score above which the attack shows that the leaks that name it are real
             (`securevfl.disclosure.leaks`).
         two_sided: whether a score below chance is as useful as one above, because the attacker may reverse a ranking.
-        randomized: whether the attack ranks by random values, so that scores on empty views vary by twice their
+        randomized: whether the attack ranks by random values, so that scores without information vary by twice their
             standard error and more.
         requirements: conditions that a job must meet.
     """
@@ -135,10 +141,10 @@ class Attack(ABC):
 
     @abstractmethod
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Return what would weaken the attack."""
+        """Return text that states what would weaken the attack in this job."""
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
-        """Run the job and its ideal with this seed, and attack both."""
+        """Run the job and its ideal version with this seed, and attack both."""
         return self.score(RealIdealPair(job, parties, seed))
 
     @abstractmethod
@@ -188,7 +194,7 @@ class LabelAttack(Attack):
         return job.protocol.seals or job.protocol.family is not None
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Return what would weaken the attack: another protocol, larger batches, or fewer columns."""
+        """Return text about what would weaken the attack: another protocol, larger batches, or fewer columns."""
         if job.protocol.family is not None:
             return "none needed: the attacker receives nothing that depends on labels"
         if not job.protocol.seals:
@@ -200,7 +206,7 @@ class LabelAttack(Attack):
             return f"remove columns that correlate with the label: at {rows} rows a batch the gradient reveals little"
         share = p / (needed * sizes.outputs)
         fewer = "fewer columns" if job.model.by_column else "outputs of a network that is trained without labels"
-        return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; {fewer}"
+        return f"batches of {needed:,} rows or more, so that p / (n * c) falls below {share:.3f}; {fewer}"
 
     def score(self, pair: RealIdealPair) -> Score:
         """Return the AUC of the guesses on the real and on the ideal view."""
@@ -210,7 +216,7 @@ class LabelAttack(Attack):
 
 
 def by_row(guess: Floats, rows: int) -> Floats:
-    """Return guesses as (m, c); a single column may come without its second axis.
+    """Return guesses as (m, c), adding the second axis if it is missing.
 
     Args:
         guess: the guesses of an attack.

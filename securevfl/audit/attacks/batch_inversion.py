@@ -1,7 +1,8 @@
 """All labels of a batch from its gradient (Zhu et al. 2019, deep leakage from gradients; Zou et al. 2022 for VFL).
 
-If rank(A) = n, the equations A g = b that a view holds about one batch determine g. Otherwise the attacker fits soft
-labels s in (0, 1). All weights are zero in the first iteration, so g = p0 - s with p0 known. L-BFGS minimises
+The attacker has equations A g = b about the residuals g (n, c) of a batch: A (k, n) is known, and b is a gradient that
+was decrypted for it. If rank(A) = n, they determine g. Otherwise the attacker fits soft labels s in (0, 1). All weights
+are zero in the first iteration, so g = p0 - s, where p0 is the known initial probability. L-BFGS minimises
 |A (p0 - s) - b|^2, starting from s = p0.
 """
 
@@ -19,7 +20,7 @@ from securevfl.data.schedule import Rows
 
 
 class BatchInversion(LabelAttack):
-    """Inverts the first opened gradient of each batch."""
+    """Inverts the first decrypted gradient of each batch."""
 
     name = "batch_inversion"
     paper = "Zhu et al. 2019, deep leakage from gradients; Zou et al. 2022, batch label inference in VFL"

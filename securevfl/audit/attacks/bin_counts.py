@@ -1,8 +1,9 @@
-"""Labels from counts of the positive class in a party's bins, which weights of evidence open before a training.
+"""Labels from counts of the positive class in a party's bins, which are disclosed for weights of evidence.
 
-Each count is a linear equation about labels: the sum of the labels of one bin. The attacker takes the shortest y that
-fits all of its counts. If residuals are in the clear, the message contains y itself. Rows of one bin get one guess,
-which improves if bins of several columns overlap. The ideal attacker has the same counts, because they are declared.
+Each count is a linear equation about labels: the sum of the labels y of one bin. The attacker takes the shortest y that
+fits all of its counts. If residuals are in the clear, the message contains y itself. Rows of one bin get the same
+guess, which improves if bins of several columns overlap. The attacker on the ideal view has the same counts, because
+they are declared.
 """
 
 from __future__ import annotations

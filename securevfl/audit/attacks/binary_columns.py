@@ -1,14 +1,16 @@
-"""Binary columns, read without any known row (Nguyen and Stern 1999; Coron and Gini 2020).
+"""Binary columns, read from received sums without any known row (Nguyen and Stern 1999; Coron and Gini 2020).
 
-The space of the received numbers, together with the constant 1, contains the binary columns and few other vectors of
-two values. There are two ways to find them:
+The attacker receives linear combinations of another party's columns, one number for each row and exchange. The vector
+space of these numbers, together with the constant 1, contains the binary columns and few other vectors of two values.
+There are two ways to find them:
 
 - *The space contains all columns.* Its vectors are determined by their values on r pivot rows. The attacker tries all
-  values 0 and 1 on these rows and keeps vectors that are 0 or 1 on all other rows too. Above MAX_DIMENSIONS it starts
-  from single rows and random vectors instead, and alternates between rounding and projecting.
-- *Fewer numbers were received than there are columns.* Integers u with u . h = 0 for all received numbers h, to all
-  their bits, are short only if u . x = 0 for every column x with few values (the hidden subset sum problem). LLL finds
-  such u for a sample of rows. Their orthogonal complement is the space of the columns.
+  values 0 and 1 on these rows and keeps the vectors that are 0 or 1 on all other rows too. Above MAX_DIMENSIONS it
+  starts from single rows and random vectors instead, and alternates between rounding and projecting.
+- *Fewer numbers for each row were received than there are columns.* If an integer vector u is orthogonal to all
+received
+  numbers h, to all their bits, it is short only if it is also orthogonal to every column with few values (the hidden
+  subset sum problem). LLL finds such u for a sample of rows. Their orthogonal complement is the space of the columns.
 
 The score is the share of a party's binary columns that are read on all examined rows, up to exchanging 0 and 1.
 """
@@ -32,22 +34,22 @@ EXAMINED_BATCHES = 3
 """Number of batches of a partition that are examined."""
 
 _EXTRA_ROWS = 20
-"""Rows beyond the dimensions, on which a random vector would not be 0 or 1."""
+"""Required number of rows beyond the dimensions, so that a random vector is not 0 or 1 on all rows."""
 
 MAX_DIMENSIONS = 20
-"""Number of dimensions up to which all values of the pivots are tried."""
+"""Maximum number of dimensions for which all values on the pivot rows are tried."""
 
 MAX_STARTS = 500
 """Number of starts of alternating rounding and projecting."""
 
 ROUNDING_TOLERANCE = 0.3
-"""Largest distance from 0 or 1 on the rows that are checked first."""
+"""Maximum distance from 0 or 1 on the rows that are checked first."""
 
 LATTICE_SCALE = 2.0**42
 """Scale of the numbers in a lattice, the largest that LLL in double precision handles."""
 
 MAX_LATTICE_COLUMNS = 40
-"""Number of columns up to which a lattice is tried."""
+"""Maximum number of columns for which a lattice is tried."""
 
 
 class BinaryColumns(ColumnAttack):
@@ -86,7 +88,7 @@ def _is_binary(column: Floats) -> bool:
 
 
 def columns_read(batch: ColumnNumbers) -> set[str]:
-    """Return the names of the binary columns that are among the candidates, on the rows of the candidates."""
+    """Return the names of the binary columns that equal a candidate vector on its rows."""
     names = set()
     for rows, vectors in _candidates(batch):
         bits = {vector.tobytes() for vector in vectors} | {(~vector).tobytes() for vector in vectors}
@@ -113,11 +115,11 @@ def _candidates(batch: ColumnNumbers) -> Iterator[tuple[Rows, list[Bits]]]:
 def hidden_spaces(numbers: Floats, columns: int) -> Iterator[Floats]:
     """Yield orthonormal bases of the space that may contain the columns.
 
-    Each is the orthogonal complement of short integer vectors u that are orthogonal to the numbers and to 1. The number
-    of vectors is the smallest possible one, and the one before the largest step in length.
+    Each basis spans the orthogonal complement of short integer vectors u that are orthogonal to the numbers and to 1.
+    The number of vectors u is the smallest possible one, or that before the largest increase in length.
 
     Args:
-        numbers: received numbers (m, T c).
+        numbers: received numbers (m, T * c), c for each of T exchanges.
         columns: number of columns.
 
     Yields:
@@ -162,7 +164,7 @@ def two_valued(basis: Floats) -> list[Bits]:
 
 
 def _all_pivot_values(r: int) -> Iterator[Floats]:
-    """Yield all values 0 and 1 of r pivots, the first one 0, in blocks (k, r)."""
+    """Yield all combinations of 0 and 1 on r pivot rows, with 0 on the first, in blocks (k, r)."""
     block = 2**12
     for first in range(0, 2 ** (r - 1), block):
         numbers = np.arange(first, min(first + block, 2 ** (r - 1)))
@@ -170,7 +172,7 @@ def _all_pivot_values(r: int) -> Iterator[Floats]:
 
 
 def _fixed_points(basis: Floats, pivots: Rows) -> Iterator[Floats]:
-    """Yield the values 0 and 1 of the pivots (1, r) at which rounding and projecting converge."""
+    """Yield the values on the pivot rows (1, r) of vectors at which rounding and projecting converge."""
     generator = np.random.default_rng(0)
     n, r = basis.shape
     for attempt in range(MAX_STARTS):

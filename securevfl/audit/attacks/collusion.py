@@ -1,9 +1,10 @@
 """Single parts of a sum over two trees, from the messages that colluding parties have together (FDSKL, section 4).
 
-Every message of the tree T1 is a sum of v_j + r_j over the sender's subtree; every message of T2 is a sum of r_j. A
-coalition knows the messages that its members sent and received. So it has linear equations over the integers in the v
-and r of all parties. It looks for a combination with integer weights that leaves one v_l alone and evaluates it on the
-residues. The attack does not use the theory of coalitions, so the score is a test of that theory.
+In a sum over two trees, party j adds a mask r_j to its summand v_j. Every message of the tree T1 is a sum of v_j + r_j
+over the sender's subtree; every message of T2 is a sum of r_j. A coalition, a set of parties that pool their knowledge,
+knows the messages that its members sent and received. So it has linear equations over the integers about the v and r of
+all parties. The attack looks for a combination with integer weights that leaves a single v_l, and evaluates it on the
+residues in the messages. It does not use the theory of coalitions, so its score is a test of that theory.
 
 In a job, each single party attacks the last sum of the training.
 """
@@ -94,7 +95,7 @@ def recovered_parts(
 
 
 def _subtrees(tree: SumTree) -> dict[int, frozenset[int]]:
-    """Return, for each sender, the parties whose values its message sums; the root has no value."""
+    """Return, for each sender, the parties whose values its message adds up; the root contributes none."""
     below = {party: frozenset({party}) - {tree.root} for party in tree.parties}
     subtrees = {}
     for level in tree.levels:

@@ -1,13 +1,14 @@
-"""Columns from the space that received numbers span (known plaintext; Turgay et al. 2008).
+"""Columns from the vector space that received numbers span (known plaintext; Turgay et al. 2008).
 
-Every exchange of a linear model discloses X_b theta_t about the rows of a batch, for weights theta_t that change. The
-numbers of T exchanges span a part of the column space of X_b, and all of it if T c >= rank(X_b). The attacker computes
-the space by singular values, for each batch and for the held-out rows. The score is the share of the variance of a raw
-column inside the space, averaged over columns, for the batch about which most was received.
+Every exchange of a linear model discloses X_b theta_t, c numbers about each row of a batch with columns X_b, for
+weights theta_t that change. The numbers of T exchanges span a part of the column space of X_b, and all of it if
+T * c >= rank(X_b). The attacker computes the space by a singular value decomposition, for each batch and for the
+held-out rows. The score is the share of the variance of a column that lies inside the space, averaged over columns, for
+the batch about which most was received.
 
-A column inside the space is known up to one linear map. One more known row than there are dimensions gives the map, and
-so the column on all other rows. The attacker fits that map on a few and on many known rows and reports the error on the
-other rows.
+A column inside the space is known up to one linear map. If the attacker knows the column on one row more than the space
+has dimensions, it can compute the map, and so the column on all other rows. The attacker fits that map on a few and on
+many known rows and reports the error on the other rows.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from securevfl.base.arrays import Floats
 from securevfl.disclosure.column_recovery import NEARLY_ALL
 
 INSIDE = 0.99
-"""Share of a column from which the column counts as inside the space."""
+"""Minimum share of a column's variance inside the space for which the column counts as inside."""
 
 RELATIVE_FLOOR = 1e-11
 """Singular values below this share of the largest one are rounding errors."""
 
 EXTRA_KNOWN_ROWS = 3
-"""RunFacts rows beyond the dimensions, if the sum is exact."""
+"""Number of known rows beyond the dimensions, if the sum is exact."""
 
 KNOWN_PER_DIMENSION = 5
-"""RunFacts rows for each dimension, if the sum is not exact."""
+"""Number of known rows for each dimension, if the sum is not exact."""
 
 
 class ColumnSpace(ColumnAttack):

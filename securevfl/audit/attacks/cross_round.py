@@ -1,8 +1,9 @@
-"""Residuals from the opened gradients of all rounds together (the leak behind `fresh_equations`).
+"""Residuals from the decrypted gradients of all rounds together (the attack behind the leak `fresh_equations`).
 
-Every opened gradient adds equations about the residuals of its rows. Residuals change slowly, so the attacker treats
-them as constant in time and solves all equations by least squares (LSQR). With one fixed partition, the equations of an
-epoch repeat those of the epoch before. With reshuffled rows, each epoch adds new equations.
+Every decrypted gradient gives linear equations about the residuals g of its rows. Residuals change slowly, so the
+attacker treats them as constant in time and solves all equations by least squares (LSQR). With one fixed partition into
+batches, the equations of an epoch repeat those of the epoch before. With reshuffled rows, each epoch adds new
+equations.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A single part of a sum from the difference of two sums (differencing; Dwork and Roth 2014, section 1.1).
 
-A sum over parties hides its parts. But two sums over the same rows differ by X_k (theta_k' - theta_k) if only party k
-changed its weights in between. The sequential mode of FedBCD requests such sums: after each exchange one party takes
-its steps. The active party subtracts. The sums are its declared output, so the ideal attacker succeeds as well. The
-remedy is the parallel mode, in which all parties change their weights at once.
+A sum over parties hides its parts, the outputs X_k theta_k of the single parties. But two sums over the same rows
+differ by X_k (theta_k' - theta_k) if only party k changed its weights in between, from theta_k to theta_k'. The
+sequential mode of FedBCD requests such sums: after each exchange only one party takes its steps. The active party
+subtracts. The sums are its declared output, so the attack succeeds on the ideal view as well. The remedy is the
+parallel mode, in which all parties change their weights at once.
 """
 
 from __future__ import annotations

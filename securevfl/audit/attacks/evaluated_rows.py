@@ -1,8 +1,8 @@
-"""Rows of an evaluation on secret shares, as the party with labels sees them.
+"""The rows of an evaluation on secret shares, as the party with labels sees them.
 
-The party with labels receives (level, label) pairs of held-out rows in a hidden order. The attacks here are given its
-exact part of f, although its share of its weights is random and does not reveal that part. So their scores bound those
-of an attacker without it.
+The party with labels receives pairs (level, label) of held-out rows in a hidden order; a level is a model output f,
+rounded to a grid. The attacks on these pairs are given the attacker's exact part of f, although its share of its
+weights is random and does not reveal that part. So their scores are upper bounds for an attacker without it.
 """
 
 from __future__ import annotations

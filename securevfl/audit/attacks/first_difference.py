@@ -1,9 +1,9 @@
 """A single part of a sum, exactly, if parties take their steps in turn (FedBCD 2019, sequential mode).
 
-In the first iteration all passive parties start from zero weights. Between two exchanges one of them takes its steps.
-So the difference of two consecutive sums is that party's part, whatever hides the parts in each sum. In later
-iterations the difference is the change of that party's part; `differencing` measures those. The party that moves last
-in an iteration is seen together with everything that happens before the next one.
+In the first iteration all passive parties start from zero weights, and between two exchanges one of them takes its
+steps. So the difference of two consecutive sums is that party's part (its outputs), even if each sum hides its parts.
+In later iterations the difference is the change of that party's part; `differencing` measures those. The change of the
+party that moves last in an iteration shows only together with all changes before the next sum.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 
 EXACT_ERROR = 1e-6
-"""Relative error up to which a part counts as recovered."""
+"""Maximum relative error with which a part counts as recovered."""
 
 
 class FirstDifference(Attack):

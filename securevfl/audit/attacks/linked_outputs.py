@@ -1,8 +1,9 @@
 """Rows of a model with several classes, recognised by the levels of all their outputs.
 
-If the levels of a row's c outputs were disclosed together, they would identify the row to a party that knows its own
-parts of these outputs: the nearest tuple belongs to the row, in the metric of the others' parts. On secret shares every
-output is shuffled separately. The attacker has to find the row in each output by ranks, and no tuple confirms a guess.
+A level is a model output, rounded to a grid. If the levels of a row's c outputs were disclosed together, a party that
+knows its own parts of these outputs could recognise the row: the tuple of levels nearest to its parts belongs to the
+row, in the metric of the other parties' parts. On secret shares the levels of every output are shuffled separately. So
+the attacker has to find the row in each output by ranks, and no tuple confirms a guess.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ COVARIANCE_ROUNDS = 20
 
 
 class LinkedOutputs(Attack):
-    """Names the levels of all outputs of a row, output by output."""
+    """Guesses the levels of all outputs of a row, output by output."""
 
     name = "linked_outputs"
     paper = "linking by nearest neighbours (Narayanan and Shmatikov 2008, robust de-anonymization of large datasets)"
@@ -57,7 +58,7 @@ def linked_together(rows: EvaluatedRows, seed: int) -> float:
         distance = ((scaled_parts[:, None] - scaled_tuples[None]) ** 2).sum(axis=2)
         distance[other_label] = np.inf
         nearest = distance.argmin(axis=1)
-        # the covariance of the others' parts, if the nearest tuples are right
+        # estimates the covariance of the others' parts as if all nearest tuples were right
         variances, axes = np.linalg.eigh(np.cov((tuples[nearest] - parts).T))
-        variances = np.maximum(variances, rows.levels.size**2 / 6)  # the variance of rounding alone
+        variances = np.maximum(variances, rows.levels.size**2 / 6)  # at least the variance that rounding causes
     return float((nearest == np.arange(len(parts))).mean())

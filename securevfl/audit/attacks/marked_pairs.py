@@ -1,12 +1,13 @@
 """Scores of held-out rows by a malicious party with labels, which marks rows by the label that it pairs with a level.
 
-The party chooses the bit that is paired with a level. In each evaluation it marks another random half of the rows and
-learns how many rows of each half have each level. For each row it weighs the levels by these counts (naive Bayes). It
-may also shift rows by adding to its share. Levels reach further than scores do, so the range has room for a few
-more windows with one row each, which it learns exactly.
+The party with labels receives pairs (level, label) of held-out rows in a hidden order; a level is a model output,
+rounded to a grid. A malicious party can choose the bit that is paired with a level. In each evaluation it marks another
+random half of the rows and learns how many rows of each half have each level. For each row it combines these counts
+into a guess of its level (naive Bayes). It may also shift the outputs of chosen rows by changing its share. The grid
+reaches further than outputs do, so a few rows can be shifted into ranges of their own, where it learns them exactly.
 
-The protocol prevents neither, and authenticated labels would not either. The ledger of the other party limits both: the
-same rows are evaluated once for each ROWS_PER_EVALUATION of them, over all runs.
+The protocol prevents neither, and authenticated labels would not either. The ledger of the other party limits both: n
+rows may be evaluated at most n / ROWS_PER_EVALUATION times, over all runs.
 """
 
 from __future__ import annotations

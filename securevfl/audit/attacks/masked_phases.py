@@ -1,9 +1,10 @@
 """Columns from single messages of phases, by an attacker that is given the frequencies (FDSKL, Gu et al. 2020).
 
-This is the worst case for masks alone. Every receiver treats each message of phases as x w of its sender, is given w,
-and solves for the sender's columns. A direct sum falls to the attack. Under a uniform mask on the circle the result is
-unrelated to the columns. The ideal attacker gets random bytes in place of messages, unless the sum declares the phases
-themselves.
+Phases are x w modulo a turn, a party's columns x times its random frequencies w. This is the worst case for masks
+alone: every receiver treats each message as the phases of its sender, is given w, and solves for x. The attack succeeds
+    against
+a direct sum. Under a uniform mask the result is unrelated to the columns. The attacker on the ideal view gets random
+bytes in place of messages, unless the sum declares the phases themselves.
 """
 
 from __future__ import annotations

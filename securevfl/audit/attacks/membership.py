@@ -1,8 +1,8 @@
 """Membership inference from the model's loss on a row (Yeom et al. 2018, section 3.2).
 
 The attacker may request predictions of the joint model and knows the labels of the rows that it requests. Training rows
-have a smaller loss, the more so the more the model overfits. All trainings that end in the same model leak the same
-here. The score needs held-out rows (`test_fraction`).
+have a smaller loss than others, and the more so the more the model overfits. The score depends only on the finished
+model, whatever the protocol. It needs held-out rows (`test_fraction`).
 """
 
 from __future__ import annotations

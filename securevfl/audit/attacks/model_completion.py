@@ -1,8 +1,8 @@
 """Labels by completing a party's half of the model (Fu et al. 2022, USENIX Security, section 4.2).
 
-The trained bottom model of a passive party has learned to separate the classes. The attacker knows the labels of a few
-rows, trains a head on its outputs and columns, and predicts all other rows. No protocol prevents this: a party that
-takes part learns how its columns relate to the label.
+The trained model part of a passive party (without labels) has learned to separate the classes. The attacker knows the
+labels of a few rows, trains a small classifier (the head) on the outputs of its part and on its columns, and predicts
+all other rows. No protocol prevents this: a party that takes part learns how its columns relate to the label.
 """
 
 from __future__ import annotations

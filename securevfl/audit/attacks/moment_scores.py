@@ -1,8 +1,9 @@
 """Labels ranked by scores that a party computes itself, from its network and from disclosed second moments.
 
-Transfer learning with `linearised` discloses Phi^T Phi in every exchange, which determines Phi up to its sign
-(`securevfl.families.transfer.transfer_model`). Phi u_j is the score of row j, and the attacker knows u_j. So it ranks
-its rows by the finished model without requesting a score. The ideal attacker receives no moments.
+In transfer learning, Phi is the mean of label times representation, and Phi u_j is the score of row j with the
+representation u_j. With `linearised`, the job discloses Phi^T Phi in every exchange, which determines Phi up to its
+sign (`securevfl.families.transfer.transfer_model`). The attacker knows u_j. So it ranks its rows by the finished model
+without requesting a score. The ideal view contains no moments.
 """
 
 from __future__ import annotations

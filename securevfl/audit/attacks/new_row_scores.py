@@ -1,10 +1,10 @@
-"""Scores of new rows, as the requesting party receives them: model outputs f of rows that were not trained on.
+"""Scores of new rows (model outputs f of rows that were not trained on), as the requesting party receives them.
 
-The requesting party chooses the values of its columns. It may use its real columns or constant ones. With constant
+The requesting party chooses the values of its own columns. It may use its real columns or constant ones. With constant
 columns, the scores of a linear model are the other parties' part of f up to a constant, row by row.
 
-Scores are exact if the job discloses them unrounded. On secret shares they are levels, rounded at random to a grid. The
-party that keeps the bits of its share below a step sees them rounded as well
+Scores are exact if the job discloses them unrounded. On secret shares they are levels: f, rounded at random to a grid.
+An attacker that inspects the low bits of its share learns no more than the level
 (`securevfl.protocols.shares.opened_scores`).
 """
 

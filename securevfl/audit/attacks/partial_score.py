@@ -1,9 +1,9 @@
 """Labels ranked by a party's part of the finished model (Fu et al. 2022, passive label inference, without labels).
 
-In every mode a passive party ends with its weights theta_k, because it needs them to predict. X_k theta_k shows what
-its columns reveal about the label, fitted with the help of all labels. So do the outputs of its local network. The
-attack needs no message beyond those of the training and no known label, since the model fixes the sign. The ideal
-attacker has the same weights.
+A passive party (without labels) ends with its weights theta_k, because it needs them to predict. Its part of the score,
+X_k theta_k, shows what its columns X_k reveal about the label, as they were fitted with the help of all labels. So do
+the outputs of its local network. The attack needs no message beyond those of the training and no known label, since the
+model fixes the sign. The attacker on the ideal view has the same weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Base of the attacks on summed phases of a kernel model."""
+"""Base of the attacks on summed phases of a kernel model.
+
+A phase is x w modulo a turn, a party's columns x times its random frequencies w (`securevfl.families.fdskl`). A worker
+is a party with labels; it learns the sum of all other parties' phases.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Columns from summed phases by a linear map that is fitted on a few known rows (known-plaintext attack).
 
-Private frequencies leave one attack: if phases stay within half a turn, they are a linear image of the others' columns.
-An attacker that knows more rows than there are columns fits the inverse map and applies it to all rows. The declared
-output of FDSKL allows this, whatever the sum; `explain` reports it.
+A phase is x w modulo a turn, with columns x and frequencies w that only their owner knows. If phases stay within half a
+turn, they are a linear image of the others' columns. An attacker that knows more rows than there are columns fits the
+inverse map and applies it to all rows. The declared output of FDSKL allows this, whatever the sum; `explain` reports
+it.
 """
 
 from __future__ import annotations

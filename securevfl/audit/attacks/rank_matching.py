@@ -1,9 +1,10 @@
 """Scores of held-out rows, by matching the attacker's part of f with the disclosed levels in order of size.
 
-The party with labels learns which levels the rows of each label have, in a hidden order. It knows the label of each
-row and at best its part of f. Within a label it sorts both and matches them in order. Levels of other rows also
-show how the attacker's part and scores are related. The score is how much the levels of these rows add to the levels of
-others, because only that difference is disclosed about single rows.
+f is the model output of a row, and a level is f, rounded to a grid. The party with labels learns which levels the rows
+of each label have, in a hidden order. It knows the label of each row and at best its own part of f. For each label it
+sorts rows by its part and levels by size, and matches them in order. The levels of other rows would also show how its
+part and the scores are related. The attack's score is therefore how much better the levels of these rows explain the
+other parties' part than the levels of other rows do: only that difference is disclosed about single rows.
 """
 
 from __future__ import annotations

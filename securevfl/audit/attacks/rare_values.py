@@ -1,8 +1,8 @@
 """Labels of rows that have rare values in the attacker's columns (leverage; Hoaglin and Welsch 1978).
 
-A row with a value that no other row of its batch has, has a leverage h_ii near 1. Then one of the opened equations is
-nearly g_i itself. The attacker takes the sign of the least-norm solution on these rows alone. The declared output
-allows this; `explain` counts the rows.
+If a row has a value that no other row of its batch has, its leverage (its diagonal entry of the hat matrix) is near 1.
+Then one of the equations from a decrypted gradient is nearly the residual g_i of this row alone. The attacker takes the
+sign of the least-norm solution on these rows alone. The declared output allows this; `explain` counts the rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RareValues(Attack):
         if not len(lonely):
             return Score(chance, chance, chance)
         noise = float(np.sqrt(chance * (1 - chance) / len(lonely)))
-        detail = f"{len(lonely)} of {len(view.X)} rows, whose labels are opened (one row is too few to exceed chance)"
+        detail = f"{len(lonely)} of {len(view.X)} rows, whose labels show (one row is too few to exceed chance)"
         real, ideal = _accuracy(view, pair, lonely), _accuracy(pair.ideal(), pair, lonely)
         return Score(real, ideal, chance, detail, noise)
 
@@ -54,7 +54,7 @@ def lonely_rows(view: PartyView) -> np.ndarray:
 
 
 def _accuracy(view: PartyView, pair: RealIdealPair, rows: np.ndarray) -> float:
-    """Return the share of these rows whose label the sign of the least-norm residual gives."""
+    """Return the share of these rows whose label the sign of the least-norm residual predicts correctly."""
     first: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for opened in view.opened_gradients:
         first.setdefault(opened.index, (view.rows_of(opened), least_norm(opened.J.T, opened.gradient)))

@@ -1,6 +1,7 @@
 """Labels from the sign, the norm and the direction of residuals (Li et al. 2022, sections 3, 3.1 and 3.2).
 
-If residuals are sealed, the attacker uses the least-norm residual that fits its opened gradient.
+A residual g is the derivative of a row's loss by the model output. If residuals are encrypted, the attacker uses the
+least-norm residual that fits the gradients that were decrypted for it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Binary columns from one score for each row, without any known row: sums of few weights form clusters.
 
-If the requester's columns are constant, the score of a row is a constant plus the weights of those other columns that
-are 1. With d such columns f has at most 2^d values. The difference of two values that differ in one column occurs far
-more often than any other. The attacker takes the differences of most pairs of clusters as weights, except those that
-are sums or differences of weights it has already, until nearly all clusters are sums of weights. The columns of a row
-are then those whose weights add up to its score. If columns that are not binary overlay the clusters, the attacker
-splits the scores in two, in the middle and at the widest gap; a column with most of the weight shows there. The score
-is the share of another party's binary columns that are read right on 99 % of the rows.
+If the requester's columns are constant, the score of a row is a constant plus the weights of those columns of other
+parties that are 1. With d binary columns there are at most 2^d values, around which scores form clusters. The
+difference of two clusters that differ in one column occurs far more often than any other difference. The attacker takes
+the most frequent differences of clusters as weights, except those that are sums or differences of weights that it
+already has, until nearly all clusters are sums of weights. The columns of a row are then those whose weights add up to
+its score. If columns that are not binary blur the clusters, the attacker splits the scores in two, in the middle and at
+the widest gap; a column with most of the weight shows there. The score of the attack is the share of another party's
+binary columns that are read correctly on 99 % of the rows.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 
 CLUSTER_GAP = 2.0**-15
-"""Largest distance of two scores of one cluster; scores have at least 16 fractional bits."""
+"""Maximum distance between neighbouring scores of one cluster; scores have at least 16 fractional bits."""
 
 MAX_WEIGHTS = 14
-"""Number of columns to look for."""
+"""Maximum number of columns to look for."""
 
 READ_SHARE = 0.99
-"""Share of rows on which a column must be right."""
+"""Minimum share of rows on which a column must be read correctly."""
 
 MAX_BASE_CLUSTERS = 60
 """Number of clusters from which the constant is estimated."""
 
 MAX_CANDIDATES = 300
-"""Number of differences to try."""
+"""Maximum number of differences to try."""
 
 MIN_GAIN = 1.5
-"""Factor by which a weight must increase the number of explained scores if it is a sum of other weights."""
+"""A weight that is a sum of other weights must increase the number of explained scores by this factor."""
 
 
 class ScoreBits(ScoresAttack):
@@ -98,7 +99,7 @@ def clusters(f: Floats) -> tuple[Floats, NDArray[np.intp]]:
 
 
 def decoded(values: Floats) -> Bits:
-    """Return the weights (k, d) of which each value (k,) is the sum, up to a constant; values ascend."""
+    """Return, for each value (k,), which weights (k, d) add up to it, up to a constant; values ascend."""
     fit = _fitted([], values)
     for candidate in frequent_differences(values):
         extended = _fitted([*fit.weights, candidate], values)
@@ -135,7 +136,7 @@ class _Fit(NamedTuple):
 
 
 def _fitted(weights: list[float], values: Floats) -> _Fit:
-    """Return the weights with the constant that makes most values a sum of weights; estimated from some values."""
+    """Return the weights with the constant for which most values are sums of weights."""
     totals = _sums(len(weights)) @ np.array(weights)
     order = np.argsort(totals)
     sample = values[:: max(1, len(values) // MAX_BASE_CLUSTERS)]

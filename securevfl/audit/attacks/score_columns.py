@@ -1,11 +1,11 @@
 """Columns from scores of new rows, with a few known rows (known-sample attack; Turgay et al. 2008).
 
-A score f = X_A theta_A + X_B theta_B is one number about X_B for each output and each model. The requesting party fits
-a column of B on the rows that it knows, by its columns and the scores, and predicts the column on all other rows.
-One score determines a single column, d outputs determine d columns, and one score partly determines a column that has
-most of the weight. If its columns are constant, X_B theta_B remains alone. The attack's score is the share of the
-variance of one column that the scores add to the requester's columns, on the unknown rows, for the most exposed
-column.
+A score f = X_A theta_A + X_B theta_B depends on the columns X_A of the requesting party A and X_B of another party B,
+with weights theta. So it is one number about a row of X_B for each output and each model. A fits a column of B on the
+rows that it knows, by its own columns and the scores, and predicts the column on all other rows. If B has one column,
+one score determines it; d outputs determine d columns; and one score partly determines a column that has most of the
+weight. If A keeps its columns constant, only X_B theta_B varies. The attack's score is the share of the variance of one
+column, on the unknown rows, that the scores explain in addition to A's columns, for the most exposed column.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The others' part of a score, from scores with the requester's columns held constant: one number about each row.
 
-The requesting party chooses the values of its columns. If they are constant, f = X_A theta_A + X_B theta_B equals
-X_B theta_B up to a constant and up to rounding. No row need be known. The owner of the columns decides what their
-weighted sum is worth. It is the part of the model that the columns contribute; a credit bureau sells exactly that.
+The requesting party A chooses the values of its columns. If they are constant, the score f = X_A theta_A + X_B theta_B
+equals X_B theta_B, the other parties' part, up to a constant and up to rounding. No row need be known. The owner of the
+columns decides what their weighted sum is worth: it is the contribution of the columns to the model, which a credit
+bureau, for example, sells.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Columns from summed phases, if all parties drew their frequencies from one seed (against FDSKL, Gu et al. 2020).
 
-The paper draws the frequencies of all parties from one seed. Then a worker that learns the sum of the others' phases
-u = x w modulo 1 turn knows w, and has M linear equations about d columns in every row. If phases stay within half a
-turn, least squares solves them. In this package each party draws frequencies from a private key; the attacker tries
-the frequencies of its own key. Masks play no role, because the sum is the worker's declared output.
+A phase is x w modulo a turn, with columns x and random frequencies w. The paper draws the frequencies of all parties
+from one seed. Then a worker (a party with labels) that learns the sum u of the others' M phases knows w, and has M
+linear equations about their d columns in every row. If phases stay within half a turn, least squares solves them. In
+this package each party draws frequencies from a private key; the attacker tries the frequencies of its own key. Masks
+do not matter, because the sum is the worker's declared output.
 """
 
 from __future__ import annotations

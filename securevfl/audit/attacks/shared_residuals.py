@@ -1,7 +1,8 @@
 """Labels from a party's shares of residuals and from masked residuals that it received.
 
-A residual depends on its label. A bias of the masks would show in the mean, over all iterations, of the words about a
-row. A keystream that is used twice, or an entry that is opened without its mask, raises the score.
+A residual depends on the label of its row. On secret shares a party receives it only masked. If masks were biased, the
+bias would show in the mean, over all iterations, of the words about a row. A keystream that is used twice, or an entry
+that is opened without its mask, would also raise the score.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Labels from all received bytes, by a classifier that is trained on a few known labels.
 
 The attacker does not know the meaning of the bytes. It cuts each byte string of an iteration into one piece for each
-row of the batch, describes each piece by a few numbers, and adds its columns and what its opened gradients reveal about
-each row. Then it trains a head on the rows that it knows. Bytes that depend on the row (a cleartext, or one ciphertext
-a row under a fixed mask or exponent) raise the score; proper ciphertexts do not. The number of features is the same in
-an ideal view, where bytes are random.
+row of the batch, describes each piece by a few numbers, and adds its columns and what its decrypted gradients reveal
+about each row. Then it trains a classifier (the head) on the rows whose labels it knows. Bytes that depend on the row
+(a cleartext, or one ciphertext for each row under a fixed mask or exponent) raise the score; proper ciphertexts do not.
+The number of features is the same on the ideal view, where bytes are random.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """All labels of the first batch from one opened gradient, if residuals take two known values (lattice reduction).
 
-If all weights start at zero, every row with y = 1 has the residual a before the first step and every other row has b,
-and both are known. Then X^T g = X^T (b + (a - b) s) with s in {0, 1}^n is a subset-sum problem of p equations, with as
-many bits as the opened values are precise. It has one solution once p times these bits exceeds n, far below p = n.
-Lattice reduction finds it while n is small (Lagarias and Odlyzko 1985). The lattice is that of Coster et al. 1992, with
-one column for each equation.
+If all weights start at zero, every row with label y = 1 has the residual a before the first step and every other row
+has b, and both are known. Then a decrypted gradient X^T g equals X^T (b + (a - b) * s), where s in {0, 1}^n are the
+labels. This is a subset-sum problem of p equations (one for each weight) with as many bits as the decrypted values are
+precise. It has one solution once p times these bits exceeds n, far below p = n. Lattice reduction finds it while n is
+small (Lagarias and Odlyzko 1985). The lattice is that of Coster et al. 1992, with one column for each equation.
 
-In this package the active party starts from random weights (`securevfl.models.linear_block`). Residuals are continuous
-then, and the attack finds nothing. Its test sets the weights to zero, where it succeeds.
+In this package the active party starts from random weights (`securevfl.models.linear_block`). Residuals then take many
+values, and the attack finds nothing. Its test sets the weights to zero, so that it succeeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 
 MAX_ROWS = 64
-"""Batch size that LLL reduces within seconds; stronger reduction reaches further."""
+"""Maximum batch size that LLL reduces within seconds; stronger lattice reduction could handle more rows."""
 
 PRECISIONS = (15, 20, 11)
 """Bits of precision to try."""

@@ -1,11 +1,13 @@
-"""Numbers about a party's columns that another party received in a run, row by row, whatever sum they arrived through.
+"""The numbers about a party's columns that another party received in a run, row by row, from any kind of message.
 
-- A sum in the clear reveals each party's output H_k to the active party. A sum that hides its parts reveals the total.
+H_k (n, c) are party k's outputs, f is their sum, and y are the labels. The active party has the labels.
+
+- A sum in the clear reveals each party's H_k to the active party. A sum that hides its parts reveals f.
 - A residual in the clear reveals y and f to a passive party as far as the loss can be inverted
-  (`Loss.invert_residual`), and the
-  passive party subtracts its output.
-- If outputs are stored, a party that pulls learns the sum of all other parties' outputs. If only one of them changed
-  between two pulls, it learns that change. The party that stores them learns each output that is in the clear.
+  (`Loss.invert_residual`), and the passive party subtracts its own output.
+- If outputs are stored at a server, a party that pulls learns the sum of all other parties' outputs. If only one of
+them
+  changed between two pulls, it learns that change. The server that stores outputs learns each one that is in the clear.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from securevfl.protocols.observations import OthersSumLearned, OutputsPushed
 from securevfl.protocols.residuals.open_residual import OpenResidual
 
 MAX_BATCHES = 8
-"""Number of batches of a partition that are examined at most."""
+"""Maximum number of batches of a partition that are examined."""
 
 
 @dataclass(frozen=True)
 class ColumnNumbers:
-    """Numbers (n, T c) that one party received about the columns of others.
+    """Numbers (n, T * c) that one party received about the columns of others.
 
     Attributes:
         learner: the party that received the numbers.

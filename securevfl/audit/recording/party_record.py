@@ -14,10 +14,10 @@ from securevfl.runtime.observer import Event
 
 @dataclass(frozen=True)
 class OpenedGradient:
-    """A gradient that a party learned: `gradient` (d, c) = J^T g for its columns J (n, d).
+    """A gradient that a party learned: `gradient` (d, c) = J^T g for its columns J (n, d) and the residuals g (n, c).
 
-    If the outputs of the model share no J, then J is (n c, p), `gradient` is (p, 1), and g has all n c residuals in one
-    column.
+    If the outputs of the model have different J, then J is (n * c, p), `gradient` is (p, 1), and g has all n * c
+    residuals in one column.
 
     Attributes:
         iteration: number of the iteration, -1 before the first.
@@ -43,7 +43,7 @@ class SumValues:
 
 @dataclass(frozen=True)
 class PhaseSum:
-    """The sum of the other parties' phases of one block that a party learned: (n, D) residues modulo 2^bits."""
+    """The sum of the other parties' phases for one block of D features that a party learned: (n, D) modulo 2^bits."""
 
     iteration: int
     block: int
@@ -75,7 +75,7 @@ class PartyRecord:
         residual_shares: the party's shares of residuals, read as numbers.
         pushed: outputs that the party pushed to a store.
         pulled_sums: sums that the party pulled from a store.
-        training_sums: indices of the sums of training among all sums of the party; the others belong to evaluations.
+        training_sums: the positions of training sums among all sums of the party; all other sums belong to evaluations.
     """
 
     batches: list[int] = field(default_factory=list)

@@ -33,7 +33,7 @@ from securevfl.training.simulate import simulate
 
 
 class Recording(defaultdict[str, PartyRecord], Observer):
-    """The record of every party of a run, by name. Each party writes from separate threads.
+    """The record of every party of a run, by name. It is thread-safe.
 
     `protocols` has the inputs and outputs of all sums of the run, evaluations included. `defended_residuals` has each
     residual after the defence.

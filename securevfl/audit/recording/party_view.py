@@ -1,4 +1,8 @@
-"""One party's view of a run: the knowledge from which an attack starts."""
+"""One party's view of a run: everything that an attack may use.
+
+g (n, c) are the residuals of a batch. A gradient that was decrypted for the party gives equations A g = b with a known
+matrix A (k, n).
+"""
 
 from __future__ import annotations
 
@@ -89,7 +93,7 @@ def fields(message: Message) -> list[Any]:
 
 
 def as_numbers(value: Any, n: int, c: int) -> Floats | None:
-    """Return the (n, c) numbers that a value is or ends in.
+    """Return the numbers (n, c) of which a value consists, or with which it ends.
 
     Args:
         value: the value of a message's field, an array or bytes.
@@ -97,7 +101,7 @@ def as_numbers(value: Any, n: int, c: int) -> Floats | None:
         c: number of outputs.
 
     Returns:
-        The numbers, or None unless all of them are finite and of moderate size.
+        The numbers; None if any of them is not finite or not of moderate size.
     """
     if isinstance(value, bytes) and len(value) >= 8 * n * c > 0:
         value = np.frombuffer(value[-8 * n * c :], "<f8").reshape(n, c)

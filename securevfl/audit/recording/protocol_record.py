@@ -1,4 +1,4 @@
-"""Inputs and outputs of the sums and residual protocols of a run, which no message shows."""
+"""Inputs and outputs of the sums and residual protocols of a run, which are not visible in its messages."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ProtocolRecord:
         return [space for record in self.sums.values() for space in record.spaces]
 
     def defence_recorder(self, name: str) -> Callable[[Floats], None]:
-        """Return a function that records the outcome of the defence for the residual that a party just published."""
+        """Return a function that records the residual that a defence changed, for the residual just published."""
 
         def note(g: Floats) -> None:
             undefended, receivers = self.residuals[name][-1]

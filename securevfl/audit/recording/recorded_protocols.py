@@ -35,7 +35,7 @@ def recorded(kind: type[W], inner: Any, record: ProtocolRecord) -> W:
     Args:
         kind: `RecordedSum` or `RecordedResidual`.
         inner: the protocol to run.
-        record: where inputs and outputs are recorded.
+        record: the record to which inputs and outputs are added.
 
     Returns:
         The recording protocol.
@@ -46,7 +46,7 @@ def recorded(kind: type[W], inner: Any, record: ProtocolRecord) -> W:
 
 
 class RecordedSum(SumProtocol):
-    """Another sum that records its inputs and outputs at every party."""
+    """A wrapper of a sum protocol that records its inputs and outputs at every party."""
 
     name: ClassVar[str] = "recorded"
     inner: SerializeAsAny[SumProtocol]
@@ -95,7 +95,7 @@ class RecordedSumRole(SumRole):
 
 
 class RecordedResidual(ResidualProtocol):
-    """Another residual protocol that records residuals and gradients at every party."""
+    """A wrapper of a residual protocol that records residuals and gradients at every party."""
 
     name: ClassVar[str] = "recorded"
     inner: SerializeAsAny[ResidualProtocol]

@@ -1,7 +1,7 @@
 """A defence of residuals whose outcomes are recorded or replayed, so that two runs publish the same residuals.
 
-The ideal functionality of a residual with a defence outputs the residual after the defence. Noise is drawn afresh in
-every run. If the ideal run drew fresh noise, it would differ from the real run by chance, as if the messages had
+A defence adds noise to residuals before they are sent. The real and the ideal run of an audit must send the same
+residuals. If the ideal run drew fresh noise, it would differ from the real run by chance, as if the messages had
 disclosed something.
 """
 
@@ -20,7 +20,7 @@ from securevfl.protocols.residuals.defences import Defence
 
 
 class ReplayedDefence(Defence):
-    """Another defence that reports every outcome and replays the outcomes of another run.
+    """A wrapper of a defence that reports every outcome and replays the outcomes of another run.
 
     It returns the outcomes to replay in their order. If none is left, or if the shape differs, it applies `inner`.
     """

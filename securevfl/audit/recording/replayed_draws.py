@@ -1,4 +1,4 @@
-"""A job whose parties start from the random draws of another run."""
+"""A job whose parties start from the random values that they drew in another run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_draws(job: Job, states: Mapping[str, State]) -> Job:
     """
 
     class ReplayedJob(Job):
-        """A job whose family creates players with the recorded draws."""
+        """A job whose family creates participants with the recorded random values."""
 
         @property
         def family(self) -> Family[Any]:

@@ -24,9 +24,9 @@ class Transcript:
     """The transcript of one run.
 
     Attributes:
-        events: all messages, at both ends.
+        events: all messages, as senders and as receivers saw them.
         roles: the roles of the parties.
-        declared: declaration of the messages' information.
+        declared: declarations of what each message reveals.
         protocol_record: inputs and outputs of sums and residual protocols.
         secrets: values that no message may contain, by description.
         rotates: whether keys change in every epoch.
@@ -47,7 +47,7 @@ class Transcript:
         return [event for event in self.events if event.direction == "recv"]
 
     def declaration(self, event: Event) -> MessageDeclaration | None:
-        """Return the declaration of a received message, first that of the sum on its subchannel; None without one."""
+        """Return the declaration of a received message, preferably of the sum on its subchannel, or None."""
         sessions = [
             session
             for session in self.protocol_record.sum_sessions.values()
@@ -77,5 +77,5 @@ class Transcript:
             yield learned, learned.gradient - learned.J.vjp(g)
 
     def messages(self) -> list[Message]:
-        """Return all messages as their receivers saw them, without their events."""
+        """Return all messages that were received, in order."""
         return [event.message for event in self.received]

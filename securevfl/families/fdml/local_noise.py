@@ -31,7 +31,7 @@ from securevfl.base.extras import import_extra
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.residuals.defences import clip_rows, normals
 
-PUSHES_PER_RESUME = 2  # maximum number of further pushes of a row for each resume
+PUSHES_PER_RESUME = 2  # maximum number of additional pushes of a row after each resume
 
 
 class LocalNoise(Config):
@@ -62,7 +62,7 @@ class LocalNoise(Config):
         return float(accountant.get_epsilon(self.delta))
 
     def promise(self, visits: int) -> str:
-        """Return the privacy guarantee of a run with `visits` pushes of a row, in two lines."""
+        """Return two lines that state the privacy guarantee of a run with `visits` pushes of each row."""
         return (
             f"forward outputs are clipped to norm {self.clip:g}, and noise of sigma {self.sigma(visits):.3g} is added: "
             f"epsilon {self.after(visits, 0):.3g} at delta {self.delta:g}\n"

@@ -33,7 +33,7 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.mask_keys import KEY_MESSAGES, exchange_mask_keys
 from securevfl.protocols.sums.residue_sums import from_residues, to_residues
 
-CHECK_WORDS = 2  # zero words at the end of every payload
+CHECK_WORDS = 2  # number of zero words at the end of every payload
 _DOMAIN = "stored sum under masks"
 
 

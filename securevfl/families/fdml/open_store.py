@@ -56,7 +56,7 @@ class OpenWorker(StoredWorker):
         return 8 * H.size
 
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
-        if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):  # false for NaN too
+        if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):  # the comparison is also false for NaN
             raise RangeError(
                 f"{self.me}: a forward output is not finite, or its absolute value exceeds {OUTPUT_SPACE.bound:g}",
                 "lower the step size",

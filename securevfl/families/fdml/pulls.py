@@ -196,7 +196,7 @@ class ServerPullClient(PullClient):
         t = self._unanswered.popleft() if self._unanswered else -1
         if message.iteration != t or len(message.versions) != len(self._workers):
             raise ProtocolError(
-                f"{self._channel.me}: {self._server} replied to iteration {message.iteration} with "
+                f"{self._channel.me}: {self._server} answered iteration {message.iteration} with "
                 f"{len(message.versions)} versions instead of iteration {t} with {len(self._workers)}",
                 "check that both parties run the same job",
                 code="SVFL-PROTOCOL-MESSAGE",

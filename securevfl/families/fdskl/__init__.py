@@ -1,1 +1,1 @@
-"""Training of kernel models by sums of phases of random features (FDSKL)."""
+"""Training of kernel models on random features whose phases are summed (FDSKL)."""

@@ -34,8 +34,8 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.codec import Message
 
-MESSAGE_PHASES = 2**19  # target size of a message; larger ones cost page faults
-WINDOW_PHASES = 2**23  # phases in one window
+MESSAGE_PHASES = 2**19  # number of phases in a message; larger messages cost page faults
+WINDOW_PHASES = 2**23  # number of phases in one window
 
 
 class WindowSummed(Message, frozen=True):

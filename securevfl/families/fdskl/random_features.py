@@ -25,7 +25,7 @@ from securevfl.protocols.number_spaces import Phases
 Floats32 = NDArray[np.float32]
 Cosines = NDArray[np.int16]
 
-_COSINE_SCALE = np.float32(2**15 - 1)  # cos 0 as a cached integer
+_COSINE_SCALE = np.float32(2**15 - 1)  # the integer that stands for a cosine of 1 in the cache
 _COSINES: Cosines = np.rint(cos_circle(np.arange(2**16, dtype=np.uint16)) * _COSINE_SCALE).astype(np.int16)
 _COSINES.flags.writeable = False
 
@@ -84,7 +84,7 @@ class RandomFrequencies(Secret):
 def cosines(phases: Phases, bits: Bits) -> Cosines:
     """Return the cosine of each phase in units of 1 / (2^15 - 1); the error is at most (pi + 1) * 2^-16."""
     steps = phases if bits == 16 else (phases + np.uint32(2**15)) >> np.uint32(16)
-    return np.take(_COSINES, steps, mode="clip")  # always in range; clip avoids a check
+    return np.take(_COSINES, steps, mode="clip")  # in range anyway; this mode skips a check
 
 
 class KernelExpansion:

@@ -29,10 +29,10 @@ WIDE_COLUMN_BYTES = 0.35
 
 # Memory in bytes, fitted to the peaks of processes that trained on 100,000 to 5,000,000 rows:
 PROCESS_BYTES = 3.4e8
-TABLE_ROW_BYTES = 100  # for each row of the table
-BLOCK_ENTRY_BYTES = 12  # for each entry of a block
-BLOCK_TABLE_FACTOR = 8  # times the lookup tables of a block
-INTEGER_BYTES = 6  # for each entry as an integer on disk
+TABLE_ROW_BYTES = 100  # bytes for each row of the table
+BLOCK_ENTRY_BYTES = 12  # bytes for each entry of a block
+BLOCK_TABLE_FACTOR = 8  # factor on the bytes of a block's lookup tables
+INTEGER_BYTES = 6  # bytes for each entry that is stored as an integer on disk
 LINE_BYTES_PER_SECOND = 300e6 / 8
 
 
@@ -69,7 +69,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
     row_iterations = _rows_of(sizes) * shape.outputs
     epochs = chunk_epochs(job, len(schedule.train), shape.outputs)
-    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)  # otherwise chunks are equal
+    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)  # otherwise all chunks are equal
     chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)

@@ -198,7 +198,7 @@ class SharesFamily(Family[SharesJob]):
         return count_trained_rows(state, score_ledger, ids)
 
     def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
-        """Return the number of bits of a score of a new row."""
+        """Return the number of bits in a score of a new row."""
         options = job.protocol.shares
         if options.scores == "levels":
             if shape is not None:

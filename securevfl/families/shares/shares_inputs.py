@@ -21,7 +21,7 @@ from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models.inputs import Inputs, inputs_at
 
-INPUTS_FILE = "inputs.json"  # in the folder of preprocessing, which depends on these inputs
+INPUTS_FILE = "inputs.json"  # this file is in the folder of preprocessing, which depends on these inputs
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def metric_leaks(outputs: Sequence[Output], shape: RunShape) -> Iterator[Leak]:
 
 def _small_metrics(output: Output, shape: RunShape) -> Iterator[Leak]:
     rows, times, reasons = output.rows, output.times, []
-    opens_pairs = output.numbers > 0  # otherwise one sum of losses is opened
+    opens_pairs = output.numbers > 0  # otherwise only one sum of losses is opened
     if opens_pairs and rows < MIN_PAIR_ROWS:
         reasons.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
     if opens_pairs and shape.rarest_label_rows is not None and shape.rarest_label_rows < MIN_ROWS_PER_LABEL:

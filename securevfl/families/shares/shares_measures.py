@@ -25,6 +25,7 @@ from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models import pair_metrics
+from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.loss import Loss
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
@@ -124,7 +125,7 @@ class Measurements:
             return Measurement()
         self._record_evaluation(data, rows)
         if not pair_metrics.supports_pairs(loss):
-            return self._measure_loss(data, rows, state, rounds)
+            return self._measure_loss(loss, data, rows, state, rounds)
         labels, classes = data.labels(rows.rows), data.classes
         metric_labels, quantizer = None, self._quantizer(loss)
         if labels is not None and classes is not None:
@@ -162,6 +163,14 @@ class Measurements:
         if not clips:
             outer = np.abs(pairs.f) > OUTER_SHARE * metric_labels.reach
             self._report(float((outer & ~pairs.marked if is_residual else outer).mean()), 0.0, _LEVELS_WRAP)
+        if loss.classifies and values.get("auc") == 1.0:
+            warnings.warn(
+                f"party {self._context.me}: the model separates the classes of all measured rows. If the columns of "
+                "all parties together separate the classes, coefficients grow with every iteration and are not "
+                "estimates. Look for a column that contains the label, or set l2 in the model.",
+                DataNotice,
+                stacklevel=2,
+            )
         errors = metric_labels.standard_errors(pairs)
         return Measurement(
             values,
@@ -170,7 +179,9 @@ class Measurements:
             zero_model_loss=metric_labels.zero_model_loss,
         )
 
-    def _measure_loss(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
+    def _measure_loss(
+        self, loss: Loss, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int
+    ) -> Measurement:
         """Open the sum of the losses, if (score, label) pairs do not determine the metrics of the loss."""
         targets = data.loss_targets_by_output(rows.rows, self._context.outputs)
         table = None
@@ -188,7 +199,10 @@ class Measurements:
         if self._is_uncounted:
             self._report(opened.far_share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
         mean_weight = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
-        return Measurement({"loss": opened.loss * outputs / mean_weight}, zero_model_loss=zero_model_loss * outputs)
+        values = {"loss": opened.loss * outputs / mean_weight}
+        if isinstance(loss, LogLinkLoss) and self._job.exposure is None and data.classes is not None:
+            values["deviance"] = values["loss"] * loss.deviance_scale(data.classes)
+        return Measurement(values, zero_model_loss=zero_model_loss * outputs)
 
     def _check_divergence(self, loss: float, zero_model_loss: float, rounds: int) -> None:
         """Compare the loss with that of the zero model, unless the training can roll back."""

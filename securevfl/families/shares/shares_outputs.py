@@ -55,7 +55,7 @@ EXACT_SCORES = LeakKind(
 
 
 def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
-    """Return the number of bits of each score of a new row.
+    """Return the number of bits in each score of a new row.
 
     Args:
         job: the job.

@@ -1,4 +1,8 @@
-"""The disclosures of a training on secret shares, in words for the parties' consent sheets."""
+"""The disclosures of a training on secret shares, in words for the parties' consent sheets.
+
+A lookup table converts the output of a row to its residual; outputs outside its range get wrong residuals. Scores of
+new rows are rounded to a few bits by one party, the rounder.
+"""
 
 from __future__ import annotations
 

@@ -133,13 +133,13 @@ class GuestJacobian(SparseRows):
             columns = derivatives.columns(k * self._n, (k + 1) * self._n)
             slope = np.append(mean[k, columns], phi[k] / 2)  # (Phi u)^2 / 8 is half of Phi times its derivative by Phi
             by_unit = np.outer(phi, slope) / 4
-            by_unit[k, -1] += gamma  # the trace: the mean of |u_i^B|^2
+            by_unit[k, -1] += gamma  # for the diagonal, whose sum is the mean of |u_i^B|^2
             units.append((np.append(columns, p), by_unit))
         self._pairs = PairRows(units)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n d + d (d + 1) / 2, p + 1)."""
+        """The shape (n * d + d * (d + 1) / 2, p + 1)."""
         return vector_length(self._n, self._d), self._derivatives.shape[1] + 1
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:

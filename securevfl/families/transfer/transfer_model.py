@@ -61,7 +61,7 @@ class Transfer(Model):
         return (columns, *self.hidden, self.units)
 
     def parameters(self, columns: int, outputs: int) -> int:
-        """Return p, number of weights of the network of a party with this number of columns."""
+        """Return p, the number of weights in the network of a party with `columns` columns."""
         widths = self.widths(columns)
         return sum((a + 1) * b for a, b in itertools.pairwise(widths))
 

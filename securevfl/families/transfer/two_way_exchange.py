@@ -77,8 +77,7 @@ class TwoWayExchange(Link):
         context: the context of this party.
         subchannel: the subchannel of the exchange.
         asks: for each party, the number of values that it may have decrypted at a time. A party that is not listed
-            requests
-            nothing and receives no vector.
+            requests nothing and receives no vector.
         openings: number of products with one vector that a party may have decrypted.
     """
 

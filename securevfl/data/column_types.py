@@ -1,0 +1,148 @@
+"""The schema of a party's table: the type of each column, which the party's part of the model stores.
+
+A type is decided once, in this order:
+
+    declared   columns = { branch = "category", income = { type = "number", missing = ["-999", "?"] } }
+    file       the type of the column in a frame or a Parquet file: numbers, booleans, dates, categories
+    values     the values of a CSV file, or of a column of texts (`securevfl.data.text_types`)
+
+New rows are read by the types of the model, whatever their reader would decide. So one value never changes the type of
+a column. A value that does not fit is an error that names its row, or is read as missing if the declaration says
+on_error = "missing". A declaration for "*" holds for all columns without one of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from securevfl.base.config import Config
+from securevfl.data.validation import name_list
+from securevfl.errors import ConfigError, TableError
+
+Kind = Literal["number", "category", "date", "percent", "currency"]
+Origin = Literal["declared", "file", "values"]
+ALL_COLUMNS = "*"
+"""The key of a declaration for all columns."""
+
+KIND_NAMES: dict[Kind, str] = {
+    "number": "numbers",
+    "category": "categories",
+    "date": "dates",
+    "percent": "percentages",
+    "currency": "amounts of money",
+}
+"""The values of each kind, for messages."""
+
+
+class ColumnType(Config):
+    """The type of a column."""
+
+    type: Kind | None = None
+    """What the values are; None leaves it to the file or the values. "text" is another name for "category"."""
+    unit: str = ""
+    """The sign of a currency, such as "EUR" or "$", before or after each amount."""
+    missing: tuple[str, ...] = ()
+    """Marks of missing values in addition to empty fields, NA, NaN and null: ["-999", "?"]."""
+    on_error: Literal["refuse", "missing"] = "refuse"
+    """What happens to values that do not fit: an error that names the first row, or missing values and a notice."""
+    decimal: Literal["", ".", ","] = ""
+    """The decimal mark of numbers with thousands separators; by default numbers have a decimal point and none."""
+    format: str | None = None
+    """The format of dates that are not ISO 8601, as in "%d.%m.%Y"."""
+    origin: Origin = "declared"
+    """Where the type is from."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_text(cls, keys: Any) -> Any:
+        if isinstance(keys, Mapping) and keys.get("type") == "text":
+            return {**keys, "type": "category"}
+        return keys
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of a type that has been decided."""
+        return self.type or "number"
+
+    @property
+    def declared(self) -> bool:
+        """Whether a user has declared the kind."""
+        return self.type is not None and self.origin == "declared"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the column holds numbers without marks of missing values, so that it needs no conversion."""
+        return self.kind == "number" and not self.missing and self.on_error == "refuse"
+
+    def __str__(self) -> str:
+        """Return the kind with its unit and the origin, as `describe` prints it."""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.kind}{unit}, {self.origin}"
+
+
+Types = Mapping[str, ColumnType]
+"""The types of columns by name; the key "*" of a declaration stands for all others."""
+
+
+def read_types(declarations: Any) -> dict[str, ColumnType]:
+    """Read declarations of column types.
+
+    Args:
+        declarations: for each column a kind, or a mapping with the fields of `ColumnType`; or None.
+
+    Returns:
+        The types by name.
+
+    Raises:
+        ConfigError: if a declaration cannot be used.
+    """
+    if declarations is None:
+        return {}
+    if not isinstance(declarations, Mapping):
+        raise ConfigError(
+            "columns is no table of column types",
+            'write for example columns = { branch = "category" }',
+            code="SVFL-JOB-OPTION",
+            option="columns",
+        )
+    types = dict[str, ColumnType]()
+    for name, value in declarations.items():
+        if isinstance(value, ColumnType):
+            types[str(name)] = value
+            continue
+        keys = {"type": value} if isinstance(value, str) else value
+        try:
+            types[str(name)] = ColumnType(**keys)
+        except (TypeError, ConfigError) as error:
+            problem = error.problem if isinstance(error, ConfigError) else "write a type, or a table of options"
+            raise ConfigError(f"columns.{name}: {problem}", code="SVFL-JOB-OPTION", option=f"columns.{name}") from None
+    return types
+
+
+def declared_type(types: Types, name: str) -> ColumnType:
+    """Return the declaration of a column, or else the one of all columns; a type without a kind if there is none."""
+    return types.get(name) or types.get(ALL_COLUMNS) or ColumnType()
+
+
+def check_declared(types: Types, names: Any, party: str | None = None) -> None:
+    """Check that the columns that are declared exist.
+
+    Args:
+        types: the declarations.
+        names: the names of the table's columns.
+        party: the party, for messages.
+
+    Raises:
+        TableError: if a declared column does not exist.
+    """
+    if unknown := [name for name in types if name != ALL_COLUMNS and name not in names]:
+        prefix = "" if party is None else f"party {party}: "
+        raise TableError(
+            f"{prefix}columns declares the types of columns that the table lacks: {name_list(unknown)}",
+            "correct their names",
+            code="SVFL-TABLE-COLUMNS",
+            columns=unknown,
+        )

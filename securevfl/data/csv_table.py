@@ -1,0 +1,146 @@
+"""The columns of a CSV file as numbers, read batch by batch, so that memory holds the numbers and one batch of texts.
+
+Each column is read as numbers first. If that fails, a second pass over the file collects its distinct texts, from which
+its type is decided. Ids and labels are read as texts in the first pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.data.column_types import ColumnType, Types, declared_type
+from securevfl.data.columns import Columns, typed_columns
+from securevfl.data.csv_file import CsvFile
+from securevfl.data.raw_columns import ColumnValues, NumberColumn, Place, TextColumn, convert_column
+from securevfl.errors import TableError
+
+_LEADING_ZERO = r"^\s*[+-]?0\d+\s*$"
+
+
+def read_csv_columns(
+    file: CsvFile, columns: Sequence[str], others: Sequence[str], *, declared: Types, known: Types, where: str
+) -> tuple[Columns, Any]:
+    """Read columns of a CSV file.
+
+    Args:
+        file: the file.
+        columns: the columns to read as numbers.
+        others: columns to read as texts.
+        declared: the declared types of columns.
+        known: the types of the columns in the training of a model.
+        where: the file, for notices.
+
+    Returns:
+        The columns, and the others as an Arrow table.
+
+    Raises:
+        TableError: if a column is empty or does not fit its type; several problems are one error.
+    """
+    kinds = {name: known.get(name) or declared_type(declared, name) for name in columns}
+    as_text = {name for name, kind in kinds.items() if not _may_be_numbers(kind)}
+    X = np.empty((file.max_rows, len(columns)))
+    codes: dict[str, dict[str, int]] = {name: {} for name in as_text}
+    batches, failed, rows = list[Any](), set[str](), 0
+    for batch in file.batches([*others, *columns]):
+        end = rows + batch.num_rows
+        for j, name in enumerate(columns):
+            if name in as_text:
+                X[rows:end, j] = _encode(batch.column(name), codes[name])
+            elif name not in failed and not _read_numbers(batch.column(name), X[rows:end, j]):
+                failed.add(name)
+        batches.append(batch.select(list(others)))
+        rows = end
+    X = X[:rows]
+    if failed:
+        _read_texts(file, columns, failed, codes, X)
+    pa = import_module("pyarrow")
+    table = pa.Table.from_batches(batches, pa.schema([(name, pa.string()) for name in others]))
+    return _convert(file, columns, codes, X, declared, known, where), table
+
+
+def _may_be_numbers(kind: ColumnType) -> bool:
+    """Return whether values of this type, or of one that is not decided yet, may be plain numbers."""
+    return kind.type in (None, "number") and not kind.decimal and not kind.format
+
+
+def _read_numbers(column: Any, values: Floats) -> bool:
+    """Read a batch of a column as numbers into `values` (k,); return False if it holds others, or leading zeros."""
+    pa = import_module("pyarrow")
+    try:
+        values[:] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return False
+    with np.errstate(invalid="ignore"):
+        has_integers = bool((values == np.floor(values)).any())
+    if not has_integers:
+        return True
+    compute = import_module("pyarrow.compute")
+    return not compute.any(compute.match_substring_regex(column, _LEADING_ZERO)).as_py()
+
+
+def _encode(column: Any, codes: dict[str, int]) -> Floats:
+    """Return the number (k,) of each text of a batch, NaN for missing ones; new texts get the next numbers."""
+    encoded = column.dictionary_encode()
+    numbers = [codes.setdefault(text, len(codes)) for text in encoded.dictionary.to_pylist()]
+    indices = encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
+    return np.array([*numbers, np.nan], np.float64)[indices]
+
+
+def _read_texts(
+    file: CsvFile, columns: Sequence[str], failed: Collection[str], codes: dict[str, dict[str, int]], X: Floats
+) -> None:
+    """Read columns that are no numbers again, as texts."""
+    names, start = [name for name in columns if name in failed], 0
+    codes |= {name: {} for name in names}
+    for batch in file.batches(names):
+        for name in names:
+            X[start : start + batch.num_rows, columns.index(name)] = _encode(batch.column(name), codes[name])
+        start += batch.num_rows
+
+
+def _convert(
+    file: CsvFile,
+    columns: Sequence[str],
+    codes: dict[str, dict[str, int]],
+    X: Floats,
+    declared: Types,
+    known: Types,
+    where: str,
+) -> Columns:
+    """Convert the columns of X (n, d), which hold numbers or the codes of texts, to numbers of their types."""
+    converted, problems = list[ColumnValues](), list[TableError]()
+    for j, name in enumerate(columns):
+        values, place, declaration = X[:, j], Place(None, name), declared_type(declared, name)
+        try:
+            if name in codes:
+                positions = np.where(np.isnan(values), -1, values).astype(np.intp)
+                raw = TextColumn(list(codes[name]), positions, "csv", file.delimiter)
+                result = convert_column(place, raw, declaration, known.get(name))
+                values[:] = result.values
+            else:
+                result = convert_column(place, NumberColumn(values), declaration, known.get(name))
+                if result.values is not values:
+                    values[:] = result.values
+                if result.type.origin == "file":
+                    result = result._replace(type=result.type.model_copy(update={"origin": "values"}))
+        except TableError as error:
+            problems.append(error)
+            continue
+        converted.append(result._replace(values=values[:0]))
+    if problems:
+        raise combined(problems, where)
+    return typed_columns(X, list(columns), converted, where)
+
+
+def combined(problems: Sequence[TableError], where: str) -> TableError:
+    """Return one error for the problems of several columns, so that a user can correct all of them at once."""
+    first, *others = problems
+    if not others:
+        return first
+    text = f"\n{where}: ".join([str(problem) for problem in problems])
+    return TableError(text, "", code=first.code, columns=[problem.fields.get("column") for problem in problems])

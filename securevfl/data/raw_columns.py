@@ -1,0 +1,299 @@
+"""One column as its reader delivers it, and its conversion to the numbers of a type (`securevfl.data.column_types`).
+
+Every reader, of arrays, frames, CSV and Parquet files and rows of a gateway, delivers one of three forms. So all of
+them decide and convert types in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.data.column_types import KIND_NAMES, ColumnType
+from securevfl.data.text_types import SUSPECTED_MARKS, TextOrigin, convert_texts, decide_type, number_texts
+from securevfl.data.text_values import DAY, is_number
+from securevfl.data.validation import MISSING, is_missing
+from securevfl.errors import TableError
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers (n,) by its type in the file, NaN for missing ones."""
+
+    values: Floats
+
+
+@dataclass(frozen=True)
+class DateColumn:
+    """A column of dates (n,) in days since 1970-01-01, NaN for missing ones."""
+
+    values: Floats
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A column of texts.
+
+    Attributes:
+        texts: the distinct texts.
+        positions: position (n,) of each row's text among them, -1 for missing ones.
+        origin: where the texts are from.
+        delimiter: the delimiter of a CSV file.
+    """
+
+    texts: Sequence[str]
+    positions: NDArray[np.intp]
+    origin: TextOrigin
+    delimiter: str = ""
+
+    def without_missing(self) -> TextColumn:
+        """Return the column with texts such as NA, and blank ones, as missing."""
+        missing = [text.strip() in MISSING for text in self.texts]
+        if not any(missing):
+            return self
+        kept = [text for text, is_gap in zip(self.texts, missing, strict=True) if not is_gap]
+        place = np.append(np.where(missing, -1, np.cumsum(~np.array(missing)) - 1), -1)
+        return TextColumn(kept, place[self.positions], self.origin, self.delimiter)
+
+
+RawColumn = NumberColumn | DateColumn | TextColumn
+
+
+class ColumnValues(NamedTuple):
+    """One column as numbers (n,).
+
+    Attributes:
+        values: the numbers; of categories their positions among `categories`, of dates days since 1970-01-01.
+        type: the type of the column.
+        categories: the sorted texts of a category column.
+        remarks: facts about values that users have to know.
+    """
+
+    values: Floats
+    type: ColumnType
+    categories: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+class Place(NamedTuple):
+    """A column in messages: its party, if that is known, and its name."""
+
+    party: str | None
+    column: str
+
+    def error(self, problem: str, remedy: str, **fields: Any) -> TableError:
+        """Return an error about this column."""
+        prefix = f"party {self.party}: " if self.party else ""
+        named = fields | {"column": self.column} | ({"party": self.party} if self.party else {})
+        return TableError(f"{prefix}column {self.column!r} {problem}", remedy, code="SVFL-TABLE-TYPE", **named)
+
+
+def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: ColumnType | None = None) -> ColumnValues:
+    """Convert a column to numbers of its type.
+
+    Args:
+        place: the column, for messages.
+        raw: the column as its reader delivers it.
+        declared: the declaration of the column, without a kind if there is none.
+        known: the type that the column had in the training of a model.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        TableError: if the type cannot be decided, or a value does not fit it and the declaration refuses that.
+    """
+    remark = ""
+    if isinstance(raw, TextColumn):
+        raw = raw.without_missing()
+    target = known
+    if target is None and declared.type is not None:
+        target = declared
+    if target is None:
+        marks = {mark.strip() for mark in declared.missing}
+        target, remark = _decide(place, raw, marks)
+        target = target.model_copy(update={"missing": declared.missing, "on_error": declared.on_error})
+        if declared.decimal or declared.format:
+            target = target.model_copy(update={"decimal": declared.decimal, "format": declared.format})
+    converted = _convert(place, raw, target)
+    return converted._replace(remarks=(remark, *converted.remarks)) if remark else converted
+
+
+def _decide(place: Place, raw: RawColumn, marks: set[str]) -> tuple[ColumnType, str]:
+    """Decide the type of a column without a declared one."""
+    if isinstance(raw, NumberColumn):
+        return ColumnType(type="number", origin="file"), ""
+    if isinstance(raw, DateColumn):
+        return ColumnType(type="date", origin="file"), ""
+    texts = [text for text in raw.texts if text.strip() not in marks]
+    decision = decide_type(texts, raw.origin, raw.delimiter)
+    if decision.type is None:
+        bad = {texts[index] for index in decision.bad}
+        row = _first_row(raw, [index for index, text in enumerate(raw.texts) if text in bad]) if bad else None
+        where = "" if row is None else f", first in row {row}"
+        fields = {} if row is None else {"row": row}
+        raise place.error(f"{decision.problem}{where}", decision.remedy, **fields)
+    return decision.type, decision.remark
+
+
+def _convert(place: Place, raw: RawColumn, kind: ColumnType) -> ColumnValues:
+    if isinstance(raw, TextColumn):
+        conversion = convert_texts(raw.texts, kind)
+        numbers = np.append(np.array(conversion.numbers, np.float64), np.nan)
+        remarks = _handle_misfits(place, raw, kind, conversion.misfits)
+        return ColumnValues(numbers[raw.positions], kind, conversion.categories, remarks)
+    if kind.kind == "category":
+        texts, positions = number_texts(raw.values)
+        if isinstance(raw, DateColumn):
+            texts = [str(np.datetime64(0, "D") + np.timedelta64(int(float(text) // 1), "D")) for text in texts]
+        return _convert(place, TextColumn(texts, positions, "category").without_missing(), kind)
+    fits = kind.kind == ("date" if isinstance(raw, DateColumn) else "number")
+    fits = fits or (isinstance(raw, NumberColumn) and kind.declared and kind.kind in ("percent", "currency"))
+    values = raw.values
+    marks = [float(mark) for mark in kind.missing if is_number(mark)]
+    if marks and isinstance(raw, NumberColumn):
+        values = np.where(np.isin(values, marks), np.nan, values)
+    if not fits and not np.isnan(values).all():
+        brought = "dates" if isinstance(raw, DateColumn) else "numbers without a unit"
+        if isinstance(raw, NumberColumn) and kind.kind == "date":
+            brought = "numbers"
+        raise place.error(
+            f"holds {brought}, and its type is {KIND_NAMES[kind.kind]}",
+            "bring the column with this type, or declare another one in columns",
+        )
+    return ColumnValues(values, kind)
+
+
+def _handle_misfits(place: Place, raw: TextColumn, kind: ColumnType, misfits: Sequence[int]) -> tuple[str, ...]:
+    """Refuse the values that do not fit a type, or return a remark that they are read as missing."""
+    if not misfits:
+        return ()
+    rows = int(np.isin(raw.positions, misfits).sum())
+    present = int((raw.positions >= 0).sum())
+    if kind.on_error == "missing":
+        return (f"{rows:,} of {present:,} values that are no {KIND_NAMES[kind.kind]}, which are read as missing",)
+    row = _first_row(raw, misfits)
+    text = raw.texts[raw.positions[row - 1]].strip()
+    mark = f" (the mark {text!r})" if text in SUSPECTED_MARKS else ""
+    example = f'"{text}"' if mark else '"MARK"'
+    what, has_unit = KIND_NAMES[kind.kind], kind.unit or kind.kind == "percent"
+    unit = "; they may have no unit, or another one" if has_unit else ""
+    declaration = f'columns = {{ {place.column} = {{ type = "{kind.kind}", missing = [{example}] }} }}'
+    raise place.error(
+        f"holds {what}, but {rows:,} of its {present:,} values are none, first in row {row}{mark}{unit}",
+        f'correct these values; or declare {declaration}, or on_error = "missing" to read all of them as missing',
+        row=row,
+        misfits=rows,
+    )
+
+
+def _first_row(raw: TextColumn, positions: Sequence[int]) -> int:
+    """Return the number, from 1, of the first row with one of these texts."""
+    return int(np.isin(raw.positions, positions).argmax()) + 1
+
+
+def raw_of_arrow(place: Place, column: Any, *, delimiter: str = "") -> RawColumn:
+    """Return an Arrow array or chunked array as a raw column.
+
+    Args:
+        place: the column, for messages.
+        column: the array.
+        delimiter: of the CSV file that it is from; empty for typed columns.
+
+    Returns:
+        The raw column. Raises TableError if its type is none of numbers, texts and dates.
+    """
+    pa, types = import_module("pyarrow"), import_module("pyarrow.types")
+    if not isinstance(column, pa.ChunkedArray):
+        column = pa.chunked_array([column])
+    kind = column.type
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return DateColumn(days_of(column.cast(pa.timestamp("us"), safe=False).to_numpy()))
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    is_text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
+    if is_text or types.is_dictionary(kind):
+        origin: TextOrigin = "category" if types.is_dictionary(kind) else "csv" if delimiter else "text"
+        texts, positions = distinct_texts(column)
+        return TextColumn(texts, positions, origin, delimiter)
+    check_kind(place, kind)
+    return NumberColumn(column.cast(pa.float64(), safe=False).to_numpy())
+
+
+def check_kind(place: Place, kind: Any) -> None:
+    """Raise TableError unless a column of this Arrow type can be converted to numbers."""
+    types = import_module("pyarrow.types")
+    numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    if not any(is_kind(kind) for is_kind in numeric):
+        raise place.error(f"is of the type {kind}, which is not numeric", "encode it as numbers or drop it")
+
+
+def distinct_texts(column: Any) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the distinct values of an Arrow column as texts, and the position (n,) of each row's, -1 if missing."""
+    encoded = column if import_module("pyarrow.types").is_dictionary(column.type) else column.dictionary_encode()
+    array = encoded.unify_dictionaries().combine_chunks()
+    if isinstance(array, import_module("pyarrow").ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else import_module("pyarrow").array([], encoded.type)
+    dictionary = [None if is_missing(value) else text_of(value) for value in array.dictionary.to_pylist()]
+    indices = array.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
+    used = np.unique(indices).tolist()
+    texts = sorted({text for index in used if index >= 0 and (text := dictionary[index]) is not None})
+    rank = {text: position for position, text in enumerate(texts)}
+    ranks = [-1 if text is None else rank.get(text, -1) for text in dictionary]
+    return texts, np.array([*ranks, -1], dtype=np.intp)[indices]
+
+
+def text_of(value: Any) -> str:
+    """Return a value of a category column as a text: 100, 100.0 and "100" are equal."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, datetime):
+        return value.date().isoformat() if value.time() == time() else value.isoformat(" ")
+    if not isinstance(value, str) and is_number(str(value)) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def raw_of_array(place: Place, values: NDArray[Any], *, typed: bool = True) -> RawColumn:
+    """Return an array (n,) of numpy as a raw column.
+
+    Args:
+        place: the column, for messages.
+        values: the array.
+        typed: whether texts are declared as such, and not because numpy converts numbers next to texts.
+
+    Returns:
+        The raw column.
+
+    Raises:
+        TableError: if it contains objects other than numbers, texts and dates.
+    """
+    if values.dtype.kind in "biuf":
+        return NumberColumn(values.astype(np.float64))
+    if values.dtype.kind == "M":
+        return DateColumn(days_of(values))
+    objects = [None if is_missing(value) else value for value in values.tolist()]
+    present = [value for value in objects if value is not None]
+    if present and all(isinstance(value, date) for value in present):
+        return DateColumn(days_of(np.array(objects, dtype="datetime64[us]")))
+    if all(isinstance(value, int | float | np.number) or type(value).__name__ == "Decimal" for value in present):
+        return NumberColumn(np.array([np.nan if value is None else float(value) for value in objects]))
+    if not all(isinstance(value, str | int | float | np.number | np.str_) for value in present):
+        raise place.error("contains objects other than numbers, texts and dates", "encode them as numbers")
+    only_texts = typed and values.dtype.kind == "O" and all(isinstance(value, str) for value in present)
+    texts = sorted({text_of(value) for value in present})
+    rank = {text: position for position, text in enumerate(texts)}
+    positions = np.array([-1 if value is None else rank[text_of(value)] for value in objects], dtype=np.intp)
+    return TextColumn(texts, positions, "text" if only_texts else "csv")
+
+
+def days_of(moments: NDArray[Any]) -> Floats:
+    """Return datetime64 values (n,) as days since 1970-01-01, NaN for NaT."""
+    days: Floats = moments.astype("datetime64[us]").astype(np.int64) / (DAY * 1e6)
+    return np.where(np.isnat(moments), np.nan, days)

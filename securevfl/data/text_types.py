@@ -1,0 +1,251 @@
+"""The type of a column of texts, decided from its values, and the conversion of texts to the numbers of a type.
+
+All values of a column decide together:
+
+    numbers       all values are plain numbers, or numbers whose separators leave no doubt; in a typed file (Parquet, a
+                  frame) texts are numbers only if one of them has a decimal point. Codes with leading zeros are
+                  categories
+    dates         all values are ISO 8601 dates
+    percentages   all values end with the sign
+    categories    all others
+
+If most values are of one of these types and the others are not, the column has that type, and the others do not fit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.data.column_types import ColumnType, Kind
+from securevfl.data.text_values import (
+    DAY,
+    are_percentages,
+    is_ambiguous,
+    is_number,
+    parse_dates,
+    parse_grouped,
+    parse_numbers,
+    unreadable_format,
+)
+
+TextOrigin = Literal["csv", "text", "category"]
+"""Texts of a file without types, of a column that its file declares as texts, or of one declared as categories."""
+
+SUSPECTED_MARKS = frozenset(
+    [
+        *("?", ".", "-", "--", "\\N", "None", "none", "NONE", "<NA>", "NaT", "n.a.", "N.A.", "na", "#DIV/0!", "#REF!"),
+        *("#VALUE!", "missing", "Missing", "unknown", "Unknown", "NAN", "Null", "n/k", "N/K", "k.A.", "0000-00-00"),
+        *("x", "X", "*", "-999", "-9999", "9999-99-99", "."),
+    ]
+)
+"""Texts that often mark missing values. They are never read as such without a declaration, only named in messages."""
+MAX_NUMERIC_CATEGORIES = 20
+"""The number of distinct numbers that a text column may contain, such as "1" and "2" in addition to "3+"."""
+_LEADING_ZERO = re.compile(r"\s*[+-]?0\d+\s*")
+_SEPARATED = re.compile(r"[+-]?\d[\d.,' ]*[.,' ][\d.,' ]*\d")  # 1,000 or 1.000,5
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
+
+
+class Decision(NamedTuple):
+    """The type of a column of texts.
+
+    Attributes:
+        type: the type, or None if no type is possible.
+        problem: why no type is possible.
+        remedy: what to do about it.
+        bad: positions of texts that are the reason.
+        remark: a fact that users have to know.
+    """
+
+    type: ColumnType | None
+    problem: str = ""
+    remedy: str = ""
+    bad: Sequence[int] = ()
+    remark: str = ""
+
+
+def decide_type(texts: Sequence[str], origin: TextOrigin, delimiter: str = "") -> Decision:
+    """Decide the type of a column from its distinct texts.
+
+    Args:
+        texts: the distinct texts, without missing ones.
+        origin: where the texts are from.
+        delimiter: the delimiter of a CSV file; semicolons allow decimal commas.
+
+    Returns:
+        The decision.
+    """
+    if origin == "category":
+        return Decision(ColumnType(type="category", origin="file"))
+    numbers = [is_number(text) for text in texts]
+    if texts and any(_LEADING_ZERO.fullmatch(text) for text in texts) and all(numbers):
+        return _values("category", remark="numbers with leading zeros, which are read as categories")
+    if all(numbers):
+        if origin == "csv" or any(not text.strip().lstrip("+-").isdigit() for text in texts):
+            return _values("number")
+        remark = f"{len(texts):,} different whole numbers in a column of texts, which are read as categories"
+        return _values("category", remark=remark)
+    if origin == "csv" and any("," in text for text in texts) and all(map(_DECIMAL_COMMA.fullmatch, texts)):
+        if delimiter == ";":
+            return _values("number", decimal=",")
+        return Decision(
+            None,
+            "contains commas within numbers",
+            'export it with decimal points, with semicolons between values, or declare it as decimal = ","',
+        )
+    if parse_dates(texts) is not None:
+        return _values("date")
+    if are_percentages(texts):
+        mark = _decimal_mark([text.rstrip()[:-1] for text in texts])
+        return _decide_mixed(texts, numbers) if mark is None else _values("percent", decimal=mark)
+    if parse_numbers(texts) is not None:
+        return _values("number", decimal="." if parse_grouped(texts, ".") is not None else ",")
+    return _decide_mixed(texts, numbers)
+
+
+def _decimal_mark(texts: Sequence[str]) -> Literal["", ".", ","] | None:
+    """Return the decimal mark of numbers; None if a text is no number, or could be one in two ways."""
+    if all(map(is_number, texts)):
+        return ""
+    if parse_numbers(texts) is not None:
+        return "." if parse_grouped(texts, ".") is not None else ","
+    is_comma = parse_grouped(texts, ",") is not None and not any(map(is_ambiguous, texts))
+    return "," if is_comma else None
+
+
+def _values(kind: Kind, remark: str = "", decimal: Literal["", ".", ","] = "") -> Decision:
+    return Decision(ColumnType(type=kind, decimal=decimal, origin="values"), remark=remark)
+
+
+def _decide_mixed(texts: Sequence[str], numbers: Sequence[bool]) -> Decision:
+    """Decide the type of a column whose values are not all of one type."""
+    if recognised := unreadable_format(texts):
+        what, remedy = recognised
+        return Decision(None, f"seems to contain {what}", remedy)
+    count = sum(numbers)
+    separated = [
+        _SEPARATED.fullmatch(text) is not None and not number for text, number in zip(texts, numbers, strict=True)
+    ]
+    if any(separated) and count + sum(separated) == len(texts):
+        return Decision(
+            None,
+            "contains numbers whose separators can be read in two ways",
+            'export numbers with a decimal point and without thousands separators, or declare decimal = "." or ","',
+            [position for position, text in enumerate(texts) if is_ambiguous(text)],
+        )
+    dates = sum(parse_dates([text]) is not None for text in texts)
+    percents = sum(are_percentages([text]) and is_number(text.rstrip()[:-1]) for text in texts)
+    if 2 * dates > len(texts):
+        return _values("date")
+    if 2 * percents > len(texts):
+        return _values("percent")
+    others = [text.strip() for text, number in zip(texts, numbers, strict=True) if not number]
+    if 2 * count >= len(texts) and (count > MAX_NUMERIC_CATEGORIES or SUSPECTED_MARKS.issuperset(others)):
+        return _values("number")
+    marks = sorted(SUSPECTED_MARKS.intersection(others))
+    remarks = [f"{count} numbers and {len(others)} texts"] if count else []
+    remarks += [f"{mark!r}, which may mark missing values" for mark in marks[:3]]
+    return _values("category", remark=f"{' and '.join(remarks)}, read as categories" if remarks else "")
+
+
+class Conversion(NamedTuple):
+    """Texts as numbers of a type.
+
+    Attributes:
+        numbers: a number for each text; NaN for those that are missing or do not fit.
+        misfits: positions of the texts that do not fit.
+        categories: the sorted texts of a category column, of which `numbers` are positions.
+    """
+
+    numbers: list[float]
+    misfits: list[int]
+    categories: tuple[str, ...] = ()
+
+
+def convert_texts(texts: Sequence[str], kind: ColumnType) -> Conversion:
+    """Convert distinct texts to numbers of a type.
+
+    Args:
+        texts: the texts.
+        kind: the type.
+
+    Returns:
+        The numbers.
+    """
+    marks = {mark.strip() for mark in kind.missing}
+    if kind.kind == "category":
+        used = sorted({text for text in texts if text.strip() not in marks})
+        position = {text: float(number) for number, text in enumerate(used)}
+        return Conversion([position.get(text, math.nan) for text in texts], [], tuple(used))
+    numbers, misfits = list[float](), list[int]()
+    for index, text in enumerate(texts):
+        missing = text.strip() in marks
+        number = None if missing else _convert(text, kind)
+        numbers.append(math.nan if number is None else number)
+        if number is None and not missing:
+            misfits.append(index)
+    return Conversion(numbers, misfits)
+
+
+def _convert(text: str, kind: ColumnType) -> float | None:
+    """Return the number of a text of a number, date, percentage or amount; None if it does not fit."""
+    plain = text.strip()
+    if kind.kind == "date":
+        return _parse_date(plain, kind.format)
+    if kind.kind == "percent":
+        if plain.endswith("%"):
+            plain = plain[:-1].strip()
+        elif not kind.declared:
+            return None  # 0.12 without the sign may be 12 % or 0.12 %
+    if kind.kind == "currency":
+        amount = _without_unit(plain, kind.unit)
+        if amount == plain and not kind.declared:
+            return None
+        plain = amount
+    if kind.decimal:
+        parsed = parse_grouped([plain], kind.decimal)
+        return None if parsed is None else parsed[0]
+    return float(plain) if is_number(plain) else None
+
+
+def _without_unit(text: str, unit: str) -> str:
+    """Return an amount without the sign of its currency."""
+    sign = text[:1] if text[:1] in "+-" else ""
+    amount = text[len(sign) :].strip()
+    if unit and amount.startswith(unit):
+        return sign + amount[len(unit) :].strip()
+    if unit and amount.endswith(unit):
+        return sign + amount[: -len(unit)].strip()
+    return text
+
+
+def _parse_date(text: str, form: str | None) -> float | None:
+    """Return a date in days since 1970-01-01, or None."""
+    if form is None:
+        days = parse_dates([text])
+        return None if days is None else days[0]
+    with suppress(ValueError):
+        moment = datetime.strptime(text, form)  # a date without a time zone is one in UTC
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / DAY
+    return None
+
+
+def text_of_number(number: float) -> str:
+    """Return a number as the text of a category: 100 and 100.0 are equal."""
+    return str(int(number)) if float(number).is_integer() else repr(float(number))
+
+
+def number_texts(values: Floats) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the distinct numbers (n,) as texts, and the position (n,) of each number's text, -1 for NaN."""
+    missing = np.isnan(values)
+    distinct, inverse = np.unique(np.where(missing, 0.0, values), return_inverse=True)
+    return [text_of_number(number) for number in distinct.tolist()], np.where(missing, -1, inverse)

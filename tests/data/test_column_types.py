@@ -1,0 +1,353 @@
+"""Types belong to the column and to the model: over readers, ways to hold values, and places where rows are read."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from builders import raises_code
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import securevfl as vfl
+from securevfl import errors
+from securevfl.cli.main import app
+from securevfl.data.column_types import read_types
+from securevfl.data.columns import Columns, columns_of
+from securevfl.data.readers import read_party, read_table
+from securevfl.job import Job, column_types_of
+from securevfl.training.model_part import ModelPart
+from securevfl.training.new_rows import rows_of_file
+
+N = 300
+GENERATOR = np.random.default_rng(3)
+CODES = GENERATOR.integers(100, 108, N)
+TEXTS = [f"B{code}" for code in CODES]
+NUMBERS = GENERATOR.normal(size=N).round(4)
+Y = (np.isin(CODES, [101, 103, 106]) ^ (GENERATOR.uniform(size=N) < 0.1)).astype(int)
+IDS = [f"c{k:04}" for k in range(N)]
+JOB = Job(
+    model=vfl.Logistic(l2=1e-3),
+    optimizer=vfl.FedBCD(lr=0.5),
+    protocol=vfl.Protocol(residual="open"),
+    batch_size=50,
+    epochs=20,
+    accepts=("columns",),
+    test_fraction=0.3,
+)
+
+
+def table(branch: Any, folder: Path, kind: str) -> Any:
+    """A table with a column of branches, and its numbers, of one reader."""
+    columns = {"branch": branch, "n": NUMBERS}
+    if kind == "csv":
+        path = folder / "t.csv"
+        rows = zip(IDS, [*branch], NUMBERS.tolist(), strict=True)
+        path.write_text("id,branch,n\n" + "".join(f"{i},{'' if b is None else b},{n}\n" for i, b, n in rows))
+        return path
+    if kind == "parquet":
+        arrays = {
+            name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()
+        }
+        pq.write_table(pa.table({"id": IDS} | arrays), folder / "t.parquet")
+        return folder / "t.parquet"
+    return columns
+
+
+WAYS: dict[str, Callable[[Path], tuple[Any, Any]]] = {
+    "pandas category of numbers": lambda _: (
+        pd.DataFrame({"branch": pd.Series(CODES).astype("category"), "n": NUMBERS}),
+        {},
+    ),
+    "pandas category of texts": lambda _: (
+        pd.DataFrame({"branch": pd.Series(CODES.astype(str)).astype("category"), "n": NUMBERS}),
+        {},
+    ),
+    "polars categorical": lambda _: (
+        pl.DataFrame({"branch": pl.Series(CODES.astype(str)).cast(pl.Categorical), "n": NUMBERS}),
+        {},
+    ),
+    "polars enum, lazy": lambda _: (
+        pl.LazyFrame(
+            {"branch": pl.Series(CODES.astype(str)).cast(pl.Enum([*map(str, range(100, 108))])), "n": NUMBERS}
+        ),
+        {},
+    ),
+    "arrow dictionary": lambda _: (pa.table({"branch": pa.array(CODES).dictionary_encode(), "n": NUMBERS}), {}),
+    "parquet dictionary": lambda folder: (table(pa.array(CODES).dictionary_encode(), folder, "parquet"), {}),
+    "parquet texts": lambda folder: (table(CODES.astype(str).tolist(), folder, "parquet"), {}),
+    "declared in a csv file": lambda folder: (table(CODES.tolist(), folder, "csv"), {"branch": "category"}),
+    "declared in an array": lambda _: (np.column_stack([CODES, NUMBERS]), {"x0": "category"}),
+}
+
+
+def party(source: Any, columns: Any = None, name: str = "shop") -> vfl.Party:
+    if isinstance(source, Path):
+        return read_party(name, source, declared=read_types(columns))
+    return vfl.Party(name, source, ids=IDS, columns=columns or None)
+
+
+def bank() -> vfl.Party:
+    return vfl.Party("bank", GENERATOR.normal(size=(N, 2)), Y, ids=IDS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_category_is_one_however_it_is_held(way: str, tmp_path: Path) -> None:
+    source, declared = WAYS[way](tmp_path)
+    shop = party(source, declared)
+    first = shop.columns[0]
+    assert shop.table.type_of(first).kind == "category"
+    assert shop.categories[first] == tuple(map(str, range(100, 108)))
+    lead = vfl.Party("bank", np.random.default_rng(0).normal(size=(N, 2)), Y, ids=IDS)
+    expected = vfl.simulate(JOB, [lead, party({"branch": TEXTS, "n": NUMBERS})])
+    run = vfl.simulate(JOB, [lead, shop])
+    assert run.metrics["auc"] == pytest.approx(expected.metrics["auc"], abs=0.005)
+    assert run.metrics["auc"] > 0.8
+    part = run.parts["shop"]
+    new = shop.X.copy()
+    new[:, 0] = CODES  # the same codes as numbers, as an application may send them
+    names = {first: CODES, shop.columns[1]: NUMBERS}
+    np.testing.assert_array_equal(part.table(names), part.table(shop.table))
+    part.save(tmp_path / "part.json")
+    np.testing.assert_array_equal(ModelPart.load(tmp_path / "part.json").table(names), part.table(shop.table))
+    path = table(CODES.tolist(), tmp_path, "csv")
+    if first == "branch":
+        (block,) = rows_of_file(ModelPart.load(tmp_path / "part.json"), path, id_column="id").blocks()
+        np.testing.assert_array_equal(block[1], part.table(shop.table))
+
+
+READERS = ("csv", "parquet", "dict", "pandas", "polars", "arrow", "batches", "duckdb", "lazy")
+
+
+def read(values: list[Any], reader: str, folder: Path, **options: Any) -> Columns:
+    """A column `c` of texts, next to numbers, as a reader delivers it."""
+    columns = {"c": values, "n": list(range(len(values)))}
+    arrow = pa.table(columns)
+    if reader in ("csv", "parquet"):
+        path = folder / f"t.{reader}"
+        if reader == "csv":
+            lines = [f'k{k},"{"" if value is None else value}",{k}' for k, value in enumerate(values)]
+            path.write_text("\n".join(["id,c,n", *lines, ""]))
+        else:
+            pq.write_table(arrow.append_column("id", pa.array([f"k{k}" for k in range(len(values))])), path)
+        return read_table(path, **options).columns
+    frames: dict[str, Callable[[], Any]] = {
+        "dict": lambda: columns,
+        "pandas": lambda: arrow.to_pandas(),
+        "polars": lambda: pl.DataFrame(columns),
+        "arrow": lambda: arrow,
+        "batches": lambda: arrow.to_batches(),
+        "duckdb": lambda: duckdb.from_arrow(arrow),
+        "lazy": lambda: pl.LazyFrame(columns),
+    }
+    return columns_of("shop", frames[reader](), **options)
+
+
+DAYS = [str(datetime.date(2020, 1, 1) + datetime.timedelta(days=k)) for k in range(40)]
+FULL: dict[str, list[str]] = {
+    "date": DAYS,
+    "percent": [f"{k}.5 %" for k in range(40)],
+    "number": [f"{k}.25" for k in range(40)],
+    "currency": [f"$ {k},000.50" for k in range(40)],
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", FULL)
+def test_every_reader_reads_a_type_and_refuses_what_does_not_fit(kind: str, reader: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {}
+    if kind == "currency":
+        options = {"declared": read_types({"c": {"type": "currency", "unit": "$", "decimal": "."}})}
+    values = FULL[kind]
+    whole = read(values, reader, tmp_path, **options)
+    assert whole.type_of("c").kind == kind
+    for odd in ("n/k", "0000-00-00", "Xanadu", "(1,234)"):
+        spoilt = [*values]
+        spoilt[7] = odd
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE", column="c", row=8) as caught:
+            read(spoilt, reader, tmp_path, **options)
+        assert (odd in str(caught.value)) == (odd in ("n/k", "0000-00-00"))  # marks of missing values are named
+        declared = dict(options.get("declared", {}))
+        marked = read_types({"c": (declared["c"].model_dump() if declared else {}) | {"missing": (odd,)}})
+        missing = read(spoilt, reader, tmp_path, declared=marked)
+        assert np.flatnonzero(np.isnan(missing.X[:, 0])).tolist() == [7]
+        assert missing.type_of("c").kind == kind
+        lenient = read_types(
+            {"*": {"on_error": "missing"}}
+            if not declared
+            else {"c": declared["c"].model_dump() | {"on_error": "missing"}}
+        )
+        with pytest.warns(errors.DataNotice, match=r"'c' contains 1 of 40 values that are no"):
+            again = read(spoilt, reader, tmp_path, declared=lenient)
+        np.testing.assert_array_equal(again.X, missing.X)
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=8):
+            read(spoilt, reader, tmp_path, known=whole.types)  # new rows of a model
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_units_of_new_rows_are_those_of_the_model(reader: str, tmp_path: Path) -> None:
+    fractions, percents = (
+        read([f"0.{k}5" for k in range(10, 50)], reader, tmp_path),
+        read(FULL["percent"], reader, tmp_path),
+    )
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=1):
+        read(FULL["percent"], reader, tmp_path, known=fractions.types)
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE"):
+        read(FULL["number"], reader, tmp_path, known=percents.types)
+    np.testing.assert_array_equal(read(FULL["percent"], reader, tmp_path, known=percents.types).X, percents.X)
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE"):
+        columns_of("shop", {"c": [1.5] * 40, "n": range(40)}, known=percents.types)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_codes_keep_their_leading_zeros(reader: str, tmp_path: Path) -> None:
+    codes = ["01067", "80331", "01069", None] * 10
+    columns = read(codes, reader, tmp_path)
+    assert columns.categories == {"c": ("01067", "01069", "80331")}
+
+
+@pytest.mark.parametrize("mark", ["?", ".", "-", "\\N", "None", "#DIV/0!", "missing", "n.a.", "-999", " "])
+def test_marks_are_named_and_read_as_missing_if_they_are_declared(mark: str, tmp_path: Path) -> None:
+    numbers = [mark if k % 10 == 0 else f"{k}.5" for k in range(60)]
+    towns = [mark if k % 10 == 0 else "abc"[k % 3] for k in range(60)]
+    for reader in ("csv", "polars"):
+        if mark == " ":
+            assert np.isnan(read(numbers, reader, tmp_path).X[:, 0]).sum() == 6
+            assert np.isnan(read(towns, reader, tmp_path).X[:, 0]).sum() == 6
+            continue
+        if mark != "-999":
+            with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=1) as caught:
+                read(numbers, reader, tmp_path)
+            assert repr(mark) in str(caught.value)
+        with pytest.warns(errors.DataNotice) as notices:
+            read(towns, reader, tmp_path)
+        assert any(repr(mark) in str(notice.message) or mark == "-999" for notice in notices)
+        for values in (numbers, towns):
+            columns = read(values, reader, tmp_path, declared=read_types({"c": {"missing": [mark]}}))
+            assert np.flatnonzero(np.isnan(columns.X[:, 0])).tolist() == list(range(0, 60, 10))
+    columns = columns_of(
+        "shop", {"c": [-999.0, 1, 2], "n": [1, 2, 3]}, declared=read_types({"c": {"missing": ["-999"]}})
+    )
+    assert np.isnan(columns.X[0, 0])
+
+
+def test_formats_that_are_ambiguous_can_be_declared(tmp_path: Path) -> None:
+    days = [f"{k % 28 + 1:02}.{k % 12 + 1:02}.2020" for k in range(30)]
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE"):
+        read(days, "csv", tmp_path)
+    columns = read(days, "csv", tmp_path, declared=read_types({"c": {"type": "date", "format": "%d.%m.%Y"}}))
+    assert columns.X[0, 0] == (datetime.date(2020, 1, 1) - datetime.date(1970, 1, 1)).days
+    columns = read(["1,200", "3,500"], "csv", tmp_path, declared=read_types({"c": {"type": "number", "decimal": "."}}))
+    assert columns.X[:, 0].tolist() == [1200, 3500]
+    columns = read(["1,200", "3,5"], "csv", tmp_path, declared=read_types({"c": {"type": "number", "decimal": ","}}))
+    assert columns.X[:, 0].tolist() == [1.2, 3.5]
+
+
+def test_declarations_that_cannot_be_used_are_named() -> None:
+    for wrong in ({"c": "colour"}, {"c": {"typ": "number"}}, {"c": 3}, "category"):
+        with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
+            read_types(wrong)
+    with raises_code(errors.TableError, "SVFL-TABLE-COLUMNS", columns=["d"]):
+        vfl.Party("shop", {"c": [1, 2]}, ids=[1, 2], columns={"d": "category"})
+
+
+def test_the_job_file_and_the_command_declare_types(tmp_path: Path) -> None:
+    table(CODES.tolist(), tmp_path, "csv").rename(tmp_path / "shop.csv")
+    rows = zip(IDS, Y, np.random.default_rng(1).normal(size=N), strict=True)
+    (tmp_path / "bank.csv").write_text("id,y,b,empty\n" + "".join(f"{i},{y},{b},\n" for i, y, b in rows))
+    lines = [
+        'model = "logistic"',
+        'protocol = { residual = "open" }',
+        'optimizer = { name = "fedbcd", lr = 0.5 }',
+        'accepts = ["columns"]',
+        "batch_size = 50",
+        "epochs = 20",
+        'prepare = { drop = ["empty"] }',
+    ]
+    job, typed = tmp_path / "job.toml", tmp_path / "typed.toml"
+    job.write_text("\n".join(lines), encoding="utf-8-sig")  # as an editor of Windows writes it
+    typed.write_text("\n".join([*lines, "[columns.shop]", 'branch = "category"']))
+    (tmp_path / "types.toml").write_text('branch = { type = "category" }\n')
+    assert column_types_of(typed)["shop"]["branch"].kind == "category"
+    assert Job.load(typed).digest == Job.load(job).digest
+    data = [f"--data={name}={tmp_path / name}.csv" for name in ("bank", "shop")]
+    auc = {}
+    for name, arguments in {
+        "numbers": [str(job)],
+        "job": [str(typed)],
+        "command": [str(job), "--columns", f"shop={tmp_path / 'types.toml'}"],
+    }.items():
+        report = tmp_path / "report.json"
+        done = CliRunner().invoke(app, ["train", *arguments, *data, "--report-json", str(report)])
+        assert done.exit_code == 0, done.output
+        auc[name] = json.loads(report.read_text())["metrics"]["auc"]
+    assert auc["job"] == auc["command"] > auc["numbers"] + 0.1
+    done = CliRunner().invoke(app, ["describe", str(tmp_path / "shop.csv"), "--columns", str(tmp_path / "types.toml")])
+    assert done.exit_code == 0
+    assert "declared" in done.output
+    assert "values" in done.output
+    job.write_text("\n".join([*lines[:-1], 'prepare = { drop = ["empty", "nowhere"] }']))
+    done = CliRunner().invoke(app, ["train", str(job), *data])
+    assert done.exit_code == 2
+    assert "prepare.drop names columns that no table has: nowhere" in done.stderr
+
+
+WRITTEN: dict[str, st.SearchStrategy[str]] = {
+    "number": st.integers(-9999, 9999).map(lambda k: f"{k / 8}"),
+    "date": st.dates(datetime.date(1950, 1, 1), datetime.date(2030, 1, 1)).map(str),
+    "percent": st.integers(0, 1000).map(lambda k: f"{k / 10}%"),
+    "category": st.sampled_from(["red", "green", "blue", "grey"]),
+}
+
+
+def read_or_refuse(values: list[Any], reader: str, folder: Path) -> Columns | None:
+    """The column, or None if it is refused by an error that names it."""
+    try:
+        return read(values, reader, folder)
+    except errors.TableError as error:
+        message = str(error)
+    assert "'c'" in message
+    return None
+
+
+@given(st.data(), st.sampled_from(sorted(WRITTEN)), st.sampled_from(READERS))
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_one_value_changes_no_type_and_drops_no_row_in_silence(
+    tmp_path: Path, data: st.DataObject, kind: str, reader: str
+) -> None:
+    values: list[Any] = data.draw(st.lists(WRITTEN[kind], min_size=30, max_size=40))
+    values[:2] = ["2020-01-02", "2021-03-04"] if kind == "date" else values[:2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = read(values, reader, tmp_path)
+    assert whole.type_of("c").kind == kind
+    row = data.draw(st.integers(0, len(values) - 1))
+    odd = data.draw(
+        st.sampled_from(["n/k", "12%", "7", "1,234", "(5)", "2020/01/25", "5 inch", "31.12.2020", "$5", "007"])
+    )
+    spoilt = [*values]
+    spoilt[row] = odd
+    with warnings.catch_warnings(record=True) as notices:
+        warnings.simplefilter("always")
+        columns = read_or_refuse(spoilt, reader, tmp_path)
+    if columns is None:
+        return
+    assert len(columns.X) == len(values)
+    assert columns.X[:, 1].tolist() == list(range(len(values)))
+    same = columns.type_of("c").kind == kind
+    named = any("'c'" in str(notice.message) for notice in notices)
+    assert same or named
+    if same and kind != "category":
+        np.testing.assert_array_equal(np.delete(columns.X, row, 0), np.delete(whole.X, row, 0))
