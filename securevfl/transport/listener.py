@@ -49,6 +49,7 @@ ANSWER_SECONDS = 70.0  # until a request is answered; the gateway answers within
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS record that begins a handshake
 _BUFFER_BYTES = 1 << 18
 _BACKLOG = 512
+_ACCEPTED_AT_ONCE = 64  # then bytes of other connections are relayed
 _RELEASE_SECONDS = 2.0  # seconds until the kernel releases the port of a process that has just ended
 
 
@@ -167,7 +168,7 @@ class Listener:
 
     def _accept(self, listening: socket.socket) -> None:
         """Accept the waiting connections, and close one if there are then too many."""
-        for _ in range(_BACKLOG):
+        for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 client, address = listening.accept()
             except BlockingIOError:
@@ -183,6 +184,8 @@ class Listener:
             self._connections.add(connection)
             self._handshakes[connection.address] += 1
             self._selector.register(client, selectors.EVENT_READ, connection)
+            # a client that proceeds has sent its first bytes already, and must not count as silent
+            self._relay(connection, client, selectors.EVENT_READ)
             if len(self._connections) > self._in_all:
                 self._evict(other for other in self._connections if other is not connection)
 
@@ -253,6 +256,8 @@ class Listener:
                     _send(connection.upstream, connection.to_server)
             if connection in self._connections:
                 self._update(connection)
+        except BlockingIOError:  # nothing has arrived yet
+            return
         except OSError:
             self._close(connection)
 
