@@ -7,6 +7,7 @@ which have only columns, learn nothing.
 1. passive k -> active   H_k as its summand, by the job's sum protocol
    active                adds its H, or passes the sum to its network, and obtains f (m, c)
 
+If a party requests scores of new rows, other parties may refuse some of them; `ScoreResult` has the state of each row.
 A sum protocol may disclose more than the sum; its declarations state that. Rows are processed in blocks, so that a
 table of any length fits in memory and in messages of limited size.
 """

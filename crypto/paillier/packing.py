@@ -70,7 +70,7 @@ class PackedLayout:
 
     @property
     def width(self) -> int:
-        """Number of bits of a slot: enough for the sign and a sum of 2 n products, since cross terms may overlap."""
+        """Number of bits of a slot: enough for the sign and a sum of 2 * n products, as cross terms may overlap."""
         return self.residual_bits + self.column_bits + (self.n - 1).bit_length() + 2
 
     @property

@@ -1,7 +1,8 @@
 """Limits that a score ledger enforces, and the check of the number of evaluations.
 
-A score ledger is the file in which a party records which scores and metrics about its rows other parties have received.
-An evaluation is the computation of metrics, such as the AUC, of one model on a set of rows.
+A score ledger is the part of a party's account (an SQLite file, `securevfl.account`) in which it records which scores
+and metrics about its rows other parties have received. An evaluation is the computation of metrics, such as the AUC, of
+one model on a set of rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The SQL tables of a score ledger, and the statements that read and change them.
 
-A score ledger is the file in which a party records which scores and metrics about its rows other parties ("peers") have
-received. Rows are identified by digests of their ids. `content` is a digest of a row's columns.
+A score ledger is the part of a party's account (an SQLite file, `securevfl.account`) in which it records which scores
+and metrics about its rows other parties ("peers") have received. Rows are identified by digests of their ids. `content`
+is a digest of a row's columns.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ class LabelParty(TrainingRole):
                     partner, request.offsets, h.size, self._encoding.entries
                 )
                 self._send(partner, MaskedTables(self._mask_tables(material.block, indices, masks)))  # 8
-                del masks  # as large as the tables, and used once
+                del masks  # to free memory: the masks are as large as the tables
                 pending.append(material)
                 part += 1
                 if not last:

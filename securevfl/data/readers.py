@@ -49,12 +49,17 @@ class FileTable:
     Attributes:
         columns: the columns without ids and labels.
         y: the labels (n,), or None.
-        ids: the ids (n,), or None.
+        ids: the ids (n,) on which rows are joined, or None.
+        key: the id columns; None for npz files.
+        written: the values of the id columns (n,) as the file has them, if ids are composed of them by the rule;
+            tuples if there are several columns.
     """
 
     columns: Columns
     y: NDArray[Any] | None
     ids: NDArray[Any] | None
+    key: IdColumns | None = None
+    written: Sequence[Any] | None = None
 
 
 class _OpenFile(NamedTuple):
@@ -162,7 +167,7 @@ def read_table(
         if empty and chosen is None:
             raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
         y = labels_of(others, label_column, file.delimiter) if labels else None
-        return FileTable(table, y, ids_of(others, key))
+        return FileTable(table, y, ids_of(others, key), key, written_ids(others, key))
 
 
 def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
@@ -441,6 +446,14 @@ def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
     if arrow().types.is_string(ids.type):
         return np.array(ids.to_pylist(), object)  # to_numpy would load pandas if it is installed
     return ids.to_numpy()
+
+
+def written_ids(table: Any, key: IdColumns) -> list[Any] | None:
+    """Return the values of the id columns (n,) of an Arrow table as they are; None if they are the ids themselves."""
+    if not key.by_rule:
+        return None
+    columns = [table[name].to_pylist() for name in key.names]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
 def arrow_ids(table: Any, key: IdColumns) -> Any:

@@ -12,15 +12,18 @@ No id appears in a URL, a log or a metric.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hmac
 import json
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
+from securevfl.data.column_types import ColumnType, Kind
 from securevfl.errors import DataError, IdError, TableError
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
 
@@ -32,10 +35,15 @@ _ROW: dict[str, Any] = {
     "required": ["id"],
     "properties": {
         "id": {
-            "type": ["string", "integer"],
-            "description": "Id of a row of the gateway's table, unless the request contains its columns.",
+            "type": ["string", "integer", "object"],
+            "description": "Id of a row as your table writes it; an object if several columns form the id. The "
+            "gateway's table has this row, unless the request contains its columns.",
         },
-        "columns": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
+        "columns": {
+            "type": "object",
+            "additionalProperties": {"type": ["number", "string", "boolean", "null"]},
+            "description": "All columns of the model, with values as your table writes them; null if missing.",
+        },
     },
 }
 _STATES = {
@@ -111,7 +119,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
             rows = json.loads(body)["rows"]
             if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
                 raise TypeError
-            if not all(isinstance(row.get("id"), str | int) and not isinstance(row["id"], bool) for row in rows):
+            if not all(isinstance(row.get("id"), str | int | dict) and not isinstance(row["id"], bool) for row in rows):
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
             reason = 'The body is not JSON of the form {"rows": [{"id": "..."}]}. See /openapi.json.'
@@ -145,7 +153,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         return Response(library.generate_latest(registry), media_type=library.CONTENT_TYPE_LATEST)
 
     async def description(request: Any) -> Response:
-        return JSONResponse(openapi())
+        return JSONResponse(openapi(gateway.types))
 
     return Starlette(
         routes=[
@@ -157,13 +165,37 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
     )
 
 
-def openapi() -> dict[str, Any]:
-    """Return the gateway's description in OpenAPI 3.1."""
+_JSON_TYPES: dict[Kind, dict[str, Any]] = {
+    "number": {"type": ["number", "null"]},
+    "category": {"type": ["string", "number", "null"]},
+    "date": {"type": ["string", "null"], "format": "date"},
+    "percent": {"type": ["string", "null"], "description": "A percentage with its sign, as in 12.5%."},
+    "currency": {"type": ["string", "null"], "description": "An amount with its unit."},
+}
+
+
+def openapi(types: Mapping[str, ColumnType] | None = None) -> dict[str, Any]:
+    """Return the gateway's description in OpenAPI 3.1.
+
+    Args:
+        types: the types of the columns of the model.
+
+    Returns:
+        The description.
+    """
+    row = copy.deepcopy(_ROW)
+    if types:
+        columns = {name: _JSON_TYPES[kind.kind] for name, kind in types.items()}
+        row["properties"]["columns"] |= {
+            "properties": columns,
+            "required": list(columns),
+            "additionalProperties": False,
+        }
     answer = {
         "type": "object",
         "required": ["id", "state"],
         "properties": {
-            "id": {"type": ["string", "integer"]},
+            "id": {"type": ["string", "integer", "object"]},
             "state": {
                 "enum": list(_STATES),
                 "description": " ".join(f"{name}: {meaning}" for name, meaning in _STATES.items()),
@@ -196,7 +228,7 @@ def openapi() -> dict[str, Any]:
                 "post": {
                     "summary": "Scores of rows, by id",
                     "security": [{"token": []}],
-                    "requestBody": {"required": True} | content_of(list_of("rows", _ROW)),
+                    "requestBody": {"required": True} | content_of(list_of("rows", row)),
                     "responses": answers,
                 }
             }
