@@ -138,8 +138,8 @@ def choose_packing(modulus_bits: int, n: int) -> PackedLayout:
     """
     if not 1 <= n <= MAX_SAMPLES:
         raise ConfigError(
-            f"a batch of {n} samples cannot be encrypted with Paillier",
-            f"use 1 to {MAX_SAMPLES} samples",
+            f"a batch of {n} rows cannot be encrypted with Paillier",
+            f"use 1 to {MAX_SAMPLES} rows",
             code="SVFL-JOB-TOO-LARGE",
         )
     d = isqrt(n)
