@@ -36,6 +36,10 @@ codes: bits that reason codes have disclosed about a row.
 times: counters of evaluations for each row.
 """
 
+ANY_ROW = b""
+"""The row of counters that apply to every row."""
+_USED_UP = 1_000_000_000
+
 SELECT_ASKED = "SELECT committed, part IS NOT NULL FROM scored WHERE row = ? AND peer = ? AND model = ?"
 INSERT_ADMITTED = """INSERT INTO scored VALUES (?, ?, ?, ?, 1, ?, ?, NULL, NULL)
     ON CONFLICT DO UPDATE SET tries = tries + 1, bits = excluded.bits, claim = excluded.claim"""
@@ -103,6 +107,18 @@ def disclosed_bits(tables: Tables, row: bytes) -> tuple[float, float]:
         for table in ("scored", "codes")
     )
     return scores, codes
+
+
+def use_up_everything(tables: Tables) -> None:
+    """Record that every model may have been scored and every row evaluated as often as allowed.
+
+    Args:
+        tables: the tables, inside a transaction.
+    """
+    for statement in filter(str.strip, SCORE_TABLES_SQL.split(";")):
+        tables.execute(statement)
+    tables.execute("UPDATE models SET visits = 0")
+    tables.executemany("INSERT OR REPLACE INTO times VALUES (?, ?, ?)", [(ANY_ROW, kind, _USED_UP) for kind in (0, 1)])
 
 
 def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:

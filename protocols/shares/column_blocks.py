@@ -20,11 +20,10 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.shares_params import RowBlock
 
-# size of the cache of encoded blocks in memory
-_CACHE_BYTES = 1 << 27  # used if blocks cannot be stored in a temporary file
-_CACHE_BYTES_WITH_SPILL = 1 << 24  # used if they can
+_CACHE_BYTES = 1 << 27  # size of the cache of encoded blocks, if they cannot be stored in a temporary file
+_CACHE_BYTES_WITH_SPILL = 1 << 24  # size of the same cache, if a temporary file stores the blocks that do not fit
 _WIDE_COLUMNS = 512  # with this many columns, computing X @ P takes long, so more blocks of W are cached
-_CACHE_BYTES_WIDE = 1 << 29  # used for that many columns
+_CACHE_BYTES_WIDE = 1 << 29  # size of the cache for `_WIDE_COLUMNS` or more columns
 _ROWS_PER_ENCODING = 4096
 
 

@@ -510,7 +510,7 @@ def labels_of(table: Any, label_column: str, delimiter: str = "") -> NDArray[Any
     if delimiter == ";" and all(map(_DECIMAL_COMMA.fullmatch, column.unique().to_pylist())):
         labels = np.array([label.replace(",", ".") for label in labels.tolist()], dtype=object)
     if delimiter and labels.dtype.kind == "O" and (numbers := _separated_numbers(column.unique().to_pylist())):
-        labels = np.array([numbers[label] for label in labels.tolist()])
+        return np.array([numbers[label] for label in labels.tolist()])
     for kind in (np.int64, np.float64) if delimiter else ():
         try:
             return labels.astype(kind)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import hmac
-import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -26,26 +25,11 @@ from securevfl.base.version import __version__
 from securevfl.data.column_types import ColumnType, Kind
 from securevfl.errors import DataError, IdError, TableError
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
+from securevfl.organisations.http_requests import MAX_BODY_BYTES, ROW_SCHEMA, parse_rows
+from securevfl.untrusted import UntrustedInputError
 
-MAX_BODY_BYTES = 1 << 20  # bytes of a request
 _RETRY_SECONDS = 5  # seconds after which a client may retry
 
-_ROW: dict[str, Any] = {
-    "type": "object",
-    "required": ["id"],
-    "properties": {
-        "id": {
-            "type": ["string", "integer", "object"],
-            "description": "Id of a row as your table writes it; an object if several columns form the id. The "
-            "gateway's table has this row, unless the request contains its columns.",
-        },
-        "columns": {
-            "type": "object",
-            "additionalProperties": {"type": ["number", "string", "boolean", "null"]},
-            "description": "All columns of the model, with values as your table writes them; null if missing.",
-        },
-    },
-}
 _STATES = {
     "scored": "The row has a score. A repeated request returns the same score.",
     "trained": "The model was trained on this row. It has no score.",
@@ -116,13 +100,9 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         except ClientDisconnect:
             return refuse(400, "The client has disconnected.", "SVFL-HTTP-REQUEST")
         try:
-            rows = json.loads(body)["rows"]
-            if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
-                raise TypeError
-            if not all(isinstance(row.get("id"), str | int | dict) and not isinstance(row["id"], bool) for row in rows):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, RecursionError):
-            reason = 'The body is not JSON of the form {"rows": [{"id": "..."}]}. See /openapi.json.'
+            rows = parse_rows(body)
+        except UntrustedInputError as cause:
+            reason = f'The body is not JSON of the form {{"rows": [{{"id": "..."}}]}}: {cause}. See /openapi.json.'
             return refuse(422, reason, "SVFL-HTTP-REQUEST")
         try:
             answers = gateway.ask(rows)
@@ -183,7 +163,7 @@ def openapi(types: Mapping[str, ColumnType] | None = None) -> dict[str, Any]:
     Returns:
         The description.
     """
-    row = copy.deepcopy(_ROW)
+    row = copy.deepcopy(ROW_SCHEMA)
     if types:
         columns = {name: _JSON_TYPES[kind.kind] for name, kind in types.items()}
         row["properties"]["columns"] |= {

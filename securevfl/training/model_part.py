@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -24,7 +26,7 @@ from securevfl.data.frames import is_frame
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite, unmasked
-from securevfl.errors import ConfigError, DataError, StorageError, TableError
+from securevfl.errors import ConfigError, DataError, SecureVFLError, StorageError, TableError
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models import pair_metrics
@@ -338,6 +340,11 @@ class ModelPart:
         self.model = self.parsed_job.model.named_module(self.name, folder)
         return self
 
+    def _try_on_a_row(self) -> None:
+        """Prepare a row of zeros, so that contents that cannot be used fail when they are loaded."""
+        with suppress(SecureVFLError), np.errstate(all="ignore"):  # a row of zeros need not fit the columns
+            self.rows(np.zeros((1, len(self.columns))))
+
     def save(self, path: str | Path) -> None:
         """Write this part atomically as JSON with a digest.
 
@@ -398,6 +405,7 @@ class ModelPart:
         if not has_digest:
             raise _damaged(path)
         try:
+            msgspec.convert(content, _StoredFields)
             mean = np.array(content.pop("mean"), dtype=np.float64)
             deviations = content.pop("deviation")
             deviation = np.array([np.inf if value is None else value for value in deviations], np.float64)
@@ -407,7 +415,8 @@ class ModelPart:
             preparation = FittedPreparation.read(
                 content.pop("columns"), content.pop("preparation"), content.pop("types")
             )
-            return cls(
+            _check_shapes(job, preparation, mean, deviation, state, content["outputs"])
+            part = cls(
                 **content,
                 preparation=preparation,
                 scaling=Scaling(mean, deviation, job.family.column_clip(job)),
@@ -415,8 +424,46 @@ class ModelPart:
                 classes=None if classes is None else np.array(classes),
                 baseline=baseline,
             )
-        except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
+            part._try_on_a_row()
+            return part
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, SecureVFLError):
             raise _damaged(path) from None
+
+
+class _StoredFields(msgspec.Struct):
+    """The types of the fields that a file stores unchanged."""
+
+    name: str
+    role: str
+    job: dict[str, Any]
+    parties: Annotated[list[str], msgspec.Meta(min_length=1)]
+    outputs: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+    metrics: dict[str, float | None]
+    metric_std_errors: dict[str, float | None]
+    history: list[dict[str, Any]]
+    rounds: Annotated[int, msgspec.Meta(ge=0)]
+    run: str
+    data: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]
+    trained: Annotated[int, msgspec.Meta(ge=0)]
+    held_out: Annotated[int, msgspec.Meta(ge=0)]
+    calibration: list[list[float]]
+
+
+def _check_shapes(
+    job: Job, preparation: FittedPreparation, mean: Floats, deviation: Floats, state: State, outputs: int
+) -> None:
+    """Raise ValueError unless arrays have one entry for each feature, and weights of columns one row."""
+    d = len(preparation.features)
+    if mean.shape != (d,) or deviation.shape != (d,):
+        raise ValueError("scaling")
+    if not ((deviation > 0).all() and np.isfinite(mean).all()):
+        raise ValueError("scaling")
+    if "theta" in state and job.model.by_column:
+        theta = state["theta"]
+        if not (isinstance(theta, np.ndarray) and theta.ndim == 2 and theta.shape[1] == outputs):
+            raise ValueError("theta")
+        if len(theta) < d or theta.dtype.kind not in "iuf":
+            raise ValueError("theta")
 
 
 def set_aside(path: Path) -> Path | None:

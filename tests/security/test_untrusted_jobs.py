@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 import pytest
 from annotated_types import Le, Lt
-from builders import raises_code
 from typer.testing import CliRunner
 
 import securevfl as vfl
@@ -27,6 +26,7 @@ from securevfl.protocols.engines import ENGINES
 from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES
 from securevfl.transport.peers import Peers
+from tests.builders import raises_code
 
 torch = pytest.importorskip("torch")
 
