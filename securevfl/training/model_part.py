@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -339,6 +340,11 @@ class ModelPart:
         self.model = self.parsed_job.model.named_module(self.name, folder)
         return self
 
+    def _try_on_a_row(self) -> None:
+        """Prepare a row of zeros, so that contents that cannot be used fail when they are loaded."""
+        with suppress(SecureVFLError), np.errstate(all="ignore"):  # a row of zeros need not fit the columns
+            self.rows(np.zeros((1, len(self.columns))))
+
     def save(self, path: str | Path) -> None:
         """Write this part atomically as JSON with a digest.
 
@@ -410,7 +416,7 @@ class ModelPart:
                 content.pop("columns"), content.pop("preparation"), content.pop("types")
             )
             _check_shapes(job, preparation, mean, deviation, state, content["outputs"])
-            return cls(
+            part = cls(
                 **content,
                 preparation=preparation,
                 scaling=Scaling(mean, deviation, job.family.column_clip(job)),
@@ -418,6 +424,8 @@ class ModelPart:
                 classes=None if classes is None else np.array(classes),
                 baseline=baseline,
             )
+            part._try_on_a_row()
+            return part
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, SecureVFLError):
             raise _damaged(path) from None
 
@@ -447,6 +455,8 @@ def _check_shapes(
     """Raise ValueError unless arrays have one entry for each feature, and weights of columns one row."""
     d = len(preparation.features)
     if mean.shape != (d,) or deviation.shape != (d,):
+        raise ValueError("scaling")
+    if not ((deviation > 0).all() and np.isfinite(mean).all()):
         raise ValueError("scaling")
     if "theta" in state and job.model.by_column:
         theta = state["theta"]
