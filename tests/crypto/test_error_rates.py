@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 
 PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
 ROWS, COLUMNS = 100, 2_048
