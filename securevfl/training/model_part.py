@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ from securevfl.models.shapley import ShapleyValues, shapley_values
 from securevfl.models.tree_views import TreeViews, tree_views_of
 from securevfl.runtime.clock import Path as CriticalPath
 from securevfl.runtime.costs import CostCounters, Kind, Stage
+from securevfl.untrusted import check_text
 
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits in the name of a replaced model file."""
@@ -405,7 +407,10 @@ class ModelPart:
         if not has_digest:
             raise _damaged(path)
         try:
-            msgspec.convert(content, _StoredFields)
+            fields, named = msgspec.convert(content, _StoredFields), [content["columns"], content["classes"]]
+            for text in (fields.name, fields.role, fields.run, *fields.parties, *chain(*filter(None, named))):
+                if isinstance(text, str):
+                    check_text(text)
             mean = np.array(content.pop("mean"), dtype=np.float64)
             deviations = content.pop("deviation")
             deviation = np.array([np.inf if value is None else value for value in deviations], np.float64)

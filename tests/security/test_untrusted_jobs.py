@@ -186,6 +186,9 @@ def test_explain_answers_within_a_second_for_the_largest_value_of_each_number(na
         (("batch_size",), 2**31),
     ]
     assert len(extremes) > 8
+    for parties in (None, tables()):  # imports modules, which takes time once
+        with suppress(SecureVFLError):
+            vfl.explain(job, parties)
     for path, value in extremes:
         for more in ({}, {"epochs": 100_000, "batch_size": 1}):
             try:
