@@ -26,14 +26,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.data.column_names import clean_name
 from securevfl.data.column_types import ALL_COLUMNS, Types, check_declared, declared_type
 from securevfl.data.columns import Columns, columns_of, typed_columns
 from securevfl.data.composite_ids import RULE_VERSION, IdColumns, compose_ids, id_columns
-from securevfl.data.csv_file import CsvFile, clean_name
+from securevfl.data.csv_file import CsvFile
 from securevfl.data.csv_table import combined, read_csv_columns
 from securevfl.data.party import Party
 from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_arrow
-from securevfl.data.text_values import is_number
+from securevfl.data.text_values import is_number, parse_numbers
 from securevfl.data.validation import check_chosen, name_list
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
@@ -508,12 +509,20 @@ def labels_of(table: Any, label_column: str, delimiter: str = "") -> NDArray[Any
     labels: NDArray[Any] = column.to_numpy()
     if delimiter == ";" and all(map(_DECIMAL_COMMA.fullmatch, column.unique().to_pylist())):
         labels = np.array([label.replace(",", ".") for label in labels.tolist()], dtype=object)
+    if delimiter and labels.dtype.kind == "O" and (numbers := _separated_numbers(column.unique().to_pylist())):
+        return np.array([numbers[label] for label in labels.tolist()])
     for kind in (np.int64, np.float64) if delimiter else ():
         try:
             return labels.astype(kind)
         except (ValueError, OverflowError):
             continue
     return labels
+
+
+def _separated_numbers(texts: list[str]) -> dict[str, float]:
+    """Return the numbers of texts with thousands separators, or of percentages; empty unless all are without doubt."""
+    numbers = parse_numbers(texts)
+    return {} if numbers is None else dict(zip(texts, numbers, strict=True))
 
 
 def _npz_arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:

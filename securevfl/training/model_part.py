@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -296,7 +296,7 @@ class ModelPart:
         """Check, prepare and scale new rows (m, d) as in training; raises as `table`."""
         return self.scaling(self.table(X))
 
-    def table(self, X: ArrayLike | Columns) -> Floats:
+    def table(self, X: ArrayLike | Columns | Mapping[str, Any]) -> Floats:
         """Check and prepare new rows.
 
         Args:
