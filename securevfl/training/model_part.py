@@ -343,7 +343,7 @@ class ModelPart:
         return self
 
     def _try_on_a_row(self) -> None:
-        """Read the classes and prepare a row of zeros, so that contents that cannot be used fail when they are loaded."""
+        """Read the classes and prepare a row of zeros, so that unusable contents fail when they are loaded."""
         if self.classes is not None and (self.classes.ndim != 1 or len(self.classes) < 2):
             raise ValueError("classes")
         str(self.positive)
