@@ -343,7 +343,10 @@ class ModelPart:
         return self
 
     def _try_on_a_row(self) -> None:
-        """Prepare a row of zeros, so that contents that cannot be used fail when they are loaded."""
+        """Read the classes and prepare a row of zeros, so that unusable contents fail when they are loaded."""
+        if self.classes is not None and (self.classes.ndim != 1 or len(self.classes) < 2):
+            raise ValueError("classes")
+        str(self.positive)
         with suppress(SecureVFLError), np.errstate(all="ignore"):  # a row of zeros need not fit the columns
             self.rows(np.zeros((1, len(self.columns))))
 
