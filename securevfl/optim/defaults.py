@@ -156,6 +156,9 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
         if _evaluated(job_keys):
             keys |= {"test_fraction": HELD_OUT_FRACTION}
             keys |= {"evaluate_every": math.ceil(factor * EVALUATE_SAFE_STEPS_EVERY)}
+            # The optimum of many bins without a penalty overfits; an evaluated model of an early iteration does not.
+            if _has_bins(job_keys) and job_keys.get("epochs", LONG_STEP_ITERATIONS) > EVALUATE_EVERY:
+                keys |= _long_steps(factor)
         return keys
     if model.family:
         return {}
@@ -169,6 +172,12 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
 def _evaluated(keys: Mapping[str, Any]) -> bool:
     """Return whether held-out rows are evaluated during the training."""
     return bool(keys.get("test_fraction", HELD_OUT_FRACTION) and keys.get("evaluate_every", EVALUATE_EVERY))
+
+
+def _has_bins(keys: Mapping[str, Any]) -> bool:
+    """Return whether the job replaces columns by indicators of bins."""
+    prepare = keys.get("prepare")
+    return (prepare.get("bins") if isinstance(prepare, Mapping) else getattr(prepare, "bins", None)) is not None
 
 
 def _long_steps(factor: float) -> dict[str, Any]:
