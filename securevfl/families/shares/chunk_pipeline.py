@@ -19,7 +19,7 @@ from securevfl.runtime.channel import Channel
 
 T = TypeVar("T")
 
-MAX_PREPROCESSING_BYTES = 1 << 29  # chunks have half the epochs if their preprocessing would exceed this size
+MAX_PREPROCESSING_BYTES = 1 << 29  # bytes; chunks have half the epochs if their preprocessing would be larger
 MAX_CHUNK_EPOCHS = 40
 
 
