@@ -84,7 +84,7 @@ def to_ring(v: Floats, bound: float, terms: int, bits: RingBits = 64) -> Ring:
     """
     f = scale_bits(bound, terms, bits)
     v = np.asarray(v, dtype=np.float64)
-    if not bool(np.all(np.abs(v) <= bound)):  # false for NaN too
+    if not bool(np.all(np.abs(v) <= bound)):  # the comparison is false for NaN
         raise RangeError(f"a value is not finite or exceeds the agreed bound {bound:g}", code="SVFL-CRYPTO-RANGE")
     steps = np.rint(np.ldexp(v, f)).astype(np.int64)
     return steps.view(np.uint64) if bits == 64 else steps.astype(np.uint32)

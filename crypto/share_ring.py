@@ -50,7 +50,7 @@ class ShareRing:
         self.octets = -(-bits // 8)
         sizes = [size for size in (8, 4, 2, 1) if self.octets & size]
         self._planes = list(zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False))
-        self._short = bits < 16 and bits % 8 > 0  # such words are packed bit by bit, because padding would be always 0
+        self._short = bits < 16 and bits % 8 > 0  # packed bit by bit, because padding bits would not look random
 
     def reduce(self, words: Words) -> Words:
         """Return words of any shape, reduced modulo 2^bits."""
@@ -101,7 +101,7 @@ class ShareRing:
             shape: the shape of the elements.
 
         Returns:
-            For each plane, the number of lower bits that it does not contain, and the view.
+            For each plane, the position of its lowest bit in an element, and the view.
         """
         count, views = math.prod(shape), []
         for at, size in self._planes:
@@ -143,7 +143,7 @@ class ShareRing:
             plane = np.frombuffer(data, f"<u{size}", count, offset=at * count).reshape(shape)[where]
             words = words | plane.astype(np.uint64) << np.uint64(8 * at)
         if (words > self.mask).any():
-            raise RangeError("received a share that is not an element of the ring", code="SVFL-PROTOCOL-VALUES")
+            raise RangeError(f"received a share that is not below 2^{self.bits}", code="SVFL-PROTOCOL-VALUES")
         return words
 
 

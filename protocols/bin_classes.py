@@ -1,9 +1,9 @@
 """Class counts by bin: a passive party learns how many rows of each of its bins belong to the positive class.
 
-A scorecard needs these counts to compute weights of evidence. The active party has the class of each of n rows as
-y (n, 1), which contains -1 and +1. A passive party has divided the values of its columns into k bins. It has the matrix
-J (n, k), in which J[i, b] is 1 if row i falls into bin b and 0 otherwise, and the number of rows in each bin. The
-protocol is one exchange of a residual protocol (`securevfl.protocols.residuals`), with y in place of the residual:
+A scorecard needs these counts to compute weights of evidence. The active party has the class of each of n rows as y (n,
+1), which contains -1 and +1. A passive party has divided the values of its columns into k bins. It has the matrix J (n,
+k), in which J[i, b] is 1 if row i falls into bin b and 0 otherwise, and the number of rows in each bin. The protocol is
+one exchange of a residual protocol (`securevfl.protocols.residuals`), with y in place of the residual:
 
 1. active -> passive   y            sent like a residual: encrypted under the active party's key, or in the clear
 2. passive             J^T y        by the steps of the residual protocol; if y is encrypted, the active party decrypts

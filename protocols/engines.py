@@ -41,12 +41,12 @@ class Engine(NamedOption, ABC):
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
-        """Return one engine for each variant whose messages differ, by the name of the variant in documents."""
+        """Return an engine for each variant whose messages differ, in a dict by the variant's name in documents."""
         return {cls.name: cls()}
 
     @classmethod
     def libraries(cls) -> dict[str, Self]:
-        """Return one engine for each library that can compute it, by the suffix that tests add to its name."""
+        """Return an engine for each library that can compute this scheme, in a dict by suffixes for names in tests."""
         return {"": cls()}
 
     @property
@@ -106,7 +106,7 @@ class Ckks(Engine):
 
     @classmethod
     def libraries(cls) -> dict[str, Self]:
-        """Return one engine for each library that can compute it, by the suffix that tests add to its name."""
+        """Return an engine for each library that can compute this scheme, in a dict by suffixes for names in tests."""
         return {"": cls(), " on SEAL": cls(library="seal")}
 
     def scheme(self) -> LinearScheme:

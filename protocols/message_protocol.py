@@ -16,7 +16,7 @@ class MessageProtocol(NamedOption, ABC):
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
-        """Return one protocol for each variant whose messages differ, by the name of the variant in documents."""
+        """Return a protocol for each variant whose messages differ, in a dict by the variant's name in documents."""
         return {cls.name: cls()}
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosurePermit, DisclosureRecord
 
-STOP_DECISION_BITS = 3  # upper bound on the information in a decision to stop
+STOP_DECISION_BITS = 3  # upper bound on the bits of information in a decision to stop
 
 
 def permit_sizes(channel: Channel, to: str) -> DisclosurePermit:

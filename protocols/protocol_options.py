@@ -62,10 +62,10 @@ class Protocol(Config):
     sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
     """How forward outputs are added: "auto" is "direct" for two parties and "pairwise" for more."""
     residual: SerializeAsAny[ResidualProtocol] | None = None
-    """How residuals are sent: "open", or encrypted under the engine named here. FDSKL has none."""
+    """How residuals are sent: "open" (in the clear), or encrypted by the engine named here. FDSKL sends none."""
     shares: Shares | None = None
-    """Secret sharing instead of a sum and a residual: weights, sums and residuals stay shared. A table of Shares
-    keys.
+    """Secret sharing in place of a sum and a residual protocol, so that weights, sums and residuals stay shared. A
+    `Shares` object, or a table of its keys.
     """
     precision: Literal["double", "single"] = "double"
     """Size of forward outputs and open residuals in messages: 8 bytes a number ("double") or 4 ("single"). Numbers in

@@ -25,6 +25,7 @@ from pyarrow import csv, parquet
 import securevfl as vfl
 from securevfl.data.preparation import FittedPreparation
 from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import SecureVFLError
 
@@ -201,6 +202,12 @@ def raises_code(
     assert caught.value.code == code, f"{caught.value.code} instead of {code}: {caught.value}"
     for name, value in fields.items():
         assert caught.value.fields.get(name) == value, f"{name}: {caught.value.fields.get(name)!r} is not {value!r}"
+
+
+def used_chunks(ledger: DisclosureLedger) -> list[str]:
+    """Return the names of the preprocessing chunks that the owner of a ledger has used, in hexadecimal."""
+    with ledger.database.reading() as tables:
+        return [name.hex() for (name,) in tables.execute("SELECT name FROM used_chunks")]
 
 
 def reread(preparation: FittedPreparation) -> FittedPreparation:

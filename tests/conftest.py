@@ -1,8 +1,11 @@
+import atexit
 import gc
 import itertools
 import os
 import secrets
+import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -11,6 +14,11 @@ from typing import Any
 
 # one thread a test process, and in the processes that it starts: several that share two cores wait by spinning
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+
+# commit counters of ledgers, for all processes that tests start
+if "SECUREVFL_STATE" not in os.environ:
+    os.environ["SECUREVFL_STATE"] = tempfile.mkdtemp(prefix="securevfl-state-")
+    atexit.register(shutil.rmtree, os.environ["SECUREVFL_STATE"], ignore_errors=True)
 
 import pytest
 from hypothesis import HealthCheck, settings

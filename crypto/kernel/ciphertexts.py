@@ -2,8 +2,8 @@
 
 Polynomials have N = 4096 coefficients modulo q, stored as residues modulo P primes, or as their values at M points
 (ntt.py). s is the secret key and (b, a) the public key. A query contains encrypted messages m, as pairs of polynomials
-(c0, a') with c0 = m + e - a' s: e are small errors, and a' is computed from a seed. The evaluator multiplies both
-polynomials by its matrix. An answer contains the product plus an encryption of zero, (b u + e0, a u + e1), with new
+(c0, a') with c0 = m + e - a' * s: e are small errors, and a' is computed from a seed. The evaluator multiplies both
+polynomials by its matrix. An answer contains the product plus an encryption of zero, (b * u + e0, a * u + e1), with new
 random u, e0 and e1. Of the first polynomial, it contains only the wanted coefficients, those with results, each plus a
 mask that is uniform modulo q. docs/proof.md explains why an answer reveals nothing else. A layout (ring_layout.py)
 divides matrices into blocks: r outputs in a block, and F blocks of columns.
@@ -140,7 +140,7 @@ class ProductHider:
         return pack(primes, total[:, :, width:]) + pack(primes, first), mask
 
     def _zero(self, layout: RingLayout, width: int, prg: Prg, count: int) -> Floats:
-        """Return values of (b u, a u + e1) for new random u and e1, not reduced (P, M, width + r, count).
+        """Return values of (b * u, a * u + e1) for new random u and e1, not reduced (P, M, width + r, count).
 
         `_hidden` adds e0 to the wanted coefficients later.
         """

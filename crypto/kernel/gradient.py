@@ -7,8 +7,10 @@ coefficients with entries of J^T g are computed ("wanted" ones). A random number
 and the result is rounded. The dither hides the noise in decrypted values: that of g's encryption times J, with a
 standard deviation of at most sqrt(10.5) * T for the bound T on J, and about 240 from an encryption of zero.
 
-Encoded rows of J are stored in float32, which represents residues of 24 bits exactly. No step depends on secret values:
-products perform the same steps for zeros, and the time of rejection sampling depends on discarded words alone.
+Rows of g and J are divided into blocks, the columns of J into F blocks, and the columns of g ("outputs") into blocks of
+r (ring_layout.py). Arrays of residues begin with axes for the P primes and the M points. Encoded rows of J are stored
+in float32, which represents residues of 24 bits exactly. No step depends on secret values: products perform the same
+steps for zeros, and the time of rejection sampling depends on discarded words alone.
 """
 
 from __future__ import annotations

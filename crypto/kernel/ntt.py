@@ -14,8 +14,9 @@ which is a product with one A x A matrix for each kappa. The next step does the 
 place of L. The matrices contain all powers of psi, so a step is one product and one reduction modulo p. The inverse
 transform uses the inverse matrices.
 
-Coefficients or values are on the axis after that of the primes, and other axes follow, which suits BLAS. The values are
-in the order that the steps produce. Callers only multiply values at the same position, so the order does not matter.
+Arrays have the axis of the P primes first, then the axis of the M coefficients or values, and then other axes, which
+suits BLAS. The values are in the order that the steps produce. Callers only multiply values at the same position, so
+the order does not matter.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def multiplication_matrices(primes: Primes, polynomial: Floats, r: int) -> Float
     A polynomial g in x, modulo x^N + 1, is the sum of g_o * x^o over o < r, for polynomials g_o in y = x^r with M
     coefficients. At a point, each g_o has one value. The product of g and h is then a matrix (r, r) times a vector:
 
-        (g h)_o = sum over i <= o of g_(o - i) * h_i  +  y * sum over i > o of g_(o - i + r) * h_i
+        (g * h)_o = sum over i <= o of g_(o - i) * h_i  +  y * sum over i > o of g_(o - i + r) * h_i
 
     Args:
         primes: the primes.

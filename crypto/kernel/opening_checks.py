@@ -13,8 +13,8 @@ be the decrypted values of the columns and v that of the check, as integers ("le
 
 is small: it contains only the random numbers (dithers) that the holder has added to each value, and the effect of
 rounding the check column, and its standard deviation is known (`check_tolerance`). If the holder changes v_j by Delta,
-it moves by rho_j * Delta, and the holder does not know rho_j. Each check and each output of g is a separate test.
-docs/proof.md has the probabilities.
+it moves by rho_j * Delta, and the holder does not know rho_j. Each check and each of the c outputs (columns of g) is a
+separate test. docs/proof.md has the probabilities.
 
 The number of checks depends on the layout and d alone: they fill the blocks of columns that exist anyway
 (`columns_with_checks`).

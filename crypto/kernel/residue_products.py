@@ -1,9 +1,10 @@
 """Exact products of matrices of residues: one small matrix product for each of P primes and each of M points.
 
 Polynomials are multiplied by their values at M points (ntt.py), and residues are integers modulo primes in floats
-(residues.py). If a sum would have more products than float64 can add exactly (`Primes.terms`), it is divided into
-several sums, which are reduced before they are added. Factors may be in float32, which represents residues of 24 bits
-exactly; they are converted to float64 a few points at a time.
+(residues.py). At each point, a left factor (m, B) is multiplied by a right factor (B, F). If a sum would have more
+products than float64 can add exactly (`Primes.terms`), it is divided into several sums, which are reduced before they
+are added. Factors may be in float32, which represents residues of 24 bits exactly; they are converted to float64 a few
+points at a time.
 """
 
 from __future__ import annotations

@@ -148,10 +148,10 @@ class Primes:
     def nearest(self, x: Floats, bits: int) -> Words:
         """Return round(2^bits * x / q) modulo 2^bits, exactly.
 
-        Let t = 2^bits and x_i = x * (q / p_i)^-1 mod p_i for each prime p_i. Then t * x / q is the sum of all t * x_i /
-        p_i, modulo t. With t = I_i * p_i + f_i, a term is the integer I_i * x_i, which may wrap modulo t, plus f_i *
-        x_i / p_i, whose quotient and remainder are exact in floats. The sum of the fractions decides how the result is
-        rounded. If it is too close to one half for floats, Python integers decide.
+        Let t = 2^bits and x_i = x * (q / p_i)^-1 mod p_i for each prime p_i. Then t * x / q is the sum of t * x_i / p_i
+        over all primes, modulo t. Let t = I_i * p_i + f_i. Each summand is the integer I_i * x_i plus the fraction f_i
+        * x_i / p_i. The integers are added modulo 2^64, and the fractions in floats. If the sum of the fractions is so
+        close to a half that floats cannot decide how to round, the result is computed with Python integers.
 
         Args:
             x: residues (P, *shape) of integers x modulo q.

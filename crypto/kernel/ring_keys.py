@@ -1,8 +1,8 @@
 """Generation of keys for encryption with polynomials, which are stored as coefficients modulo P primes, (P, N).
 
 The secret key is a polynomial s with N = 4096 coefficients of -1, 0 or 1 (ternary). A public key is a pair of
-polynomials (b, a) with b = -(a s + e). e contains small random errors, and a is computed from a coin or seed, so that
-no party can choose it. A ciphertext (c0, c1) of a message m satisfies c0 + c1 s = m + noise.
+polynomials (b, a) with b = -(a * s + e). e contains small random errors, and a is computed from a coin or seed, so that
+no party can choose it. A ciphertext (c0, c1) of a message m satisfies c0 + c1 * s = m + noise.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ There are B = ceil(n / s) blocks of rows ("sample blocks"), F = ceil(d / f) colu
 blocks. Q * B ciphertexts are sent to the evaluator, and Q * F are sent back. A ciphertext is a pair of polynomials
 (c0, c1). If an output block has fewer than r outputs, only the coefficients of existing outputs are sent of c0. c1 is
 sent to the evaluator as a seed. If W has many rows, sample blocks are processed in groups of `BLOCKS_PER_GROUP`, so
-that not everything is in memory at once.
+that not everything is in memory at once. P is the number of primes whose product is q.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encoding of the rows of a matrix J as integers, before they are multiplied with an encrypted g.
+"""Encoding of the rows of a matrix J (n, d) as integers, before they are multiplied with an encrypted g.
 
 Each column x of J is multiplied by a scale and rounded, so that its Euclidean norm is at most T / sqrt(f) and the sum
 of its absolute values at most L. T and L are public bounds, and f is the number of columns in a block, so that no sum
@@ -63,7 +63,9 @@ def _norms(X: Floats) -> ColumnNorms:
     largest = np.abs(X).max(axis=0)
     if not np.isfinite(largest).all():
         raise RangeError(
-            "J has values that are not finite", "drop these rows or impute the values", code="SVFL-CRYPTO-RANGE"
+            "the matrix J of derivatives has values that are not finite",
+            "drop these rows or impute the values",
+            code="SVFL-CRYPTO-RANGE",
         )
     unit = np.abs(X) / np.where(largest > 0, largest, 1.0)
     return ColumnNorms(largest, (unit**2).sum(axis=0), unit.sum(axis=0))

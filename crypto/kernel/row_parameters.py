@@ -18,8 +18,9 @@ decrypts R values therefore has a statistical distance of at most
 from a run whose values are computed from J^T g and the mask alone. J must not depend on the noise. A dither of only one
 uniform number with the same error would need 2 more bits, and its bound would grow with R instead of sqrt(R).
 
-A message begins with four letters; the last one is the version of its format. A layout (ring_layout.py) divides rows
-into blocks ("sample blocks") of s rows, outputs (columns of g) into blocks of r, and columns of J into F blocks.
+A message begins with four letters; the last one is the version of its format. q is the modulus of ciphertexts. A layout
+(ring_layout.py) divides rows into blocks ("sample blocks") of s rows, outputs (columns of g) into blocks of r, and
+columns of J into F blocks. A block of J is encoded as a polynomial with M coefficients.
 """
 
 from __future__ import annotations

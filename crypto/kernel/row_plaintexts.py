@@ -1,10 +1,10 @@
 """Encoding of the rows of J as polynomials, and their products with an encrypted g, in the process that has the rows.
 
-The rows of J and g are divided into blocks ("sample blocks", ring_layout.py), and a plaintext is a sample block of J,
-encoded as a polynomial. A chunk is the rows that one process stores. Sample blocks are processed in pieces of
-`BLOCKS_PER_PIECE`, as g is sent. The plaintexts of a piece are cached if they fit within a limit. Otherwise they are
-computed whenever they are needed, about `TILE_COEFFICIENTS` coefficients at a time. If the rows of a piece are in two
-chunks, both have plaintexts for it, with zeros for the rows of the other chunk.
+The rows of J and g are divided into blocks ("sample blocks", ring_layout.py), and the columns of J into F blocks. A
+plaintext is a block of J, encoded as a polynomial. A chunk is the rows that one process stores. Sample blocks are
+processed in pieces of `BLOCKS_PER_PIECE`, as g is sent. The plaintexts of a piece are cached if they fit within a
+limit. Otherwise they are computed whenever they are needed, about `TILE_COEFFICIENTS` coefficients at a time. If the
+rows of a piece are in two chunks, both have plaintexts for it, with zeros for the rows of the other chunk.
 """
 
 from __future__ import annotations

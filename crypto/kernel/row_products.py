@@ -2,9 +2,9 @@
 
 The key holder has g (n, c), the residuals of n rows, and a secret key s. The evaluator has a matrix J (n, d) and learns
 J^T g. Values are coefficients of polynomials modulo x^4096 + 1 and modulo q (residues.py). A ciphertext is a pair of
-polynomials (c0, c1); decryption computes c0 + c1 s = message + small noise. The public key is (b, a) with b = -(a s +
-error). Rows are divided into blocks ("sample blocks") that become polynomials (ring_layout.py), and a product of
-polynomials contains entries of J^T g in its wanted coefficients.
+polynomials (c0, c1); decryption computes c0 + c1 * s = message + small noise. The public key (b, a) satisfies
+b = -(a * s + error). Rows are divided into blocks ("sample blocks") that become polynomials (ring_layout.py), and a
+product of polynomials contains entries of J^T g in its wanted coefficients.
 
     1. key holder   encrypts g with its secret key, in pieces of several sample blocks      `encrypt`
     2. evaluator    multiplies the pieces by its rows of J as they arrive, and adds up;
@@ -18,7 +18,7 @@ encryption, multiplication, hiding and decryption.
 
 Who learns what, and why not more:
 
-- The second polynomial of a product is c1 J, for the second polynomial c1 of g's ciphertext. The holder knows c1 and
+- The second polynomial of a product is c1 * J, for the second polynomial c1 of g's ciphertext. The holder knows c1 and
   could compute J from it. The encryption of zero of step 3 makes it look uniform, even to the owner of the secret key
   (RLWE, ring learning with errors), so the reply reveals nothing about J.
 - Of the first polynomial, only the wanted coefficients are sent, each with a mask that is uniform modulo q. The mask
@@ -34,12 +34,12 @@ A holder may choose a bad key. It sends b and a seed, from which the evaluator c
 (with a = 0, for example, step 3 would not hide J). With this computation (ChaCha20 and rejection) as a random oracle, a
 is uniform. Then:
 
-- An encryption of zero is (b u + e0, a u + e1) with new random u, e0 and e1 that only the evaluator knows. The second
-  polynomial of the reply is c1 J + a u + e1. It is pseudorandom for everyone, whatever b and c1 are, because a u + e1
-  is (RLWE). The first polynomial is sent with masks. So a reply looks uniform for any b and any ciphertext of g, and
-  nothing else is required of the holder's key or ciphertexts.
-- A wrong b makes the decrypted values wrong, because they contain b u. The checks detect that, as they detect any value
-  that the holder changes.
+- An encryption of zero is (b * u + e0, a * u + e1) with new random u, e0 and e1 that only the evaluator knows. The
+  second polynomial of the reply is c1 * J + a * u + e1. It is pseudorandom for everyone, whatever b and c1 are, because
+  a * u + e1 is (RLWE). The first polynomial is sent with masks. So a reply looks uniform for any b and any ciphertext
+  of g, and nothing else is required of the holder's key or ciphertexts.
+- A wrong b makes the decrypted values wrong, because they contain b * u. The checks detect that, as they detect any
+  value that the holder changes.
 - A holder may try many seeds and use the best one. With k seeds, its advantage is at most k times as large, as for any
   scheme with keys computed from seeds. A nonce of the evaluator would remove this factor, but needs a message before
   every key and a key for each evaluator, so it is omitted.

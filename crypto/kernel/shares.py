@@ -5,24 +5,25 @@ random-looking matrices (d, c) modulo 2^L, L <= 56, whose sum is W^T V.
 
 All values are polynomials with 4096 coefficients, modulo x^4096 + 1 and modulo q, a product of a few primes
 (residues.py); t = 2^L. A matrix is divided into blocks that are the coefficients of polynomials (ring_layout.py), so
-that a product of polynomials contains the wanted entries of W^T V in some of its coefficients. Polynomials are
-multiplied by their values at certain points (ntt.py). s is the secret key, a polynomial with coefficients -1, 0 and 1;
-e, e0, e1 are small random errors, and u is a random polynomial like s:
+that a product of polynomials contains the wanted entries of W^T V in some of its coefficients. There are B blocks of
+rows, F blocks of the columns of W, and blocks of r columns of V ("outputs"). Polynomials are multiplied by multiplying
+their values at M points (ntt.py), modulo each of P primes. s is the secret key, a polynomial with coefficients -1, 0
+and 1; e, e0, e1 are small random errors, and u is a random polynomial like s:
 
-    0. holder      a public key (b, a) with b = -(a s + e); a is computed from a coin, b is sent    `public`
-    1. holder      ciphertexts (c0, a') with c0 = round(q/t * V) + e - a' s; a' is computed from a
+    0. holder      a public key (b, a) with b = -(a * s + e); a is computed from a coin, b is sent  `public`
+    1. holder      ciphertexts (c0, a') with c0 = round(q/t * V) + e - a' * s; a' is computed from a
                    seed, which is sent with c0                                                      `encrypt`
     2. evaluator   multiplies both polynomials of each ciphertext by those of W, and adds up        `product`
-    3. evaluator   adds an encryption of zero, (b u + e0, a u + e1), and a mask r, uniform modulo
+    3. evaluator   adds an encryption of zero, (b * u + e0, a * u + e1), and a mask r, uniform modulo
                    q, to each wanted coefficient; sends; its share is -round(t * r / q)             `product`
-    4. holder      decrypts w = c0 + c1 s = r + q/t * W^T V + noise; its share is round(t * w / q)  `open`
+    4. holder      decrypts w = c0 + c1 * s = r + q/t * W^T V + noise; its share is round(t * w / q)  `open`
 
 The mask is uniform modulo q, so the holder decrypts uniform values, noise included, and the other coefficients are
 never sent. A masked product is already a share (as in the offline phase of Delphi, Mishra et al. 2020). The second
-polynomial c1 of the reply contains a u + e1, which looks uniform under the RLWE (ring learning with errors) assumption
-for any key and any query of the holder, because no holder can choose a. Of c0, only masked coefficients are sent. The
-holder sends nothing back, so nothing that it decrypts can reveal its key (the attack of Li and Micciancio 2021 does not
-apply).
+polynomial c1 of the reply contains a * u + e1, which looks uniform under the RLWE (ring learning with errors)
+assumption for any key and any query of the holder, because no holder can choose a. Of c0, only masked coefficients are
+sent. The holder sends nothing back, so nothing that it decrypts can reveal its key (the attack of Li and Micciancio
+2021 does not apply).
 
 The sum of the two shares differs from W^T V by one if r is close to a multiple of q/t. That happens for a fraction
 E|noise| * t / q of the values (`error_rate`). The encryption of zero adds noise with a standard deviation of about 240.

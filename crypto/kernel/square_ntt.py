@@ -9,7 +9,7 @@ the values X of coefficients x are
     X[k]      = sum over n2 of psi^(128 * n2 * k2) * (psi^(n2 * (2 k1 + 1)) * Y[k1, n2])
 
 Both sums are products with one matrix (64, 64) for all polynomials, and Y is multiplied by powers of psi in between.
-The values are in the same order as those of `Transform`.
+The values are in the same order as those of `Transform`. All arrays have the axis of the P primes first.
 """
 
 from __future__ import annotations

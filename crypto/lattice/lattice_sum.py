@@ -211,7 +211,10 @@ class LatticeAdder(Adder):
         """Encrypt a vector; see `Adder.encrypt`."""
         v = np.asarray(v, np.float64)
         if v.ndim != 1 or len(v) == 0:
-            raise RangeError(f"lattice sum: shape {v.shape} of v is not that of a vector", code="SVFL-CRYPTO-SHAPE")
+            raise RangeError(
+                f"lattice sum: an array of shape {v.shape} was passed instead of a non-empty vector",
+                code="SVFL-CRYPTO-SHAPE",
+            )
         if not (math.isfinite(bound) and bound > 0 and 1 <= terms < 2**24):
             raise RangeError(
                 "lattice sum: the bound is not positive and finite, or the number of terms is not from 1 to 2^24",

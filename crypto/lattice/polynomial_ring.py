@@ -2,15 +2,15 @@
 
 Values are polynomials with N = 4096 coefficients modulo x^N + 1 and modulo q, the product of a few primes. In BFV (Fan,
 Vercauteren 2012) a message is a polynomial m with coefficients modulo t = 2^bits. A ciphertext is a pair of polynomials
-(c0, c1) with c0 + c1 s = q/t * m + noise, for the secret key s with coefficients -1, 0 and 1. SEAL stores polynomials
+(c0, c1) with c0 + c1 * s = q/t * m + noise, for the secret key s with coefficients -1, 0 and 1. SEAL stores polynomials
 as coefficients or in NTT form, that is by their values at N points, as residues modulo each prime.
 
-A public key is (b, a) with b = -(a s + e) and small errors e. SEAL draws a itself. But a party that can choose a could
-read the other party's matrix from one reply. So a must be computed from a coin or seed, from which nobody can obtain an
-a of their choice. b is computed with SEAL's own random numbers: SEAL encrypts zero as (c0, c1) with c0 = -(c1 s + e).
-Then it decrypts (c0, c1 - a) in its CKKS mode, where decryption is just a sum:
+A public key is (b, a) with b = -(a * s + e) and small errors e. SEAL draws a itself. But a party that can choose a
+could read the other party's matrix from one reply. So a must be computed from a coin or seed, from which nobody can
+obtain an a of their choice. b is computed with SEAL's own random numbers: SEAL encrypts zero as (c0, c1) with
+c0 = -(c1 * s + e). Then it decrypts (c0, c1 - a) in its CKKS mode, where decryption is just a sum:
 
-    c0 + (c1 - a) s = -(a s + e) = b
+    c0 + (c1 - a) * s = -(a * s + e) = b
 
 SEAL never uses its last prime in ciphertexts, but keys here need all primes of q. So the context that generates keys
 has one more prime. Only its secret key has the larger modulus; everything that is sent is within the bound for 128-bit

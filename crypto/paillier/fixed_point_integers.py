@@ -92,7 +92,11 @@ def encode_columns(J: Floats, bits: int) -> tuple[Ints, Floats]:
     if X.ndim != 2:
         raise RangeError(f"J has {X.ndim} dimensions instead of 2", code="SVFL-CRYPTO-SHAPE")
     if not np.isfinite(X).all():
-        raise RangeError("J has entries that are not finite", "impute or drop them", code="SVFL-CRYPTO-RANGE")
+        raise RangeError(
+            "the matrix J of derivatives has entries that are not finite",
+            "impute or drop them",
+            code="SVFL-CRYPTO-RANGE",
+        )
     top = 2**bits - 1
     size = np.abs(X)
     largest = size.max(axis=0, initial=0.0)

@@ -1,11 +1,12 @@
 """Packing: the positions of several numbers inside one large Paillier plaintext, an integer modulo n.
 
-A plaintext is divided into slots, L bits apart. A ciphertext of g contains K rows of g ("samples"): the plaintext is
-the sum of g_k * 2^(k * L) for k < K. The evaluator raises it to the power sum of X_k * 2^((K - 1 - k) * L), with the
-integers X_k of a column. The result contains sum of g_k * X_k, the target, in slot K - 1, and cross terms g_k * X_k',
-with k not equal to k', in the other 2 K - 2 slots. Packing saves encryptions, which are slow, and costs some squarings.
-The results of P columns share a plaintext that the evaluator sends back, each K slots above the previous one. Targets
-then overlap with nothing, and cross terms overlap only with cross terms.
+A key holder encrypts its g, and an evaluator multiplies it by the columns of its matrix J, as integers. A plaintext is
+divided into slots, L bits apart. A ciphertext of g contains K rows of g ("samples"): the plaintext is the sum of g_k *
+2^(k * L) for k < K. The evaluator raises it to the power sum of X_k * 2^((K - 1 - k) * L), with the integers X_k of a
+column. The result contains sum of g_k * X_k, the target, in slot K - 1, and cross terms g_k * X_k', with k not equal to
+k', in the other 2 K - 2 slots. Packing saves encryptions, which are slow, and costs some squarings. The results of P
+columns share a plaintext that the evaluator sends back, each K slots above the previous one. Targets then overlap with
+nothing, and cross terms overlap only with cross terms.
 
 The evaluator must not receive the cross terms, which are equations about g. The plaintext that the holder decrypts is
 v = m + r mod n, with the result m and the evaluator's uniform mask r. The holder returns only the slots of v with
@@ -106,7 +107,7 @@ class PackedLayout:
 
     @property
     def offset(self) -> int:
-        """A number that is added to a plaintext, half of the range of every slot, so that no slot is negative."""
+        """The number that adds half of a slot's range to every slot of a plaintext, so that no slot is negative."""
         return sum(1 << (slot * self.pitch + self.width - 1) for slot in range(self.slots))
 
 

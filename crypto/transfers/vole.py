@@ -20,7 +20,7 @@ an element. An entry of the result is called an outcome. Vectors are generated i
 3. R -> S  h(e) + beta, with the beta of one more product
 4. S -> R  a digest of h(v) + b_0 + (received value) * Delta, with the b_0 of that product
    R       compares it with the digest of h(w) + c_0. h is a universal hash (GHASH) under a key that depends on 1 and 2
-   both    R computes c = M w and a = M e; S computes b = M v
+   both    R computes c = M @ w and a = M @ e; S computes b = M @ v
 
 This is the method of Boyle, Couteau, Gilboa, Ishai 2018, "Compressing vector OLE", with the checks of Weng, Yang, Katz,
 Wang 2021, "Wolverine", section 5. M is the dual of an expand-accumulate code (Boyle, Couteau, Gilboa, Ishai, Kohl,

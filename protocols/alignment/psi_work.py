@@ -40,7 +40,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
-ITEMS_PER_MESSAGE = 1 << 16  # points, slots or tags
+ITEMS_PER_MESSAGE = 1 << 16  # number of points, slots or tags in a chunk of a list
 TAG_BYTES = 16
 
 Progress = Callable[[int, int], None]
@@ -420,7 +420,7 @@ def check_ascending(sender: str, what: str, raw: bytes, width: int, previous: by
 
 
 def check_ascending_blocks(sender: str, what: str, blocks: Words) -> None:
-    """Raise ProtocolError unless blocks (n, 2) are distinct and in ascending order."""
+    """Raise ProtocolError unless blocks of 16 bytes, as words (n, 2), are distinct and in ascending order."""
     (first, second), (after, last) = blocks[:-1].T, blocks[1:].T
     if not ((first < after) | (first == after) & (second < last)).all():
         raise not_ascending(sender, what)

@@ -114,7 +114,7 @@ class Marvell(Defence):
 
     name: ClassVar[str] = "marvell"
     power: float = Field(default=4.0, gt=0, le=1e6)
-    """Total power of the noise, in squared gaps between the classes' mean g."""
+    """Average variance of the noise, as a multiple of the squared difference between the classes' mean residuals."""
 
     def check(self, outputs: int) -> None:
         """Raise ConfigError unless the model has one output."""
@@ -184,7 +184,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         alpha = 1.0 + exp(z)
         return rho * alpha + log(1.0 / (alpha * delta)) / (alpha - 1.0) + log(1.0 - 1.0 / alpha)
 
-    # the minimum is near alpha - 1 = sqrt(log(1 / delta) / rho)
+    # The minimum is near alpha - 1 = sqrt(log(1 / delta) / rho), so only numbers around it are searched.
     near = log(sqrt(log(1.0 / delta) / rho))
     return max(0.0, _minimum(epsilon_at, near - 4, near + 4))
 

@@ -1,6 +1,6 @@
 """The score ledger: a file in which a party records the scores and metrics about its rows that others have received.
 
-A score of a row is the sum of both parties' partial sums X_k theta_k, for columns X_k and weights theta_k that nobody
+A score of a row is the sum of both parties' partial sums X_k @ theta_k, for columns X_k and weights theta_k that nobody
 knows. Scores are the intended result, but too many of them reveal columns. The requesting party A chooses the values of
 its d_A columns in a request. With d_A + 1 requests about one row and different values, it can compute theta_A; from
 then on every score reveals the other party's partial sum of that row. Scores of the same rows under many models reveal
@@ -37,7 +37,6 @@ wait for it.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -49,11 +48,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.account.database import AccountDatabase, Tables
+from securevfl.account.process_locks import ProcessLocks
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.protocols.score_ledger.claims import RowClaims
-from securevfl.protocols.score_ledger.database import LedgerDatabase
 from securevfl.protocols.score_ledger.row_digests import (
     COMMITMENT_BYTES,
     DIGEST_CHUNK_ROWS,
@@ -137,8 +136,8 @@ class ScoreLedger:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._claims = RowClaims(None if path is None else path.with_name(f"{path.name}.claims"))
-        self._file = LedgerDatabase.shared(path, SCORE_TABLES_SQL)
+        self._claims = ProcessLocks(None if path is None else path.with_name(f"{path.name}.locks"))
+        self._file = AccountDatabase.shared(path, SCORE_TABLES_SQL)
 
     def record_model(
         self, model: bytes, iterations: int, ids: Iterable[bytes], X: RowSlices | ChunkedMatrix | None = None
@@ -162,7 +161,7 @@ class ScoreLedger:
             contents = sorted_digests(
                 self._contents(X[first : min(first + DIGEST_CHUNK_ROWS, count)]) for first in starts if X is not None
             )
-        with self._file.changing() as tables:
+        with self._file.changing(recorded=False) as tables:  # without this record the model is not scored
             number = name_id(tables, model.hex())
             for digests in rows:
                 tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((number, row) for row in digests))
@@ -242,7 +241,7 @@ class ScoreLedger:
                 late = time.monotonic() > deadline
                 if not awaited or late:
                     break
-                tables.execute("ROLLBACK TO change")
+                tables.undo()
             time.sleep(_POLL_SECONDS)
         facts = {"rows": len(states), "new": int((states == NEW).sum()), "refused": int((states == REFUSED).sum())}
         eventlog.emit(me, "scored", {"peer": query.peer, "model": query.model[:16], **facts})
@@ -258,11 +257,11 @@ class ScoreLedger:
 
     def claim(self) -> AbstractContextManager[str]:
         """Return a context manager for scoring rows. It yields the name of a claim, which makes other sessions wait."""
-        return self._claims.claim()
+        return self._claims.hold()
 
     def _judge(
         self,
-        tables: sqlite3.Connection,
+        tables: Tables,
         query: ScoreQuery,
         contents: Sequence[bytes],
         columns: int,
@@ -325,7 +324,7 @@ class ScoreLedger:
                 repeated is not None
                 and repeated[5]
                 and repeated[5] != claim
-                and active.setdefault(repeated[5], self._claims.is_active(repeated[5]))
+                and active.setdefault(repeated[5], self._claims.is_held(repeated[5]))
             ):
                 awaited += 1
                 continue
@@ -345,7 +344,7 @@ class ScoreLedger:
         self._check_matches(tables, name, peer, model)
         return states, awaited
 
-    def _check_matches(self, tables: sqlite3.Connection, name: str, peer: int, model: int) -> None:
+    def _check_matches(self, tables: Tables, name: str, peer: int, model: int) -> None:
         """Refuse a peer if its requested rows equal training rows more often than training rows equal each other.
 
         Args:

@@ -6,9 +6,9 @@ An evaluation is the computation of metrics, such as the AUC, of one model on a 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 
+from securevfl.account.database import Tables
 from securevfl.errors import LeakageError
 
 MIN_ITERATIONS = 10
@@ -33,14 +33,14 @@ EVALUATION, RANGE_COUNT = 0, 1
 """Kinds of counters in the table `times`: evaluations, and counts of out-of-range sums."""
 
 
-def max_count(tables: sqlite3.Connection, rows: Iterable[bytes], kind: int) -> int:
+def max_count(tables: Tables, rows: Iterable[bytes], kind: int) -> int:
     """Return the largest value of this kind of counter (`EVALUATION` or `RANGE_COUNT`) over these rows."""
     select = "SELECT count FROM times WHERE row = ? AND what = ?"
     records = (tables.execute(select, (row, kind)).fetchone() for row in rows)
     return max((record[0] for record in records if record is not None), default=0)
 
 
-def check_evaluations(tables: sqlite3.Connection, peer: str, rows: Sequence[bytes], times: int) -> None:
+def check_evaluations(tables: Tables, peer: str, rows: Sequence[bytes], times: int) -> None:
     """Check that `peer` may evaluate models on these rows `times` more times.
 
     Args:

@@ -6,20 +6,23 @@ received. Rows are identified by digests of their ids. `content` is a digest of 
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 
+from securevfl.account.database import Tables
+
 SCORE_TABLES_SQL = """
-CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE models (model INTEGER PRIMARY KEY, visits INTEGER, columns INTEGER, alike INTEGER);
-CREATE TABLE trained (model INTEGER, row BLOB, PRIMARY KEY (model, row)) WITHOUT ROWID;
-CREATE TABLE contents (model INTEGER, content BLOB, count INTEGER, PRIMARY KEY (model, content)) WITHOUT ROWID;
-CREATE TABLE scored (row BLOB, peer INTEGER, model INTEGER, bits REAL, tries INTEGER, committed BLOB, claim TEXT,
-    part BLOB, score BLOB, PRIMARY KEY (row, peer, model)) WITHOUT ROWID;
-CREATE TABLE alike (peer INTEGER, model INTEGER, asked INTEGER, alike INTEGER, PRIMARY KEY (peer, model)) WITHOUT ROWID;
-CREATE TABLE codes (row BLOB, source TEXT, bits REAL, PRIMARY KEY (row, source)) WITHOUT ROWID;
-CREATE TABLE times (row BLOB, what INTEGER, count INTEGER, PRIMARY KEY (row, what)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS models (model INTEGER PRIMARY KEY, visits INTEGER, columns INTEGER, alike INTEGER);
+CREATE TABLE IF NOT EXISTS trained (model INTEGER, row BLOB, PRIMARY KEY (model, row)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS contents (model INTEGER, content BLOB, count INTEGER, PRIMARY KEY (model, content))
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS scored (row BLOB, peer INTEGER, model INTEGER, bits REAL, tries INTEGER, committed BLOB,
+    claim TEXT, part BLOB, score BLOB, PRIMARY KEY (row, peer, model)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS alike (peer INTEGER, model INTEGER, asked INTEGER, alike INTEGER, PRIMARY KEY (peer, model))
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS codes (row BLOB, source TEXT, bits REAL, PRIMARY KEY (row, source)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS times (row BLOB, what INTEGER, count INTEGER, PRIMARY KEY (row, what)) WITHOUT ROWID;
 """
 """The tables contain the following; "equal" means equal in this party's columns.
 
@@ -53,7 +56,7 @@ _SELECT_TRAINING_ROW = {
 }
 
 
-def name_id(tables: sqlite3.Connection, name: str) -> int:
+def name_id(tables: Tables, name: str) -> int:
     """Return the number that represents a model or a peer in the other tables.
 
     Inside a transaction, an unknown name receives a new number. Otherwise the result for an unknown name is -1.
@@ -66,18 +69,18 @@ def name_id(tables: sqlite3.Connection, name: str) -> int:
     return int(tables.execute("INSERT INTO names (name) VALUES (?)", (name,)).lastrowid or 0)
 
 
-def iterations_of(tables: sqlite3.Connection, model: str) -> int | None:
+def iterations_of(tables: Tables, model: str) -> int | None:
     """Return the number of training iterations of a model, or None for an unknown model."""
     record = tables.execute("SELECT visits FROM models WHERE model = ?", (name_id(tables, model),)).fetchone()
     return None if record is None else int(record[0])
 
 
-def contains(tables: sqlite3.Connection, table: str, model: int, digest: bytes) -> bool:
+def contains(tables: Tables, table: str, model: int, digest: bytes) -> bool:
     """Return whether a digest belongs to a training row of a model: of its id (`trained`) or columns (`contents`)."""
     return tables.execute(_SELECT_TRAINING_ROW[table], (model, digest)).fetchone() is not None
 
 
-def add_contents(tables: sqlite3.Connection, model: int, contents: Iterable[bytes]) -> None:
+def add_contents(tables: Tables, model: int, contents: Iterable[bytes]) -> None:
     """Add digests of the columns of a model's training rows."""
     tables.executemany(
         "INSERT INTO contents VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count",
@@ -85,14 +88,14 @@ def add_contents(tables: sqlite3.Connection, model: int, contents: Iterable[byte
     )
 
 
-def record_model(tables: sqlite3.Connection, model: int, iterations: int) -> None:
+def record_model(tables: Tables, model: int, iterations: int) -> None:
     """Record a model's number of iterations, and how many of its training rows have the same columns as another one."""
     select = "SELECT total(count), total(count * (count > 1)) FROM contents WHERE model = ?"
     rows, repeated = tables.execute(select, (model,)).fetchone()
     tables.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", (model, iterations, int(rows), int(repeated)))
 
 
-def disclosed_bits(tables: sqlite3.Connection, row: bytes) -> tuple[float, float]:
+def disclosed_bits(tables: Tables, row: bytes) -> tuple[float, float]:
     """Return the number of bits about a row that scores have disclosed, and the number that reason codes have."""
     scores, codes = (
         float(tables.execute(f"SELECT total(bits) FROM {table} WHERE row = ?", (row,)).fetchone()[0])  # noqa: S608
@@ -101,15 +104,15 @@ def disclosed_bits(tables: sqlite3.Connection, row: bytes) -> tuple[float, float
     return scores, codes
 
 
-def increment_counts(tables: sqlite3.Connection, rows: Iterable[bytes], kind: int) -> None:
-    """Increase this kind of counter by one for each row."""
+def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:
+    """Increase the counter of this kind by one for each row."""
     tables.executemany(
         "INSERT INTO times VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
         ((row, kind) for row in sorted(rows)),
     )
 
 
-def count_matches(tables: sqlite3.Connection, peer: int, model: int, requested: int, matching: int) -> None:
+def count_matches(tables: Tables, peer: int, model: int, requested: int, matching: int) -> None:
     """Add to the counts of rows that a peer has requested, and of requested rows that equal a training row."""
     tables.execute(
         "INSERT INTO alike VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET asked = asked + excluded.asked, "

@@ -2,7 +2,7 @@
 
 A batch of n rows has columns X (n, d) and steps W = (eta / n) X P (n, d), with the step size eta and an optional
 preconditioner P (d, d). Weights theta (d, c) and residuals g (n, c) are words: integers modulo 2^L, stored as uint64,
-for c model outputs per row. An iteration needs the products X theta and W^T g.
+for c model outputs per row. An iteration needs the products X @ theta and W^T g.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ColumnBlocks(ABC):
 
     @abstractmethod
     def sums(self, block: RowBlock, theta: Words) -> Words:
-        """Return the product X theta (n, c) for the n rows of a block."""
+        """Return the product X @ theta (n, c) for the n rows of a block."""
 
     @abstractmethod
     def change(self, block: RowBlock, g: Words) -> Words:
@@ -136,7 +136,7 @@ class LocalColumns(ColumnBlocks):
         return factors
 
     def sums(self, block: RowBlock, theta: Words) -> Words:
-        """Return the product X theta (n, c) for the n rows of a block."""
+        """Return the product X @ theta (n, c) for the n rows of a block."""
         return self.factors(block)[0].times(theta)
 
     def change(self, block: RowBlock, g: Words) -> Words:

@@ -5,10 +5,10 @@ fractional bits, is public. n is the number of rows of a batch, eta the step siz
 matrix by which a party multiplies its gradients. The values and their fractional bits are:
 
     X                   columns                                       f_x
-    W = (eta / n) X P   steps                                         f_W = w + ceil(log2(n / eta))
+    W = eta / n * X @ P steps                                         f_W = w + ceil(log2(n / eta))
     g                   residuals, the derivatives of the loss        f_g
     theta               weights, weighted sums of W^T g               f_W + f_g + m
-    H = X theta         forward sums, the outputs of the model        f_x + f_W + f_g + m
+    H = X @ theta       forward sums, the outputs of the model        f_x + f_W + f_g + m
 
 m is the number of fractional bits of the coefficients in the update rule that turns W^T g into weights; w is the number
 of bits that describe an entry of W. f_W depends on n, eta and public bounds, never on data. Columns arrive clipped and

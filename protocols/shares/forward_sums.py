@@ -1,12 +1,12 @@
 """Forward sums of a model on secret shares, for any rows: the result is additively shared, and nobody sees a sum.
 
 A is the active party, which has the labels, B its partner, and C any other party. A and B are the share holders. Every
-party k has columns X_k (n, d), and the sum is H = sum_k X_k theta_k (n, c). The weights are shared, theta_k = s_k +
+party k has columns X_k (n, d), and the sum is H = sum_k X_k @ theta_k (n, c). The weights are shared, theta_k = s_k +
 sum_h r_kh: party k has s_k, and every share holder h other than k has r_kh (iteration.py). All are integers modulo 2^L.
 
 0. h -> k   r_kh, encrypted under a key for this occasion         once for all blocks of rows
-1. k -> h   X_k r_kh minus a random share, encrypted              for each block; one share at k, one at h
-   k        h_k = X_k s_k plus its shares of all products X r
+1. k -> h   X_k @ r_kh minus a random share, encrypted            for each block; one share at k, one at h
+   k        h_k = X_k @ s_k plus its shares of all products X @ r
 2. C -> A   h_C - kappa            kappa: random numbers from a key that B and C have in common
    A        its share of H: h_A plus all that it received
    B        its share of H: h_B plus all kappa
@@ -120,7 +120,7 @@ class ForwardSums:
         return ring.reduce(h)
 
     def _product_shares(self, number: int, factors: Sequence[Integers | RemoteFactor], *, remote: bool) -> Words:
-        """Return the sum (n, c) of this party's shares of all products X r of a block.
+        """Return the sum (n, c) of this party's shares of all products X @ r of a block.
 
         Args:
             number: the number of the block.

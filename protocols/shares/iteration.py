@@ -3,13 +3,13 @@
 Party A has the labels (role "active"), B is its partner, and C is any further party (role "passive"). A and B are the
 share holders. Every party k has columns X_k (n, d) and weights theta_k (d, c), for n rows of a batch and c outputs of
 the model per row. W_k (n, d) is X_k scaled by the step size. All values are integers modulo 2^L in fixed point
-(fixed_point.py). Weights, forward sums H = sum_k X_k theta_k, residuals g (n, c) and gradients are additively shared:
+(fixed_point.py). Weights, forward sums H = sum_k X_k @ theta_k, residuals g (n, c) and gradients are additively shared:
 each party has a random-looking summand. The offline phase (offline_phase.py) has computed products with random vectors
 in advance, so that:
 
     theta_k = s_k + sum_h r_kh     party k has s_k, and every holder h other than k has r_kh
     g = psi_A + psi_B + delta      psi_h is a random mask (n, c) that only holder h knows; delta is sent in step 9
-    h_k                            k's share of H (n, c): X_k s_k, plus k's shares of the products X r
+    h_k                            k's share of H (n, c): X_k @ s_k, plus k's shares of the products X @ r
     chi, pad(j)                    for each row and output, an oblivious transfer gave B a random index chi below 2^b
                                    and the number pad(chi), and gave A all 2^b numbers pad(j)
 
@@ -33,7 +33,7 @@ is one round trip. With more parties it is three messages in sequence, whatever 
 All values that A receives are uniform, because of chi, psi_B and kappa. B can read one entry of each row's table, which
 is uniform because of psi_A. delta is uniform to C because of psi_B. So nobody learns more than n, d, c, the number of
 iterations, L and b. A coalition learns no more, unless it contains both A and B: these two together know g, every
-party's X_k theta_k, and their own weights.
+party's X_k @ theta_k, and their own weights.
 
 An interrupted training resumes from a checkpoint that all parties took after the same iteration. A resumed run draws
 fresh masks and keys, so replaying earlier iterations reveals nothing new; parties may resume from any common

@@ -10,14 +10,14 @@ rows of a batch and c model outputs per row. All are integers modulo 2^L. No par
 
 An iteration adds W_k^T g to shares of theta_k. Its summand W_k^T psi_h is computed here, as two shares: one at k and
 one, v_kh, at h. r_kh follows from v_kh alone. So every holder knows its r and psi before any iteration starts, and the
-products X_k r_kh can be computed here as well (as in the offline phase of Delphi, Mishra et al. 2020). A chunk is a
+products X_k @ r_kh can be computed here as well (as in the offline phase of Delphi, Mishra et al. 2020). A chunk is a
 number of epochs that are prepared together. A batch that occurs in `count` iterations of the chunk needs just one
 product with a matrix of `count * c` columns. For each chunk, each holder h and each other party k:
 
 0. h -> k   the holder's public keys, new for the chunk: one for step 1 and one for step 3
 1. h <-> k  products W_k^T psi_h of all iterations (share_products.py)    => shares at k, v_kh at h
 2. h        computes r_kh before each iteration from the v_kh of earlier iterations (update_rules.py)
-3. h <-> k  products X_k r_kh for each iteration                          => shares at k and at h
+3. h <-> k  products X_k @ r_kh for each iteration                        => shares at k and at h
 4. A, B     oblivious transfers for every row of every iteration (table_transfers.py)
 
 Numbers in comments refer to these steps. Products, transfers and stored records cover blocks of rows of a public size
@@ -78,7 +78,7 @@ class PreprocessedBlock:
         psi: at a share holder, its random mask (n, c) of the block's residuals; empty at other parties.
         step: in the first block of a batch, the sum (d, c) of this party's shares of all products W^T psi, for the
             whole batch; empty in other blocks.
-        sums: the sum (n, c) of this party's shares of all products X r.
+        sums: the sum (n, c) of this party's shares of all products X @ r.
         products: in the first block of a batch and at a share holder, v (d, c) for every other party, by its name.
         transfer: at a share holder, the stored oblivious transfers (table_transfers.py).
     """
@@ -377,7 +377,7 @@ class OfflinePhase:
         holders: Sequence[ShareHolder],
         evaluators: Evaluators,
     ) -> ByBlock:
-        """Return the sum of this party's shares of all products X r (n, count * c), for each block of a group."""
+        """Return the sum of this party's shares of all products X @ r (n, count * c), for each block of a group."""
         products, params = self.session.products, self._params
         for name, values in r_before.items():
             r = {block: values[params.blocks[block].batch] for block in group}

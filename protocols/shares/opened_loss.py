@@ -1,8 +1,8 @@
 """Mean loss of a secret-shared model on some rows: the party with labels learns one sum over the rows, and no score.
 
-A is the active party, which has the labels y, and B is its partner. H (n, c) are the forward sums X theta of the n rows
-for c model outputs. Shares are random-looking summands modulo a power of two. T_y is a table of the loss for label y
-at 2^b values of H.
+A is the active party, which has the labels y, and B is its partner. H (n, c) are the forward sums X @ theta of the n
+rows for c model outputs. Shares are random-looking summands modulo a power of two. T_y is a table of the loss for label
+y at 2^b values of H.
 
 1. all      compute shares of H at A and B (forward_sums.py)
 2. A, B     look up the entry of T_y at H for every row, modulo 2^64 (table_lookup.py): each gets a share of the entry

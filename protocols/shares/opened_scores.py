@@ -422,7 +422,7 @@ class ScoringSession:
 
 
 def _read_states(name: str, data: bytes, rows: int) -> NDArray[np.uint8]:
-    """Return the state of each row (rows,) that a party has sent. Raises ProtocolError if one is invalid."""
+    """Return the states of rows (refused, new or stored) that a party has sent. Raises ProtocolError if invalid."""
     states = np.frombuffer(data, np.uint8)
     if len(states) != rows:
         raise ProtocolError(

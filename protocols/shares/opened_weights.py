@@ -14,7 +14,7 @@ binary point and a number of fractional bits that grows with the number of train
 weight by less than `MAX_ROUNDING_ERROR` standard errors. The part of a holder's share that is cut off is uniform to k,
 so the weight is rounded at random, without bias.
 
-A party that knows its weights can rank rows by their probable labels, by computing X_k theta_k. A party that deviates
+A party that knows its weights can rank rows by their probable labels, by computing X_k @ theta_k. A party that deviates
 may multiply residuals by any numbers, such as powers of two, and the party with labels may use any table of the loss.
 Even then, a weight discloses at most b bits about labels and about the columns of all other parties. So each of these
 parties records b bits for each weight.

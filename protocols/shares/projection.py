@@ -13,8 +13,8 @@ solve
     sum_k <phi_j, phi_k> c_k = <g, phi_j>,    <phi_j, phi_k> / h = 2/3, 1/6, 1/6 for k = j, j - 1, j + 1
 
 On an infinite grid the inverse of this matrix is known: sqrt(3) * (sqrt(3) - 2)^|j - k|. Its entries decrease by a
-factor of 0.27 from knot to knot. With `MARGIN_KNOTS` additional knots at each end of a finite grid, the
-table's coefficients therefore have ten correct digits. Source: M. Unser, "Splines: a perfect fit for signal and image
+factor of 0.27 from knot to knot. With `MARGIN_KNOTS` additional knots at each end of a finite grid, the table's
+coefficients therefore have ten correct digits. Source: M. Unser, "Splines: a perfect fit for signal and image
 processing", IEEE Signal Processing Magazine 16(6), 1999.
 """
 

@@ -1,6 +1,6 @@
 """Count of the forward sums that are out of range: the party with labels learns one number, and no score.
 
-A training on secret shares reads residuals from tables, which cover a limited range of forward sums H = X theta. A is
+A training on secret shares reads residuals from tables, which cover a limited range of forward sums H = X @ theta. A is
 the active party, which has the labels, and B is its partner. Shares are random-looking summands of a secret number.
 
 1. all      compute shares of H at A and B (forward_sums.py)

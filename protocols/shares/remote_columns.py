@@ -3,8 +3,8 @@
 A party's rows X (n, d) stay at the workers; so do its steps W (n, d), computed from X and the step size. The party's
 main process takes part in the protocol. It sends a value to the workers, and they send back a product with X or W:
 
-    V, encrypted vectors of another party      -> encrypted X V or W^T V, to which the main process adds a mask
-    theta, the party's shares of the weights   -> X theta mod 2^L
+    V, encrypted vectors of another party      -> encrypted X @ V or W^T V, to which the main process adds a mask
+    theta, the party's shares of the weights   -> X @ theta mod 2^L
     g, the party's shares of the residuals     -> W^T g mod 2^L
 
 A worker has no key and draws no random numbers. Equal calls return equal bytes, so a cluster may repeat them, for
@@ -12,8 +12,9 @@ example after a worker is lost, and no mask is used twice. Masks, keys, obliviou
 records and connections stay in the main process. theta and g are single shares of secret numbers, and uniformly random
 to a worker.
 
-Products are computed for one block of rows at a time. If several workers store rows of a block, each of them treats the
-other workers' rows as zeros, and the main process adds up their results.
+Products are computed for one block of rows at a time; theta and g have a column for each of c model outputs. If several
+workers store rows of a block, each of them treats the other workers' rows as zeros, and the main process adds up their
+results.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from securevfl.protocols.shares.shares_params import RowBlock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.worker_backend import RemoteObject, RemotePart
 
-_MAX_PENDING_BLOCKS = 16  # blocks whose products X theta are requested before the first result is awaited
+_MAX_PENDING_BLOCKS = 16  # blocks whose products X @ theta are requested before the first result is awaited
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -77,7 +78,7 @@ class WorkerRows:
 
 
 def block_sums(rows: WorkerRows, part: RemoteBlock, theta: Words) -> Words:
-    """Return X theta (n, c) for the n rows of a block, with zeros for rows that other workers store."""
+    """Return X @ theta (n, c) for the n rows of a block, with zeros for rows that other workers store."""
     sums = IntegerFactor(rows.ring, rows.integers(part.start, part.stop)[0]).times(theta)
     return np.pad(sums, ((part.before, part.after), (0, 0)))
 
@@ -177,7 +178,7 @@ class RemoteColumns(ColumnBlocks):
         return _BlockFactor(self, block, steps=False), _BlockFactor(self, block, steps=True)
 
     def sums(self, block: RowBlock, theta: Words) -> Words:
-        """Return X theta (n, c) for the n rows of a block, and request the next blocks, which are needed soon."""
+        """Return X @ theta (n, c) for the n rows of a block, and request the next blocks, which are needed soon."""
         if self._theta != (key := theta.tobytes()):
             self._theta, self._sums = key, {}
         n, following, size = self.shape(block.batch)[0], block, block.rows

@@ -1,8 +1,8 @@
 """Evaluation of a secret-shared model: the party with labels learns (rounded score, label) pairs in a hidden order.
 
-The active party A has the labels, and B is its partner. The scores of n rows are their forward sums H = X theta (n, c)
-for c model outputs; A has one secret share h of H, and B the other. Scores are rounded to levels: multiples of s =
-2^step, numbered modulo 2^k. y is a bit for each row, which A chooses, normally its label.
+The active party A has the labels, and B is its partner. The scores of n rows are their forward sums H = X @ theta,
+(n, c) for c model outputs; A has one secret share h of H, and B the other. Scores are rounded to levels: multiples of
+s = 2^step, numbered modulo 2^k. y is a bit for each row, which A chooses, normally its label.
 
 1. all      compute shares of H at A and B (forward_sums.py). A may subtract target values from its share. If it does
             not, A and B clip scores that exceed the range of the levels, without seeing them (table_lookup.py)

@@ -33,7 +33,7 @@ class Shares(MessageProtocol):
 
     name: ClassVar[str] = "shares"
     partner: str | None = None
-    """The share holder next to the party with labels. Default: the party with the most columns."""
+    """The second share holder, in addition to the party with labels. Default: the party with the most columns."""
     table_bits: int = Field(default=6, ge=3, le=8)
     """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link;
     for a smaller `step` as many as cover the same sums, up to 8."""
@@ -50,7 +50,7 @@ class Shares(MessageProtocol):
     """Resolution of the sums that metrics are computed from, a power of two; these sums are disclosed with labels and
     in a hidden order. Default: 1/16 for classes, 1/64 of a standard deviation for numbers."""
     metrics_range: float | None = Field(default=None, ge=1, le=1024)
-    """Range of model outputs that metrics cover: [-range, range]. For classes, outputs beyond 0.75 range are clipped;
+    """Range of model outputs that metrics cover: [-range, range]. For classes, outputs beyond 0.75 * range are clipped;
     for numbers they wrap around and the party with labels is warned. Default: 16, or the range of the table if that is
     larger."""
 
@@ -68,7 +68,7 @@ class Shares(MessageProtocol):
     """Implementation of products with encrypted vectors. "own": this package's arithmetic, which tests compare with
     SEAL. "seal": Microsoft SEAL through tenseal, which is slower, for users who require an established library."""
     open_weights: tuple[str, ...] = ()
-    """Parties that receive their weights at the end. Each of them can then rank the labels alone."""
+    """Parties that receive their weights at the end. Each of them can then predict labels without the others."""
 
     scores_to: str | None = None
     """The party that receives the scores of new rows. Default: the party with labels."""
@@ -94,7 +94,7 @@ class Shares(MessageProtocol):
         )
 
     def step_bits(self, spacing: float) -> int:
-        """Return log2 of the spacing of table entries; `spacing` is the default of the loss, used if `step` is None."""
+        """Return log2 of the spacing of table entries; `spacing` is the loss's default, used if `step` is None."""
         return math.frexp(spacing if self.step is None else self.step)[1] - 1
 
     def metric_quantizer(self, encoding: FixedPointEncoding, *, classifies: bool) -> Quantizer:
@@ -113,7 +113,7 @@ class Shares(MessageProtocol):
         """Return an upper bound of the bits of a pair of a score and a label, from which metrics are computed.
 
         Args:
-            spacing: the default spacing of the loss, as in `step_bits`.
+            spacing: the default spacing of table entries for the loss, as in `step_bits`.
             classifies: True if the model predicts classes.
 
         Returns:
@@ -122,7 +122,7 @@ class Shares(MessageProtocol):
         return 1 + self._metric_levels(self.step_bits(spacing), classifies=classifies).bits
 
     def _metric_levels(self, step_bits: int, *, classifies: bool) -> Quantizer:
-        """Return the quantizer of metrics for tables whose entries are 2^step_bits apart."""
+        """Return the levels to which forward sums are rounded for metrics, if table entries are 2^step_bits apart."""
         step = self.metrics_step if self.metrics_step is not None else 2.0**-4 if classifies else 2.0**-6
         covered = max(MIN_COVERED_SUM, 2.0 ** (self.table_bits - 1 + step_bits))
         return Quantizer.covering(step, covered if self.metrics_range is None else self.metrics_range)

@@ -1,7 +1,7 @@
 """Direct sum: every contributor sends its outputs to the collector in the clear (FedBCD 2019, Algorithm 1).
 
-H_k (n, c) are the forward outputs of contributor k for n rows and c model outputs. In a linear model H_k = X_k theta_k,
-with d_k columns X_k and the weights theta_k.
+H_k (n, c) are the forward outputs of contributor k for n rows and c model outputs. In a linear model, H_k = X_k @
+theta_k, with d_k columns X_k and the weights theta_k.
 
 1. contributor k -> collector   H_k     in the clear
    collector                    adds all H_k

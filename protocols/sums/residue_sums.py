@@ -19,7 +19,7 @@ from securevfl.crypto.fixed_point_ring import from_ring, to_ring
 from securevfl.errors import ProtocolError
 from securevfl.protocols.number_spaces import Phases, Reals, Space
 
-Residues = NDArray[Any]  # uint64, uint32 or uint16
+Residues = NDArray[Any]  # of type uint64, uint32 or uint16
 
 
 def residue_type(space: Space) -> type[np.uint64] | type[np.uint32] | type[np.uint16]:

@@ -1,13 +1,14 @@
-"""Consent sheets to which a party has agreed: a file next to its disclosure ledger, one line for each."""
+"""Consent sheets to which a party has agreed, recorded in its disclosure ledger."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from securevfl.base.files import write_atomic
+from securevfl.account.database import AccountDatabase
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import StorageError
+
+_TABLES = "CREATE TABLE IF NOT EXISTS agreed_sheets (digest TEXT PRIMARY KEY, time TEXT NOT NULL) WITHOUT ROWID;"
 
 
 class AgreedSheets:
@@ -18,7 +19,7 @@ class AgreedSheets:
     """
 
     def __init__(self, ledger: DisclosureLedger) -> None:
-        self._path = ledger.path.with_name(f"{ledger.path.name}.agreed")
+        self._ledger = ledger
 
     def has_agreed(self, sheet: ConsentSheet) -> bool:
         """Return whether the owner has agreed to exactly this text."""
@@ -26,7 +27,10 @@ class AgreedSheets:
 
     def has_digest(self, digest: str) -> bool:
         """Return whether the owner has agreed to a sheet with this digest."""
-        return any(line.split()[:1] == [digest] for line in self._lines())
+        if not self._ledger.path.exists():
+            return False
+        with self._database.reading() as tables:
+            return tables.execute("SELECT 1 FROM agreed_sheets WHERE digest = ?", (digest,)).fetchone() is not None
 
     def accepts(self, sheet: ConsentSheet, accept: str | None) -> bool:
         """Return whether the owner agrees to this text.
@@ -49,14 +53,12 @@ class AgreedSheets:
             sheet: the consent sheet that the owner has accepted.
 
         Raises:
-            StorageError: if the file cannot be written.
+            StorageError: if the ledger cannot be written.
         """
-        if not self.has_agreed(sheet):
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            write_atomic(self._path, "\n".join([*self._lines(), f"{sheet.digest} {now}", ""]).encode())
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._database.changing() as tables:
+            tables.execute("INSERT OR IGNORE INTO agreed_sheets VALUES (?, ?)", (sheet.digest, now))
 
-    def _lines(self) -> list[str]:
-        try:
-            return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        except OSError as cause:
-            raise StorageError(self._path, cause) from None
+    @property
+    def _database(self) -> AccountDatabase:
+        return AccountDatabase.shared(self._ledger.path, _TABLES)

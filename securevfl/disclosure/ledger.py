@@ -20,8 +20,9 @@ so do limits that its owner sets.
 4. A session that ends early for a reason that may depend on data discloses one bit. The bit is entered for all peers of
    the session before they learn of it. At most `MAX_EARLY_ABORTS` are allowed with the same peers before the owner
    checks the reason. They are counted per set of peers.
-5. The file is changed under a lock, written atomically, and checked by its digest when it is read. The lock file holds
-   that digest, so that an older copy that is restored alone is noticed.
+5. The ledger's file is the party's account (`securevfl.account`): each change is on disk before it counts, and an
+   older copy of the file is refused, because a commit counter is stored at a second place. The score ledger, the names
+   of used preprocessing and the digests of accepted consent sheets are in the same file.
 
 The ledger guards against accidents, not against its owner, who can set the limits and remove the file. Nobody else
 reads it. It contains no data: names, counts, digests, and a salt that prevents comparison of digests and row tags with
@@ -42,30 +43,29 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.base.descriptor_reserve import RESERVE
-from securevfl.base.files import write_atomic
-from securevfl.base.platform_files import lock_exclusive, lock_shared, read_at, write_at
+from securevfl.account.database import AccountDatabase, Tables
+from securevfl.account.process_locks import ProcessLocks
+from securevfl.crypto.key_derivation import derive_key
 from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import SUM_GROUPS, Disclosure, Kind
 from securevfl.disclosure.ledger_contents import (
-    SALT_BYTES,
+    LEDGER_TABLES,
     EarlyAborts,
     KnownTable,
     LedgerContents,
     LedgerEntry,
     ReservedSession,
-    encode_contents,
-    first_line,
-    read_contents,
+    load_contents,
+    store_contents,
 )
 from securevfl.disclosure.limits import DisclosureTotal, Limit, sum_disclosures
-from securevfl.disclosure.row_sets import RowSets, TableRows
-from securevfl.errors import DataError, LeakageError, StorageError
+from securevfl.disclosure.row_sets import ROW_SET_TABLES, RowSets, TableRows
+from securevfl.errors import DataError, LeakageError
 
 MAX_EARLY_ABORTS = 64
 """Sessions with the same peers that may end early before the owner checks the reason."""
-MAX_FIRST_LINE_BYTES = 128
+_NO_SALT = b""  # of contents without a file
 
 SessionKey = tuple[str, str]
 """A run and its session."""
@@ -107,6 +107,8 @@ class DisclosureLedger:
         self.path = Path(path)
         self.party = party
         self.reserved = False
+        self._file: AccountDatabase | None = None
+        self._locks = ProcessLocks(self.path.with_name(f"{self.path.name}.locks"))
 
     def with_reserved_measurements(self) -> DisclosureLedger:
         """Return the same ledger, for trainings whose measurements are already entered."""
@@ -121,19 +123,12 @@ class DisclosureLedger:
         return not (contents.entries or contents.limits or contents.trusts or contents.tries)
 
     @property
-    def scores_path(self) -> Path:
-        """The file next to it that lists, row by row, what was scored with this party's columns."""
-        return self.path.with_name(f"{self.path.name}.scores")
-
-    @property
-    def rows_path(self) -> Path:
-        """The folder next to it that lists the rows of each table."""
-        return self.path.with_name(f"{self.path.name}.rows")
-
-    @property
-    def chunks_path(self) -> Path:
-        """The file next to it that lists the chunks of precomputed material that were used."""
-        return self.path.with_name(f"{self.path.name}.chunks")
+    def database(self) -> AccountDatabase:
+        """The ledger's file, which is created if it does not exist."""
+        if self._file is None or not self.path.exists():
+            self._file = None
+            self._file = AccountDatabase.shared(self.path, LEDGER_TABLES + ROW_SET_TABLES)
+        return self._file
 
     @classmethod
     def open(cls, party: str, ledger: DisclosureLedger | str | Path | None) -> DisclosureLedger:
@@ -153,8 +148,30 @@ class DisclosureLedger:
 
     @classmethod
     def find(cls, path: str | Path) -> DisclosureLedger:
-        """Open an existing file, whoever its owner is."""
-        return cls(path, read_contents(Path(path)).party)
+        """Open an existing file, whoever its owner is.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            DataError: if the file is missing, damaged or no ledger.
+        """
+        if not Path(path).exists():
+            raise DataError(f"{path}: there is no ledger", "check the path", code="SVFL-LEDGER-MISSING", path=str(path))
+        ledger = cls(path, "")
+        contents = ledger._load()
+        if contents is None:
+            raise DataError(
+                f"{path}: this file is not a disclosure ledger",
+                "name the ledger",
+                code="SVFL-LEDGER-FOREIGN",
+                path=str(path),
+            )
+        ledger.party = contents.party
+        return ledger
 
     @property
     def has_active_session(self) -> bool:
@@ -170,10 +187,19 @@ class DisclosureLedger:
         Raises:
             DataError: if it is another party's ledger, or cannot be read.
         """
-        if not self.path.exists():
-            return LedgerContents(self.party, os.urandom(SALT_BYTES))
-        with RESERVE.lent():
-            contents = read_contents(self.path)
+        contents = self._load() if self.path.exists() else None
+        return LedgerContents(self.party, _NO_SALT) if contents is None else self._checked(contents)
+
+    def _load(self) -> LedgerContents | None:
+        with self.database.changing() as tables:  # which refuses an older copy
+            return load_contents(tables, self._salt, self.path)
+
+    @property
+    def _salt(self) -> bytes:
+        return derive_key(self.database.key, "salt of a disclosure ledger")
+
+    def _checked(self, contents: LedgerContents) -> LedgerContents:
+        """Return the contents if they are those of this ledger's owner; otherwise raise DataError."""
         if contents.party != self.party:
             raise DataError(
                 f"{self.path}: this is the ledger of {contents.party}, not of {self.party}",
@@ -292,7 +318,8 @@ class DisclosureLedger:
             with self._changing() as change:
                 self._admit(change, register, session, disclosures, check)
                 active_locks = {reservation.lock_name for reservation in change.contents.reserved}
-                lock_name, descriptor = self._create_session_lock(active_locks)
+                self._locks.remove_stale(active_locks)
+                lock_name, descriptor = self._locks.create()
                 undo.callback(os.close, descriptor)
                 contents = change.contents
                 reservation = ReservedSession(lock_name, _entries(register.name, session, disclosures))
@@ -406,61 +433,22 @@ class DisclosureLedger:
         check(before)
         new_entries = _entries(register.name, session, disclosures)
         self._refuse(self._exceeded_limits(change.contents, before, new_entries))
-        change.contents = self._with_table(change.contents, table)
-
-    def _create_session_lock(self, active_locks: Collection[str]) -> tuple[str, int]:
-        """Create a lock that this process holds until it ends, and remove locks of dead processes.
-
-        Args:
-            active_locks: names of the locks of other reservations.
-
-        Returns:
-            The name of the lock and its file descriptor.
-        """
-        lock_name = os.urandom(16).hex()
-        try:
-            self._locks.mkdir(mode=0o700, exist_ok=True)
-            for path in self._locks.iterdir():
-                if path.name not in active_locks and not self._is_held(path.name):
-                    path.unlink(missing_ok=True)
-            descriptor = os.open(self._locks / lock_name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as cause:
-            raise StorageError(self._locks / lock_name, cause) from None
-        lock_exclusive(descriptor)
-        return lock_name, descriptor
-
-    @property
-    def _locks(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.runs")
+        change.contents = self._with_table(change, table)
 
     def _without_dead_sessions(self, contents: LedgerContents) -> LedgerContents:
         """Return the contents without the reservations of processes that have ended."""
-        active = tuple(reservation for reservation in contents.reserved if self._is_held(reservation.lock_name))
+        active = tuple(reservation for reservation in contents.reserved if self._locks.is_held(reservation.lock_name))
         return contents if len(active) == len(contents.reserved) else replace(contents, reserved=active)
 
-    def _is_held(self, lock_name: str) -> bool:
-        """Return whether a process holds this lock."""
-        try:
-            lock = os.open(self._locks / lock_name, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        except OSError as cause:
-            raise StorageError(self._locks / lock_name, cause) from None
-        try:
-            lock_shared(lock, wait=False)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+    def _row_sets(self, contents: LedgerContents) -> RowSets:
+        return RowSets(self.database, contents.salt)
 
     def _table(self, contents: LedgerContents, register: Register) -> _Table:
         """Return the table of a register, with its rows as positions in the ledger's row sets."""
         known = contents.tables.get(register.name)
         if known is not None and known.members is not None:
             return self._known_table(contents, register.name)
-        row_sets = RowSets(self.rows_path, contents.salt)
-        members = None if register.ids is None else row_sets.members(register, contents.sets)
+        members = None if register.ids is None else self._row_sets(contents).members(register, contents.sets)
         return _Table(register.name, register.rows, members)
 
     def _known_table(self, contents: LedgerContents, name: str) -> _Table:
@@ -468,15 +456,16 @@ class DisclosureLedger:
         has_others = any(table != name for table in contents.tables)
         members = None
         if known.members is not None and has_others:
-            members = RowSets(self.rows_path, contents.salt).known(name, contents.sets)
+            members = self._row_sets(contents).known(name, contents.sets)
         return _Table(name, known.rows, members)
 
-    def _with_table(self, contents: LedgerContents, table: _Table) -> LedgerContents:
-        """Return the contents with this table; its rows are written to disk if they are known."""
+    def _with_table(self, change: _Change, table: _Table) -> LedgerContents:
+        """Return the contents with this table; its rows are written if they are known."""
+        contents = change.contents
         known = contents.tables.get(table.name, KnownTable(table.rows, _now()))
         if known.members is None and table.members is not None:
-            row_sets = RowSets(self.rows_path, contents.salt)
-            known = replace(known, members=row_sets.write(table.name, table.members))
+            members = self._row_sets(contents).write(change.tables, table.name, table.members)
+            known = replace(known, members=members)
         return replace(contents, tables=contents.tables | {table.name: known})
 
     def _count_shared(self, contents: LedgerContents, table: _Table, names: Iterable[str]) -> dict[str, int]:
@@ -491,7 +480,7 @@ class DisclosureLedger:
             sets = {}
         shared = {name: min(other.rows, table.rows) for name, other in known.items() if name not in sets}
         if sets and table.members is not None:
-            shared |= RowSets(self.rows_path, contents.salt).count_shared(table.members, sets)
+            shared |= self._row_sets(contents).count_shared(table.members, sets)
         return {name: shared[name] for name in known if shared[name] or name == table.name}
 
     def _counting(self, contents: LedgerContents, table: _Table, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
@@ -519,7 +508,7 @@ class DisclosureLedger:
         if not by_subject:
             return counting
         weights = np.array([_weights(subject_entries, list(known)) for subject_entries in by_subject.values()])
-        has_worst = RowSets(self.rows_path, contents.salt).worst(table.members, known, weights.reshape(-1, len(known)))
+        has_worst = self._row_sets(contents).worst(table.members, known, weights.reshape(-1, len(known)))
         tables_of_worst = {
             subject: {name for name, has in zip(known, has_worst[2 * k] | has_worst[2 * k + 1], strict=True) if has}
             for k, subject in enumerate(by_subject)
@@ -556,78 +545,17 @@ class DisclosureLedger:
 
     @contextmanager
     def _changing(self) -> Iterator[_Change]:
-        """Hold the file's lock and yield its contents.
+        """Yield the contents for one exclusive change.
 
-        They are written when the block ends if it has changed them or if there was no file.
+        They are on disk when the block ends if it has changed them or if there was no ledger.
         """
-        with RESERVE.lent():
-            yield from self._changing_with_descriptors()
-
-    def _changing_with_descriptors(self) -> Iterator[_Change]:
-        """Do what `_changing` documents, while the reserve of descriptors is lent to this ledger."""
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as cause:
-            raise DataError(
-                f"{self.path}: the ledger cannot be stored there ({cause.strerror})",
-                "name a path that can be written",
-                code="SVFL-FILE-UNUSABLE",
-                path=str(self.path),
-            ) from None
-        try:
-            lock_exclusive(lock)  # released when the process ends
-            before = self.read()
-            current_line = self._check_newest(lock)
-            change = _Change(self._without_dead_sessions(before))
+        with self.database.changing() as tables:
+            stored = load_contents(tables, self._salt, self.path)
+            before = LedgerContents(self.party, self._salt) if stored is None else self._checked(stored)
+            change = _Change(self._without_dead_sessions(before), tables)
             yield change
-            if change.contents is not before or not self.path.exists():
-                data = encode_contents(change.contents)
-                # both lines are valid until the file is replaced, in case the process is killed
-                self._note_first_lines(lock, current_line + first_line(data))
-                write_atomic(self.path, data)
-                self._note_first_lines(lock, first_line(data))
-            remaining = {reservation.lock_name for reservation in change.contents.reserved}
-            for ended in {reservation.lock_name for reservation in before.reserved} - remaining:
-                (self._locks / ended).unlink(missing_ok=True)
-        finally:
-            os.close(lock)
-
-    def _check_newest(self, lock: int) -> bytes:
-        """Check that the file is the one that was last written, and return its first line; called with the lock.
-
-        Args:
-            lock: file descriptor of the lock file, which the caller holds.
-
-        Returns:
-            The first line of the ledger's file; empty if there is no file.
-
-        Raises:
-            DataError: if the first line is not one that the lock file lists.
-        """
-        if not self.path.exists():
-            return b""
-        with self.path.open("rb") as file:
-            current_line = first_line(file.readline(MAX_FIRST_LINE_BYTES))
-        noted = read_at(lock, 2 * MAX_FIRST_LINE_BYTES, 0)
-        if noted and current_line not in noted.splitlines(keepends=True):
-            raise DataError(
-                f"{self.path}: this ledger is an older copy or another file, not the one that was last written",
-                "restore the newest backup; to continue with this older ledger, which lacks later disclosures, delete "
-                f"{self.path.name}.lock",
-                code="SVFL-LEDGER-DAMAGED",
-                path=str(self.path),
-            )
-        return current_line
-
-    def _note_first_lines(self, lock: int, lines: bytes) -> None:
-        """Write the first lines that the ledger may have to the lock file."""
-        try:
-            write_at(lock, lines, 0)
-            os.ftruncate(lock, len(lines))
-            os.fsync(lock)
-        except OSError as cause:
-            raise StorageError(self.path, cause) from None
+            if stored is None or change.contents is not before:
+                store_contents(tables, stored, change.contents)
 
 
 class Reservation:
@@ -710,7 +638,10 @@ class Reservation:
 
 @dataclass
 class _Change:
+    """The contents of a ledger inside a transaction: the block of `_changing` replaces them."""
+
     contents: LedgerContents
+    tables: Tables
 
 
 _REMEDIES = {

@@ -1,24 +1,23 @@
-"""Contents of a disclosure ledger's file, and how they are encoded.
-
-The file is JSON after a first line with the schema and a SHA-256 digest of schema and body.
-"""
+"""Contents of a disclosure ledger, and how the ledger's file stores them: one item of JSON for each fact."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import msgspec
 
+from securevfl.account.database import Tables
 from securevfl.disclosure.counts import Disclosure, Kind
 from securevfl.disclosure.limits import Limit
 from securevfl.disclosure.row_sets import RowSet
 from securevfl.errors import DataError
 
-LEDGER_SCHEMA = "securevfl.ledger/4"
-SALT_BYTES = 32
+LEDGER_TABLES = """
+CREATE TABLE IF NOT EXISTS ledger (number INTEGER PRIMARY KEY, section TEXT NOT NULL, item TEXT NOT NULL);
+"""
 
 
 @dataclass(frozen=True)
@@ -120,61 +119,78 @@ class LedgerContents:
 
 _DECODER = msgspec.json.Decoder(LedgerContents)
 """Created on import: two threads that ask msgspec about a type for the first time at once can end the process."""
+_SECTIONS = tuple(section.name for section in fields(LedgerContents) if section.name not in ("party", "salt"))
+_MAPPINGS = ("limits", "tables")
 
 
-def encode_contents(contents: LedgerContents) -> bytes:
-    """Encode the contents of a ledger as its file."""
-    body = msgspec.json.format(msgspec.json.encode(contents), indent=1)
-    return f"{LEDGER_SCHEMA} {_checksum(body)}\n".encode() + body
-
-
-def first_line(data: bytes) -> bytes:
-    """Return the first line of a ledger's file, which contains its digest."""
-    return data[: data.find(b"\n") + 1]
-
-
-def _checksum(body: bytes) -> str:
-    return hashlib.sha256(LEDGER_SCHEMA.encode() + body).hexdigest()
-
-
-def read_contents(path: Path) -> LedgerContents:
-    """Read a ledger's file.
+def load_contents(tables: Tables, salt: bytes, path: Path | None) -> LedgerContents | None:
+    """Read the contents of a ledger.
 
     Args:
-        path: the ledger's file.
+        tables: the tables of the ledger's file.
+        salt: the ledger's salt.
+        path: the file, for errors.
 
     Returns:
-        The ledger's contents.
+        The contents; None if the file has no contents yet.
 
     Raises:
-        DataError: if the file is missing, damaged or of another version.
+        DataError: if they were changed by hand.
     """
+    sections: dict[str, list[str]] = {}
+    for section, item in tables.execute("SELECT section, item FROM ledger ORDER BY number"):
+        sections.setdefault(section, []).append(item)
+    if not sections:
+        return None
     try:
-        head, _, body = path.read_bytes().partition(b"\n")
-    except OSError as cause:
-        raise DataError(
-            f"{path}: the ledger cannot be read ({cause.strerror})",
-            "check the path",
-            code="SVFL-LEDGER-MISSING",
-            path=str(path),
-        ) from None
-    schema, _, checksum = head.partition(b" ")
-    if schema != LEDGER_SCHEMA.encode() and schema.startswith(b"securevfl.ledger/"):
-        raise DataError(
-            f"{path}: this ledger was written by another version of securevfl",
-            "use that version",
-            code="SVFL-LEDGER-FOREIGN",
-            path=str(path),
-        )
-    try:
-        if schema != LEDGER_SCHEMA.encode() or not hmac.compare_digest(checksum, _checksum(body).encode()):
-            raise ValueError
-        return _DECODER.decode(body)
+        (party,) = sections.pop("party")
+        parts = [f'"party":{party}', f'"salt":{msgspec.json.encode(salt).decode()}']
+        for section, items in sections.items():
+            opening, closing = "{}" if section in _MAPPINGS else "[]"
+            parts.append(f'"{section}":{opening}{",".join(items)}{closing}')
+        return _DECODER.decode("{" + ",".join(parts) + "}")
     except (ValueError, msgspec.MsgspecError):
         raise DataError(
             f"{path}: the ledger is damaged or was changed by hand",
-            "restore a backup, or move the file away; counting then starts again, and earlier disclosures no longer "
-            "count",
+            "restore the newest backup of this file",
             code="SVFL-LEDGER-DAMAGED",
             path=str(path),
         ) from None
+
+
+def store_contents(tables: Tables, before: LedgerContents | None, after: LedgerContents) -> None:
+    """Replace the contents of a ledger by others; facts that stay the same are not written again.
+
+    Args:
+        tables: the tables of the ledger's file, in a transaction.
+        before: the present contents; None if there are none.
+        after: the new contents.
+    """
+    present = Counter() if before is None else Counter(_items(before))
+    # decoded once, so that numbers are written as they will be when they are written again: 40 becomes 40.0
+    target = list(_items(_DECODER.decode(msgspec.json.encode(after))))
+    removed = present - Counter(target)
+    for (section, item), count in removed.items():
+        tables.execute(
+            "DELETE FROM ledger WHERE number IN (SELECT number FROM ledger WHERE section = ? AND item = ? LIMIT ?)",
+            (section, item, count),
+        )
+    unchanged = present - removed
+    for key in target:
+        if unchanged[key]:
+            unchanged[key] -= 1
+        else:
+            tables.execute("INSERT INTO ledger (section, item) VALUES (?, ?)", key)
+
+
+def _items(contents: LedgerContents) -> Iterator[tuple[str, str]]:
+    """Yield the section and the JSON of each fact."""
+    yield "party", msgspec.json.encode(contents.party).decode()
+    for section in _SECTIONS:
+        value = getattr(contents, section)
+        if section in _MAPPINGS:
+            for name, item in value.items():
+                yield section, f"{msgspec.json.encode(name).decode()}:{msgspec.json.encode(item).decode()}"
+        else:
+            for item in value:
+                yield section, msgspec.json.encode(item).decode()

@@ -1,30 +1,26 @@
 """Which rows each table of a ledger has: sets of rows under the ledger's key, one bit per row.
 
-A party knows its rows, and nothing that a peer sends or omits changes which rows two jobs share. The sets are files in
-a folder next to the ledger, one for each table, written once:
+A party knows its rows, and nothing that a peer sends or omits changes which rows two jobs share. The ledger's file has
+a set for each table, written once:
 
     tags    8 bytes for each row that no earlier table had, ascending: the row's position is `first` plus its index here
     bits    one bit for each position before `first`: whether the table has that row too
 
 A row's tag is the first half of the AES encryption of its id's digest (`securevfl.data.register`) under a key of the
 ledger, so it means nothing next to another ledger. Among 10,000,000 rows, two have the same tag with probability 1 in
-300,000; they then count as one row. The ledger stores the digest of each file.
+300,000; they then count as one row.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from securevfl.base.files import atomic_writer
+from securevfl.account.database import AccountDatabase, Tables
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.data.id_keys import ID_DIGEST
 from securevfl.data.register import Register
@@ -34,12 +30,15 @@ RowTags = NDArray[np.uint64]
 Bits = NDArray[np.uint8]
 """Packed bits, 8 positions per byte."""
 
+ROW_SET_TABLES = """
+CREATE TABLE IF NOT EXISTS row_sets (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, content BLOB NOT NULL);
+"""
 MAX_BLOCK_BYTES = 16 << 20
 """Bytes of bits, of all tables together, that are read at a time."""
 WEIGHED_BYTES = 1 << 8
 """Bytes of bits that are weighed at a time, so that they stay in the processor's cache."""
 READ_BYTES = 1 << 20
-"""Bytes that are read and hashed at a time."""
+"""Bytes that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,11 @@ class RowSet:
 
     Attributes:
         first: the first of its new positions.
-        new: number of new positions. All other rows are bits of its file.
-        digest: SHA-256 of the file.
+        new: number of new positions. All other rows are bits of its content.
     """
 
     first: int
     new: int
-    digest: str
 
     @property
     def end(self) -> int:
@@ -63,7 +60,7 @@ class RowSet:
 
     @property
     def size(self) -> int:
-        """The length of its file in bytes."""
+        """The length of its content in bytes."""
         return 8 * self.new + self.first // 8
 
 
@@ -84,19 +81,16 @@ class RowSets:
     """The row sets of a ledger.
 
     Args:
-        folder: the folder of their files.
+        database: the ledger's file.
         salt: the ledger's salt, from which the key of the tags is derived.
-
-    Attributes:
-        folder: the folder.
     """
 
-    def __init__(self, folder: Path, salt: bytes) -> None:
-        self.folder = folder
+    def __init__(self, database: AccountDatabase, salt: bytes) -> None:
+        self._database = database
         self._key = derive_key(salt, "marks of rows")
 
     def members(self, register: Register, sets: Mapping[str, RowSet]) -> TableRows:
-        """Return the rows of a register with ids as positions of these sets, whose files are read and checked."""
+        """Return the rows of a register with ids as positions of these sets."""
         tags = self._tags(register)
         seen = np.zeros(len(tags), bool)
         bits = np.zeros(_end(sets) // 8, np.uint8)
@@ -115,38 +109,25 @@ class RowSets:
 
         Returns:
             The table's rows as bits; `new` is empty.
-
-        Raises:
-            DataError: if a file is damaged.
         """
         bits, row_set = np.zeros(_end(sets) // 8, np.uint8), sets[name]
-        self.check(sets)
         self._read(name, row_set, 0, bits[: row_set.end // 8])
         return TableRows(bits, np.empty(0, np.uint64))
 
-    def check(self, sets: Mapping[str, RowSet]) -> None:
-        """Check the files of these sets.
+    def write(self, tables: Tables, name: str, members: TableRows) -> RowSet:
+        """Write the set of a table, and return what the ledger stores about it.
 
         Args:
-            sets: the row sets to check, by the name of their table.
+            tables: the tables of the ledger's file, in a transaction.
+            name: name of the table.
+            members: its rows.
 
-        Raises:
-            DataError: if a file is damaged.
+        Returns:
+            The positions of the table's rows.
         """
-        for name, row_set in sets.items():
-            for _ in self._pieces(name, row_set):
-                pass
-
-    def write(self, name: str, members: TableRows) -> RowSet:
-        """Write the set of a table to its file, and return what the ledger stores about it."""
-        digest = hashlib.sha256()
-        with atomic_writer(self._path(name)) as file:
-            for piece in (members.new.astype("<u8", copy=False).view(np.uint8), members.bits):
-                file.write(piece.data)
-                digest.update(piece.data)
-        row_set = RowSet(8 * len(members.bits), len(members.new), digest.hexdigest())
-        self.check({name: row_set})
-        return row_set
+        content = members.new.astype("<u8", copy=False).tobytes() + members.bits.tobytes()
+        tables.execute("INSERT OR REPLACE INTO row_sets (name, content) VALUES (?, ?)", (name, content))
+        return RowSet(8 * len(members.bits), len(members.new))
 
     def count_shared(self, rows: TableRows, sets: Mapping[str, RowSet]) -> dict[str, int]:
         """Return how many rows a table shares with each of these sets."""
@@ -183,9 +164,6 @@ class RowSets:
                     largest[k], has_row[k] = totals[k, top[k]], contains[:, top[k]]
         return has_row
 
-    def _path(self, name: str) -> Path:
-        return self.folder / name
-
     def _tags(self, register: Register) -> RowTags:
         """Return the distinct tags of all rows, ascending."""
         assert register.ids is not None, "rows are identified by ids"
@@ -220,19 +198,34 @@ class RowSets:
             yield contained
 
     def _pieces(self, name: str, row_set: RowSet) -> Iterator[Bits]:
-        """Yield the bytes of a set's file; its length is checked first and its digest at the end."""
-        digest = hashlib.sha256()
-        try:
-            with self._path(name).open("rb") as file:
-                if os.fstat(file.fileno()).st_size != row_set.size:
-                    raise _damaged(self._path(name))
-                while piece := file.read(READ_BYTES):
-                    digest.update(piece)
-                    yield np.frombuffer(piece, np.uint8)
-        except OSError as cause:
-            raise _damaged(self._path(name), f" ({cause.strerror})") from None
-        if not hmac.compare_digest(digest.hexdigest(), row_set.digest):
-            raise _damaged(self._path(name))
+        """Yield the bytes of a set's content."""
+        for start in range(0, row_set.size, READ_BYTES):
+            yield np.frombuffer(self._content(name, row_set, start, READ_BYTES), np.uint8)
+
+    def _content(self, name: str, row_set: RowSet, start: int, count: int) -> bytes:
+        """Return `count` bytes of a set's content from `start` on, fewer at its end.
+
+        Args:
+            name: name of the table.
+            row_set: its positions.
+            start: the first byte.
+            count: number of bytes.
+
+        Returns:
+            The bytes.
+
+        Raises:
+            DataError: if the set is missing or has another length.
+        """
+        with self._database.reading() as tables:
+            record = tables.execute("SELECT number FROM row_sets WHERE name = ?", (name,)).fetchone()
+            if record is None:
+                raise _damaged(self._database)
+            with tables.blob("row_sets", "content", record[0]) as blob:
+                if len(blob) != row_set.size:
+                    raise _damaged(self._database)
+                blob.seek(start)
+                return blob.read(min(count, row_set.size - start))
 
     def _blocks(self, rows: TableRows, sets: Mapping[str, RowSet]) -> Iterator[tuple[int, Bits]]:
         """Yield the bits of all sets (sets, bytes) block by block, each with the byte at which it begins."""
@@ -247,14 +240,7 @@ class RowSets:
         """Fill in the bits of one set from byte `start` on; bits after its end stay as they are."""
         stored = max(0, min(row_set.first // 8 - start, len(into)))
         if stored:
-            try:
-                with self._path(name).open("rb") as file:
-                    file.seek(8 * row_set.new + start)
-                    data = file.read(stored)
-            except OSError as cause:
-                raise _damaged(self._path(name), f" ({cause.strerror})") from None
-            if len(data) != stored:
-                raise _damaged(self._path(name))
+            data = self._content(name, row_set, 8 * row_set.new + start, stored)
             into[:stored] = np.frombuffer(data, np.uint8)
         last = row_set.first // 8 - start + row_set.new // 8
         into[stored : max(stored, last)] = 0xFF
@@ -266,10 +252,10 @@ def _end(sets: Mapping[str, RowSet]) -> int:
     return max((row_set.end for row_set in sets.values()), default=0)
 
 
-def _damaged(path: Path, reason: str = "") -> DataError:
+def _damaged(database: AccountDatabase) -> DataError:
     return DataError(
-        f"{path}: the file of a table's rows is missing or damaged{reason}",
-        "restore a backup of this folder that belongs to the ledger, or move both away; counting then starts again",
+        f"{database.path}: the rows of a table are missing in this disclosure ledger",
+        "restore the newest backup of this file",
         code="SVFL-LEDGER-DAMAGED",
-        path=str(path),
+        path=str(database.path),
     )

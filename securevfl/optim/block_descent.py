@@ -23,6 +23,7 @@ rows to the next.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -35,6 +36,10 @@ CONDITION_SHARE = 0.35
 """The largest root of the condition, relative to the number of iterations."""
 MAX_CONDITION_ROOT = 30.0
 """The largest root of the condition for any number of iterations: more would amplify the rounding of sums."""
+
+
+ITERATION_FACTOR, MIN_CURVATURE_SHARE = 8.0, 1e-4
+"""Iterations times the root of half the curvature share, and the smallest half of it, in `iterations_for`."""
 
 
 def heavy_ball(iterations: int) -> list[tuple[float, float]]:
@@ -54,6 +59,21 @@ def heavy_ball(iterations: int) -> list[tuple[float, float]]:
     largest = min(MAX_CONDITION_ROOT, 1 + CONDITION_SHARE * iterations)
     roots = [min(largest, 1 + CONDITION_GROWTH * (t + 1)) for t in range(iterations)]
     return [(4 / (1 + 1 / root) ** 2, ((root - 1) / (root + 1)) ** 2) for root in roots]
+
+
+def iterations_for(curvature_share: float) -> int:
+    """Return the number of heavy-ball iterations that bring coefficients close to the optimum.
+
+    Fewer leave several standard errors in directions of small curvature; twice as many are enough for 150,000 rows.
+
+    Args:
+        curvature_share: mean curvature of the loss relative to its bound, such as 4 r (1 - r) for two classes with a
+            rate of r.
+
+    Returns:
+        The number: 40 for a rate of 0.02, and 80 for 0.005.
+    """
+    return math.ceil(ITERATION_FACTOR / math.sqrt(max(curvature_share / 2, MIN_CURVATURE_SHARE)))
 
 
 class BlockDescent(Optimizer):

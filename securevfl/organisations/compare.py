@@ -172,7 +172,7 @@ def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, a
     if first.party.name == active:
         return
     limited = "small_metrics" not in first.job.accepts
-    scores, ids = ScoreLedger(ledger.scores_path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
+    scores, ids = ScoreLedger(ledger.path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
     if reserve:
         scores.record_evaluation(active, ids, limited=limited, me=first.party.name, times=len(views))
     elif limited:

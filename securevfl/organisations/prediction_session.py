@@ -104,7 +104,7 @@ class PredictionSession:
         self._basis, self._job = "", part.parsed_job
         self._participant, self._code_counts = self._exchange_handshakes()
         provides_codes = code_policy is not None and part.name != part.asker
-        self._score_ledger = ScoreLedger(ledger.scores_path) if provides_codes else None
+        self._score_ledger = ScoreLedger(ledger.path) if provides_codes else None
 
     def stored_scores(self, ids: Sequence[Any], X: Floats) -> ScoreResult:
         """Return what the requesting party knows about rows (m, d) before it requests them."""
@@ -245,7 +245,7 @@ class PredictionSession:
                 self._basis = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
                 self._record_scores(self.count * self._numbers_per_row)
         roles = Roles.of((name, handshakes[name].role) for name in part.parties)
-        resources = LocalResources(part.run, score_ledger=ledger.scores_path, charge_scores=self._charge)
+        resources = LocalResources(part.run, score_ledger=ledger.path, charge_scores=self._charge)
         meter = Meter(channel.clock, channel.counters)
         context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         code_counts = {name: handshakes[name].codes for name in others if handshakes[name].codes}

@@ -260,7 +260,7 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
         return
     for party in others:
         if party.name in ledgers and party.has_ids:
-            ScoreLedger(ledgers[party.name].scores_path).check_evaluations(lead.name, party.keys_of(rows), len(jobs))
+            ScoreLedger(ledgers[party.name].path).check_evaluations(lead.name, party.keys_of(rows), len(jobs))
 
 
 def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[MeasuredModel]:

@@ -143,7 +143,7 @@ def take_part(
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
         resources = LocalResources(
-            run, folder, ledger.chunks_path, ledger.scores_path, simulated=False, evaluations_reserved=ledger.reserved
+            run, folder, ledger.path, ledger.path, simulated=False, evaluations_reserved=ledger.reserved
         )
     context = _party_context(job, channel, setup, meter, resources)
     messages_before = channel.counters.messages_sent()

@@ -22,6 +22,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 from securevfl.families.state import State
 from securevfl.organisations import forget
 from securevfl.organisations.align import FolderJournal
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.runtime import eventlog
@@ -52,8 +53,8 @@ class Place:
         eventlog.LOGGER.removeHandler(handler)
         self.ledger = DisclosureLedger(default_ledger("shop"), "shop")
         self.ledger.record_answer(part.run, "1", Disclosure("scores", "bank", ("shop",), 3, 0))
-        SpentChunks(self.ledger.chunks_path).spend(bytes(16))
-        self.ledger.scores_path.write_bytes(b"scores")
+        SpentChunks(self.ledger.path).spend(bytes(16))
+        ScoreLedger(self.ledger.path)
 
     def leave(self, key: bytes) -> None:
         """Return the checkpoints and the precomputed material of one training."""
@@ -83,7 +84,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
 
 def test_all_that_it_left_is_deleted_and_nothing_that_counts(place: Place) -> None:
     before = place.counted()
-    assert {"shop.ledger", "shop.ledger.chunks", "shop.ledger.scores"} <= before.keys()
+    assert {"shop.ledger"} <= before.keys()
     done = place.forget()
     assert done.exit_code == 0, done.output
     assert place.left() == {"shop.csv"}
@@ -165,7 +166,7 @@ def test_faults_of_forgetting_are_seen(place: Place, monkeypatch: pytest.MonkeyP
     before, delete = place.counted(), forget._delete
 
     def greedy(left: Any, key: str, every: bool, ledger: DisclosureLedger) -> Any:
-        ledger.chunks_path.unlink()
+        ledger.path.unlink()
         return delete(left, key, every, ledger)
 
     monkeypatch.setattr(forget, "_delete", greedy)

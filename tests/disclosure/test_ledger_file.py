@@ -14,7 +14,7 @@ from builders import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.disclosure import ledger as ledger_module
+from securevfl.account.database import AccountDatabase
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger, total_to
 from securevfl.disclosure.ledger_contents import LedgerEntry
@@ -76,7 +76,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     assert told(DisclosureLedger(path, "shop"), "columns", "bank") == DisclosureTotal(
         2 * times, pytest.approx(5.0), 2 * times
     )
-    assert {file.name for file in path.parent.iterdir()} == {"shop.ledger", "shop.ledger.lock"}
+    assert {file.name for file in path.parent.iterdir()} == {"shop.ledger"}
 
 
 def test_of_jobs_at_once_that_fit_the_limit_only_alone_one_goes(tmp_path: Path) -> None:
@@ -108,54 +108,45 @@ def full(tmp_path: Path) -> DisclosureLedger:
     return ledger
 
 
-def test_a_damaged_file_is_refused_wherever_the_damage_is(full: DisclosureLedger) -> None:
-    content = full.path.read_bytes()
-    generator = np.random.default_rng(0)
-    for cut in [0, 1, 18, 40, *generator.integers(50, len(content), 20).tolist(), len(content) - 1]:
-        full.path.write_bytes(content[:cut])
-        with raises_code(DataError, "SVFL-LEDGER-DAMAGED"):
-            full.read()
-    for at in generator.integers(20, len(content), 60).tolist():
-        spoilt = bytearray(content)
-        spoilt[at] ^= 1
-        full.path.write_bytes(bytes(spoilt))
-        with raises_code(DataError, "SVFL-LEDGER-DAMAGED"):
-            full.record(REGISTER, ("another", ""), [columns(1)])
-        assert full.path.read_bytes() == bytes(spoilt)
-    full.path.write_bytes(content)
-    assert told(full, "columns", "bank").count == 15
-
-
 def test_files_of_others_and_of_other_versions_are_told_apart(full: DisclosureLedger, tmp_path: Path) -> None:
     with raises_code(DataError, "SVFL-LEDGER-FOREIGN"):
         DisclosureLedger(full.path, "bank").read()
     assert DisclosureLedger.find(full.path).party == "shop"
-    full.path.write_bytes(full.path.read_bytes().replace(b"ledger/4", b"ledger/9", 1))
+    with full.database.changing() as tables:
+        tables.execute("UPDATE meta SET schema = 9")
     with raises_code(DataError, "SVFL-LEDGER-FOREIGN"):
-        full.read()
+        AccountDatabase(full.path)
     with raises_code(DataError, "SVFL-LEDGER-MISSING"):
         DisclosureLedger.find(tmp_path / "none.ledger")
     (tmp_path / "file").touch()
-    with raises_code(DataError, "SVFL-FILE-UNUSABLE"):
+    with raises_code(StorageError, "SVFL-FILE-UNUSABLE"):
         DisclosureLedger(tmp_path / "file" / "shop.ledger", "shop").record(REGISTER, ("run", ""), [columns(1)])
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(full: DisclosureLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = full.path.read_bytes()
+def test_contents_that_were_changed_by_hand_are_refused(full: DisclosureLedger) -> None:
+    for section, item in (("entries", "{}"), ("limits", '"columns":7'), ("party", "3"), ("tries", "no")):
+        with raises_code(DataError, "SVFL-LEDGER-DAMAGED"), full.database.changing() as tables:
+            tables.execute("INSERT INTO ledger (section, item) VALUES (?, ?)", (section, item))
+            full.read()
+    assert told(full, "columns", "bank").count == 15
 
-    def no_room(path: Path, data: bytes) -> None:
-        raise StorageError(path, OSError(28, "No space left on device"))
 
-    with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "write_atomic", no_room)
-        with raises_code(StorageError, "SVFL-FILE-NO-SPACE"):
-            full.record(REGISTER, ("another", ""), [columns(1)])
-    assert full.path.read_bytes() == content
-    full.record(REGISTER, ("another", ""), [columns(1)])
+def test_the_file_has_one_record_for_each_fact(full: DisclosureLedger) -> None:
+    """A change writes only the records that it adds or removes."""
+    with full.database.reading() as tables:
+        before = tables.execute("SELECT number FROM ledger").fetchall()
+    full.set_limit("columns", Limit(40))
+    full.set_limit("columns", Limit(50))
+    full.record(REGISTER, ("run 2", ""), [columns(1)])
+    with full.database.reading() as tables:
+        after = tables.execute("SELECT number FROM ledger").fetchall()
+    assert len(set(before) - set(after)) == 2  # both disclosures of run 2 were replaced by one
+    assert len(set(after) - set(before)) == 2
+    assert full.read().limits == {"columns": Limit(50)}
 
 
 def test_what_a_check_raises_goes_through_and_enters_nothing(full: DisclosureLedger) -> None:
-    content = full.path.read_bytes()
+    before_check = full.read()
 
     def check(before: Sequence[LedgerEntry]) -> None:
         assert sum(item.disclosure.count for item in before) == 20  # of four runs, as the fifth is this one
@@ -163,7 +154,7 @@ def test_what_a_check_raises_goes_through_and_enters_nothing(full: DisclosureLed
 
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
         full.record(REGISTER, ("run 4", ""), [columns(1)], check)
-    assert full.path.read_bytes() == content
+    assert full.read() == before_check
 
 
 def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: DisclosureLedger) -> None:
@@ -178,19 +169,24 @@ def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: Disclosu
         full.record_answer("run 2", "session c", scores)
 
 
+def _row_tags(ledger: DisclosureLedger) -> set[int]:
+    with ledger.database.reading() as tables:
+        (content,) = tables.execute("SELECT content FROM row_sets WHERE name = ?", (REGISTER.name,)).fetchone()
+    return set(np.frombuffer(content, "<u8").tolist())
+
+
 def test_secrets_and_marks_stay_with_the_ledger(full: DisclosureLedger) -> None:
     book = full.read()
     assert repr(book.salt) not in repr(book)
     other = DisclosureLedger(full.path.with_name("other.ledger"), "shop")
     other.record(REGISTER, ("run", ""), [columns(1)])
-    files = [ledger.rows_path / REGISTER.name for ledger in (full, other)]
-    mine, theirs = (set(np.fromfile(path, "<u8").tolist()) for path in files)
+    mine, theirs = (_row_tags(ledger) for ledger in (full, other))
     assert len(mine) == len(theirs) == 500
     assert not mine & theirs  # two ledgers cannot be compared
     assert REGISTER.ids is not None
     digests = {bytes(row_id)[at : at + 8] for piece in REGISTER.ids() for row_id in piece for at in (0, 8)}
     assert not digests & {digest.to_bytes(8, "little") for digest in mine}
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (full.path, *files))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (full.path, other.path))
 
 
 def test_the_default_place_is_among_the_user_s_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,16 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from securevfl.account.database import AccountDatabase
 from securevfl.data.id_keys import id_keys
 from securevfl.data.register import Register
 from securevfl.disclosure import row_sets as module
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.row_sets import RowSet, RowSets, TableRows
+from securevfl.disclosure.row_sets import ROW_SET_TABLES, RowSet, RowSets, TableRows
 from securevfl.errors import DataError
 from tests.builders import raises_code
 
 SALT = bytes(range(32))
+
+
+def row_sets(path: Path) -> tuple[AccountDatabase, RowSets]:
+    database = AccountDatabase.shared(path / "shop.ledger", ROW_SET_TABLES)
+    return database, RowSets(database, SALT)
 
 
 def register(rows: Sequence[int] | np.ndarray) -> Register:
@@ -33,11 +39,14 @@ def drawn(seed: int, tables: int = 12, rows: int = 700) -> list[np.ndarray]:
     return [*drawn_rows, drawn_rows[1][::-1], 5000 + np.arange(9)]
 
 
-def entered(sets: RowSets, tables: Sequence[np.ndarray]) -> tuple[dict[str, RowSet], list[TableRows]]:
+def entered(
+    database: AccountDatabase, sets: RowSets, tables: Sequence[np.ndarray]
+) -> tuple[dict[str, RowSet], list[TableRows]]:
     known = dict[str, RowSet]()
     for k, rows in enumerate(tables):
-        row_set = sets.members(register(rows), known)
-        known[str(k)] = sets.write(str(k), row_set)
+        members = sets.members(register(rows), known)
+        with database.changing() as change:
+            known[str(k)] = sets.write(change, str(k), members)
     return known, [sets.known(name, known) for name in known]
 
 
@@ -49,8 +58,8 @@ def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
     monkeypatch.setattr(module, "MAX_BLOCK_BYTES", block)
     monkeypatch.setattr(module, "READ_BYTES", piece)  # marks, and bits behind them, in several pieces
     monkeypatch.setattr(module, "WEIGHED_BYTES", 16)
-    sets, tables = RowSets(tmp_path, SALT), drawn(seed)
-    known, members = entered(sets, tables)
+    (database, sets), tables = row_sets(tmp_path), drawn(seed)
+    known, members = entered(database, sets, tables)
     weights = np.random.default_rng(seed).integers(0, 9, (3, len(tables))).astype(float)
     for row_set, rows in zip(members, tables, strict=True):
         assert sets.count_shared(row_set, known) == {
@@ -67,8 +76,8 @@ def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
 
 
 def test_a_row_has_one_place_whatever_table_it_comes_with(tmp_path: Path) -> None:
-    sets, tables = RowSets(tmp_path, SALT), drawn(0)
-    known, _ = entered(sets, tables)
+    (database, sets), tables = row_sets(tmp_path), drawn(0)
+    known, _ = entered(database, sets, tables)
     assert sum(entry.new for entry in known.values()) == len({row for rows in tables for row in rows})
     assert known["10"].new == 0  # an earlier table in another order
     firsts = [entry.first for entry in known.values()]
@@ -79,7 +88,7 @@ def test_a_row_has_one_place_whatever_table_it_comes_with(tmp_path: Path) -> Non
 def test_two_rows_of_one_mark_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = id_keys("shop", [range(20)])
     twice = Register(21, bytes(32), None, lambda: iter([keys, keys[:1]]))
-    assert len(RowSets(tmp_path, SALT).members(twice, {}).new) == 20
+    assert len(row_sets(tmp_path)[1].members(twice, {}).new) == 20
 
 
 def told(count: int) -> list[Disclosure]:
@@ -94,37 +103,19 @@ def full(tmp_path: Path) -> DisclosureLedger:
     return ledger
 
 
-def test_any_damage_to_the_rows_of_a_table_is_refused_by_name(full: DisclosureLedger) -> None:
-    """A bit, a cut, a longer file, another table's, none: by a table that is new, one that is known, and one shown."""
+@pytest.mark.parametrize("damage", ["DELETE FROM row_sets", "UPDATE row_sets SET content = zeroblob(5)"])
+def test_missing_rows_of_a_table_are_refused(damage: str, full: DisclosureLedger) -> None:
+    """For a table that is new, for one that is known, and for one that is displayed."""
     new, known = register(range(40)), register(range(300))
-    for path in sorted(full.rows_path.iterdir()):
-        content = path.read_bytes()
-        other = next(file.read_bytes() for file in full.rows_path.iterdir() if file != path)
-        flips = [
-            content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :]
-            for at in (0, len(content) // 2, len(content) - 1)
-        ]
-        for spoilt in (*flips, content[:-1], content + b"\0", other, b"", None):
-            path.write_bytes(spoilt) if spoilt is not None else path.unlink()
-            with raises_code(DataError, "SVFL-LEDGER-DAMAGED", path=str(path)):
-                full.record(new, ("another", ""), told(1))
-            with raises_code(DataError, "SVFL-LEDGER-DAMAGED", path=str(path)):
-                full.counted_for(known)
-            with raises_code(DataError, "SVFL-LEDGER-DAMAGED", path=str(path)):
-                full.table_disclosures(known.name)
-        path.write_bytes(content)
-    full.record(new, ("another", ""), told(1))
-
-
-def test_a_table_that_was_written_and_not_entered_is_written_again(full: DisclosureLedger) -> None:
-    """As by a process that was killed between the two: others have taken the places since."""
-    sets = RowSets(full.rows_path, full.read().salt)
-    left, other = register(range(5000, 5100)), register(range(7000, 7050))
-    sets.write(left.name, sets.members(left, full.read().sets))
-    full.record(other, ("other", ""), told(1))
-    full.record(left, ("left", ""), told(1))
-    assert full.table_disclosures(left.name)[1] == {}
-    assert full.table_disclosures(other.name)[1] == {}
+    with full.database.changing() as tables:
+        tables.execute(damage)
+    for use in (
+        lambda: full.record(new, ("another", ""), told(1)),
+        lambda: full.counted_for(known),
+        lambda: full.table_disclosures(known.name),
+    ):
+        with raises_code(DataError, "SVFL-LEDGER-DAMAGED"):
+            use()
 
 
 LARGE = """
@@ -151,7 +142,8 @@ ledger.record(register, ("run", ""), disclosures)
 book = ledger.read()
 for k in range(1, TABLES):  # any half of the rows each, and none by itself
     bits = np.frombuffer(os.urandom(N // 8), np.uint8)
-    members = RowSets(ledger.rows_path, book.salt).write(str(k), TableRows(bits, np.empty(0, np.uint64)))
+    with ledger.database.changing() as tables:
+        members = RowSets(ledger.database, book.salt).write(tables, str(k), TableRows(bits, np.empty(0, np.uint64)))
     book.tables[str(k)] = KnownTable(N // 2, "", members)
 entries = tuple(LedgerEntry(name, name, "", disclosure) for name in book.tables for disclosure in disclosures)
 with ledger._changing() as change:

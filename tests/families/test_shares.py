@@ -222,7 +222,7 @@ def test_the_best_model_is_recorded_opened_and_measured_once(tmp_path: Path) -> 
     evaluated = [record["round"] for record in run.history if "loss" in record]
     assert 9 == stored_visits < evaluated[-1] == 54
     assert set(run.parts["shop"].coefficients()) == set(all_parties[1].columns)
-    with closing(sqlite3.connect(ledgers["shop"].scores_path)) as tables:
+    with closing(sqlite3.connect(ledgers["shop"].path)) as tables:
         assert tables.execute("SELECT visits FROM models").fetchall() == [(stored_visits,)]
         assert tables.execute("SELECT count(*) FROM trained").fetchall() == [(len(rows),)]
         assert tables.execute("SELECT DISTINCT count FROM times").fetchall() == [(len(evaluated),)]

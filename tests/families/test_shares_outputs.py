@@ -123,7 +123,7 @@ def test_evaluations_are_recorded_before_they_disclose(loss: str, tmp_path: Path
 
     def watch(event: Event) -> None:
         if event.direction == "send" and isinstance(event.message, ShuffledWords | LossSum):
-            noted.append(ScoreLedger(ledgers[event.me].scores_path).evaluation_count(held_out))
+            noted.append(ScoreLedger(ledgers[event.me].path).evaluation_count(held_out))
 
     vfl.simulate(job, parties, ledgers=ledgers, observe=watch)
     assert noted == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.data.scaling import on_grid
+from securevfl.errors import DataNotice
 
 RATES = (0.3, 0.1, 0.02, 0.005)
 
@@ -56,8 +57,7 @@ def measure(rows: int, rate: float, **keys: object) -> Bias:
     run = vfl.simulate(job, own)
     weights = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")
     train = job.schedule(own[0].register).train
-    tables = [np.asarray(party.X, float)[train] for party in own]
-    left, right = (on_grid((X - X.mean(axis=0)) / X.std(axis=0), 8.0) for X in tables)
+    left, right = (run.parts[party.name].scaling(np.asarray(party.X, float)[train]) for party in own)
     X, y = np.column_stack([left, np.ones(len(train)), right]), np.asarray(own[0].y)[train]
     theta, errors = optimum(X, y)
     f, best = X @ np.concatenate([weights["bank"][:, 0], weights["shop"][:, 0]]), X @ theta
@@ -79,3 +79,30 @@ def test_the_default_model_is_the_optimum_of_the_pooled_table(rate: float) -> No
 def test_rare_classes_reach_the_optimum_with_more_iterations() -> None:
     """At a rate of 1 %; 40 iterations leave several standard errors."""
     assert measure(8000, 0.01, epochs=120).z <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("rate", "keys", "noticed"),
+    [
+        (0.3, {}, False),
+        (0.02, {}, False),
+        (0.005, {}, True),
+        (0.005, {"epochs": 80}, False),
+        (0.3, {"epochs": 5}, True),
+    ],
+)
+def test_too_few_iterations_for_a_rare_class_are_reported(rate: float, keys: dict[str, int], noticed: bool) -> None:
+    with warnings.catch_warnings(record=True) as notices:
+        warnings.simplefilter("always")
+        vfl.simulate(vfl.Job(model="logistic", protocol="shares", **keys), parties(2000, rate))
+    assert any("standard errors from the optimum" in str(notice.message) for notice in notices) == noticed
+
+
+def test_weights_that_differ_much_need_more_iterations() -> None:
+    bank, shop = parties(1500, 0.3)
+    weights = np.where(np.arange(1500) % 50 == 0, 20.0, 1.0)
+    X = np.column_stack([bank.X, weights])
+    own = [vfl.Party("bank", X, bank.y, ids=range(1500), columns=[*"abcde", "w"]), shop]
+    job = vfl.Job(model="logistic", weights={"column": "w", "max_weight": 64}, epochs=40)
+    with pytest.warns(DataNotice, match="weights differ much"):
+        vfl.simulate(job, own)

@@ -68,9 +68,9 @@ class Sent:
 
     def coded(self) -> int:
         """How many rows the ledger of scores has noted codes of."""
-        if not self.ledger.scores_path.exists():
+        if not self.ledger.path.exists():
             return 0
-        score_ledger = ScoreLedger(self.ledger.scores_path)
+        score_ledger = ScoreLedger(self.ledger.path)
         return int(score_ledger._file._connection.execute("SELECT count(DISTINCT row) FROM codes").fetchone()[0])
 
     def __call__(self, event: Event) -> None:

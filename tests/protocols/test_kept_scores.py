@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sqlite3
-import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from securevfl.errors import ConfigError, LeakageError, StorageError
 from securevfl.protocols.score_ledger import row_ledger as ledger_module
-from securevfl.protocols.score_ledger.database import LedgerDatabase
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, STORED, ScoreLedger
-from tests.builders import raises_code
 from tests.protocols.test_shares_predict import Model, Open, admit, names
 
 
@@ -91,7 +85,7 @@ def test_a_row_claimed_by_another_process_is_waited_for(tmp_path: Path, monkeypa
     process.start()
     process.join()
     assert states(ScoreLedger(path), b"m", "bank", names(3, 20)) == [NEW] * 3
-    assert not [*(tmp_path / "scores.claims").iterdir()]
+    assert not [*(tmp_path / "scores.locks").iterdir()]
 
 
 def test_rows_of_a_refused_query_are_released(tmp_path: Path):
@@ -131,62 +125,3 @@ def test_the_column_of_ones_does_not_raise_the_number_of_models():
     block = model.columns(5)
     model.ask([block], [names(5)], {"a": Watching()}, to="b", raw={"a": block["a"][:, :8], "b": block["b"]})
     assert widths == [8]
-
-
-def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
-    """Lines of JSON, as earlier versions wrote them, too."""
-    for text in ("", "[]", '{"key": "00"}\n{"peer": 3}', "no"):
-        path = tmp_path / "scores"
-        path.write_text(text)
-        with raises_code(ConfigError, "SVFL-LEDGER-FOREIGN"):
-            ScoreLedger(path)
-
-
-def test_changes_of_threads_are_flushed_together_and_fail_alone(tmp_path: Path) -> None:
-    """Changes that arrive during a flush are flushed together. A refused change does not affect the others."""
-    file, statements = LedgerDatabase.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);"), list[str]()
-    assert LedgerDatabase.shared(tmp_path / "file", "") is file
-    file._connection.set_trace_callback(statements.append)
-    inside, threads = threading.Barrier(2), ThreadPoolExecutor(8)
-
-    def change(row: int) -> None:
-        with file.changing() as tables:
-            if not row:
-                inside.wait()
-                while file._arrivals < 7:  # the others have come
-                    time.sleep(0.001)
-            tables.execute("INSERT INTO held VALUES (?)", (row,))
-            if row == 5:
-                raise LeakageError("refused")
-
-    first = threads.submit(change, 0)
-    inside.wait()
-    others = [threads.submit(change, row) for row in range(1, 8)]
-    first.result()
-    for row, other in enumerate(others, 1):
-        if row == 5:
-            with pytest.raises(LeakageError):
-                other.result()
-        else:
-            other.result()
-    assert statements.count("COMMIT") < 4
-    with closing(sqlite3.connect(tmp_path / "file")) as other:
-        assert sorted(other.execute("SELECT row FROM held")) == [(0,), (1,), (2,), (3,), (4,), (6,), (7,)]
-
-
-def test_what_cannot_be_flushed_fails_every_change_of_its_group(tmp_path: Path) -> None:
-    file = LedgerDatabase(tmp_path / "file", "CREATE TABLE held (row INTEGER);")
-    pages = file._connection.execute("PRAGMA page_count").fetchone()[0]
-    file._connection.execute(f"PRAGMA max_page_count = {pages}")
-
-    def change(row: int) -> None:
-        with file.changing() as tables:
-            tables.executemany("INSERT INTO held VALUES (?)", [(row,)] * 5000)
-
-    with ThreadPoolExecutor(4) as threads:
-        tried = [threads.submit(change, row) for row in range(4)]
-    assert all(isinstance(item.exception(), StorageError) for item in tried)
-    with closing(sqlite3.connect(tmp_path / "file")) as other:
-        assert not other.execute("SELECT count(*) FROM held").fetchone()[0]
-    file._connection.execute("PRAGMA max_page_count = 1000000")
-    change(9)

@@ -27,7 +27,6 @@ from securevfl.families.shares.shares_inputs import read_inputs
 from securevfl.families.state import State
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.disk_store import DiskStore
-from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.model_part import PART_SCHEMA, ModelPart
 
@@ -119,20 +118,6 @@ def _ledger(folder: Path) -> DisclosureLedger:
     return ledger
 
 
-def _write_row_set(folder: Path) -> Path:
-    return next(_ledger(folder).rows_path.iterdir())
-
-
-def _read_row_set(path: Path) -> Any:
-    ledger = DisclosureLedger(path.parent.with_name("shop.ledger"), "shop")
-    return ledger.counted_for(Register.of_ids(id_keys("shop", [range(30, 60)])))
-
-
-def _write_names(folder: Path) -> Path:
-    SpentChunks(folder / "names").spend(b"one".ljust(16))
-    return folder / "names"
-
-
 KEPT = [
     Kept("part", _write_part, ModelPart.load),
     Kept("state", _write_state, lambda path: Checkpoints(path.parent, "shop").load(JOB_DIGEST, 5)),
@@ -145,8 +130,6 @@ KEPT = [
         lambda folder: _ledger(folder).path,
         lambda path: DisclosureLedger(path, "shop").read(),
     ),
-    Kept("rows of a ledger", _write_row_set, _read_row_set),
-    Kept("spent names", _write_names, lambda path: SpentChunks(path).contains(bytes(16))),
 ]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from builders import raises_code
 
+from securevfl.account import database as database_module
+from securevfl.account.database import AccountDatabase
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, StorageError
-from securevfl.protocols.score_ledger import database
-from securevfl.protocols.score_ledger.database import LedgerDatabase
+from securevfl.errors import DataError, StorageError
 
-SCHEMA = "CREATE TABLE rows (row INTEGER);"
+SCHEMA = "CREATE TABLE IF NOT EXISTS rows (row INTEGER);"
 
 
 def mounted(folder: Path, *options: str) -> bool:
@@ -45,18 +45,18 @@ def fill(folder: Path) -> None:
 def test_a_full_disk_is_reported_as_full_when_a_ledger_is_created(small_disk: Path) -> None:
     fill(small_disk)
     with raises_code(StorageError, "SVFL-FILE-NO-SPACE"):
-        LedgerDatabase(small_disk / "scores", SCHEMA)
+        AccountDatabase.shared(small_disk / "scores", SCHEMA)
 
 
-def test_a_full_disk_is_reported_as_full_when_a_ledger_is_opened(small_disk: Path) -> None:
-    LedgerDatabase(small_disk / "scores", SCHEMA)
+def test_a_ledger_is_opened_on_a_full_disk(small_disk: Path) -> None:
+    AccountDatabase.shared(small_disk / "scores", SCHEMA)
     fill(small_disk)
-    with raises_code(StorageError, "SVFL-FILE-NO-SPACE"):
-        LedgerDatabase(small_disk / "scores", SCHEMA)
+    with AccountDatabase.shared(small_disk / "scores", SCHEMA).reading() as tables:
+        assert tables.execute("SELECT count(*) FROM rows").fetchone() == (0,)
 
 
 def test_a_full_disk_is_reported_as_full_when_a_ledger_is_changed(small_disk: Path) -> None:
-    ledger = LedgerDatabase(small_disk / "scores", SCHEMA)
+    ledger = AccountDatabase.shared(small_disk / "scores", SCHEMA)
     fill(small_disk)
     with raises_code(StorageError, "SVFL-FILE-NO-SPACE"), ledger.changing() as tables:
         tables.executemany("INSERT INTO rows VALUES (?)", ((row,) for row in range(50_000)))
@@ -66,31 +66,32 @@ def test_a_full_disk_is_reported_as_full_when_a_ledger_is_changed(small_disk: Pa
 
 
 def test_a_read_only_disk_is_reported_as_such(small_disk: Path) -> None:
-    LedgerDatabase(small_disk / "scores", SCHEMA)
+    AccountDatabase.shared(small_disk / "scores", SCHEMA)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, timeout=10)
-    with raises_code(StorageError, "SVFL-FILE-UNUSABLE") as caught:
-        LedgerDatabase(small_disk / "scores", SCHEMA)
+    database = AccountDatabase.shared(small_disk / "scores", SCHEMA)
+    with raises_code(StorageError, "SVFL-FILE-UNUSABLE") as caught, database.changing() as tables:
+        tables.execute("INSERT INTO rows VALUES (1)")
     assert "Read-only file system" in str(caught.value)
 
 
 def test_a_lock_by_another_program_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    LedgerDatabase(tmp_path / "scores", SCHEMA)
-    monkeypatch.setattr(database, "_LOCK_TIMEOUT", 0.1)
+    AccountDatabase.shared(tmp_path / "scores", SCHEMA)
+    monkeypatch.setattr(database_module, "_LOCK_TIMEOUT", 0.1)
     with closing(sqlite3.connect(tmp_path / "scores", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
         with raises_code(StorageError, "SVFL-FILE-IN-USE") as caught:
-            LedgerDatabase(tmp_path / "scores", SCHEMA)
+            AccountDatabase.shared(tmp_path / "scores", SCHEMA)
         assert "another program has locked it" in str(caught.value)
-    LedgerDatabase(tmp_path / "scores", SCHEMA)
+    AccountDatabase.shared(tmp_path / "scores", SCHEMA)
 
 
 def test_another_database_is_reported_as_foreign(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "scores")) as other:
         other.execute("CREATE TABLE people (name TEXT)")
         other.commit()
-    with raises_code(ConfigError, "SVFL-LEDGER-FOREIGN"):
-        LedgerDatabase(tmp_path / "scores", SCHEMA)
+    with raises_code(DataError, "SVFL-LEDGER-FOREIGN"):
+        AccountDatabase.shared(tmp_path / "scores", SCHEMA)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def use_up(descriptors: list[int]) -> None:
 def test_ledgers_record_when_no_descriptor_is_left(tmp_path: Path, no_descriptors: list[int]) -> None:
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
     assert ledger.pseudonym(b"first")
-    scores = LedgerDatabase(tmp_path / "scores", SCHEMA)
+    scores = AccountDatabase.shared(tmp_path / "scores", SCHEMA)
     use_up(no_descriptors)
     with pytest.raises(OSError, match="Too many open files"):
         (tmp_path / "other").open("wb")
@@ -119,6 +120,6 @@ def test_ledgers_record_when_no_descriptor_is_left(tmp_path: Path, no_descriptor
     assert ledger.read().party == "bank"
     with scores.changing() as tables:
         tables.execute("INSERT INTO rows VALUES (1)")
-    assert LedgerDatabase(tmp_path / "others", SCHEMA).key
+    assert AccountDatabase.shared(tmp_path / "others", SCHEMA).key
     use_up(no_descriptors)
     assert ledger.pseudonym(b"first") == ledger.pseudonym(b"first")

@@ -122,7 +122,7 @@ def test_ledgers_are_asked_for_all_models_before_anything_is_told(tmp_path: Path
     parties = tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     test_rows = JOB.schedule(register_of(parties)).test
-    measured = ScoreLedger(ledgers["shop"].scores_path)
+    measured = ScoreLedger(ledgers["shop"].path)
     for _ in range(2):
         measured.record_evaluation("bank", [parties[1].keys[row].tobytes() for row in test_rows])
     seen: list[str] = []

@@ -90,7 +90,7 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
                 assert "3 trainings for a comparison" in errors
     ledgers = {name: DisclosureLedger(meeting.folder / f"{name}.ledger", name) for name in digests}
     shop = tables(1600)[1]
-    assert ScoreLedger(ledgers["shop"].scores_path).evaluation_count(held_out(shop)) == 0
+    assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(shop)) == 0
     pair = [start(meeting, name, "--accept", digest) for name, digest in digests.items()]
     running += pair
     (code, table, errors), (other, nothing, why) = ended(*pair)
@@ -99,13 +99,13 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
         assert word in table
     assert "no model is stored" in nothing
     assert "0." not in nothing
-    assert ScoreLedger(ledgers["shop"].scores_path).evaluation_count(held_out(shop)) == 3
+    assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(shop)) == 3
     assert len({entry.run for entry in ledgers["shop"].read().entries}) == 3
     assert not [*meeting.folder.rglob("*model.json")]
     pair = [start(meeting, name) for name in digests]
     running += pair
     assert any("at most" in output and "evaluations" in output for _, _, output in ended(*pair))
-    assert ScoreLedger(ledgers["shop"].scores_path).evaluation_count(held_out(shop)) == 3
+    assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(shop)) == 3
 
 
 def test_measurements_are_in_the_ledger_before_the_first_training(
@@ -119,7 +119,7 @@ def test_measurements_are_in_the_ledger_before_the_first_training(
     seen: list[int] = []
 
     def stopped(*_: Any, **__: Any) -> None:
-        seen.append(ScoreLedger(ledgers["shop"].scores_path).evaluation_count(held_out(parties[1])))
+        seen.append(ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(parties[1])))
         raise TransportError("stopped here")
 
     def compared(party: vfl.Party, kit: Path) -> Any:
@@ -133,7 +133,7 @@ def test_measurements_are_in_the_ledger_before_the_first_training(
         results = at_each(meeting, compared, parties)
         assert isinstance(results[who], ConsentError)
         assert not seen
-        assert ScoreLedger(ledgers["shop"].scores_path).evaluation_count(held_out(parties[1])) == 0
+        assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(parties[1])) == 0
     who = "nobody"
     broken = at_each(meeting, compared, parties)
     assert all(isinstance(error, TransportError) for error in broken.values())
@@ -176,7 +176,7 @@ def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: 
     assert trained.count("trees, bank, shop, telco") == 3
     for party in parties[1:]:
         ledger = DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name)
-        assert ScoreLedger(ledger.scores_path).evaluation_count(held_out(party)) == 3
+        assert ScoreLedger(ledger.path).evaluation_count(held_out(party)) == 3
 
 
 def test_a_party_that_may_not_be_measured_says_so_and_others_do_not_hear_that_it_goes_on(
@@ -184,7 +184,7 @@ def test_a_party_that_may_not_be_measured_says_so_and_others_do_not_hear_that_it
 ) -> None:
     meeting, parties = meet(2, None, COMPARED_JOB), tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
-    ScoreLedger(ledgers["shop"].scores_path).record_evaluation("bank", held_out(parties[1]), times=2)
+    ScoreLedger(ledgers["shop"].path).record_evaluation("bank", held_out(parties[1]), times=2)
 
     def compared(party: vfl.Party, kit: Path) -> Any:
         return compare_with(COMPARED_JOB, party, venue(kit), ledger=ledgers[party.name])
@@ -193,7 +193,7 @@ def test_a_party_that_may_not_be_measured_says_so_and_others_do_not_hear_that_it
     assert "at most 4 evaluations" in str(results["shop"])
     assert isinstance(results["bank"], PeerStopped)
     assert "go on" not in str(results["bank"])
-    assert ScoreLedger(ledgers["shop"].scores_path).evaluation_count(held_out(parties[1])) == 2
+    assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(parties[1])) == 2
 
 
 def test_two_comparisons_at_once_are_one(meet: Any, tmp_path: Path) -> None:

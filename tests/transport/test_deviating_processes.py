@@ -21,6 +21,7 @@ from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.scoring import ScoreClient, ScoreRequest, scoring_handshake
 from securevfl.protocols.permits import permit_sizes
+from tests.builders import used_chunks
 from tests.forked import Forked
 from tests.transport.conftest import PROCESS
 from tests.transport.test_serve import CANCER_PARTIES, limits
@@ -194,7 +195,7 @@ def test_work_ahead_that_is_put_back_or_shared_serves_once(meet: Any, running: l
         return {name: process.communicate(timeout=240)[1] for name, process in processes.items()}
 
     def spent(name: str) -> list[str]:
-        return DisclosureLedger.open(name, None).chunks_path.read_text().split()[::2]
+        return used_chunks(DisclosureLedger.open(name, None))
 
     def failed(outputs: dict[str, str]) -> list[str]:
         return [line for line in outputs.values() if "Error" in line]

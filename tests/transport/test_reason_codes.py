@@ -88,10 +88,9 @@ def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Ru
         "shop": expected(run, "shop", FIRST_ROWS["shop"]),
     }
     np.testing.assert_allclose(blocks["bank"].proba, run.predict_proba(FIRST_ROWS), rtol=0, atol=1e-9)
-    scores = {name: meeting.folder / f"{name}.ledger.scores" for name in ("bank", "shop", "telco")}
+    scores = {name: meeting.folder / f"{name}.ledger" for name in ("bank", "shop", "telco")}
     assert told(scores["shop"]) == pytest.approx([THREE] * 30)
-    assert not scores["bank"].exists()  # its codes are sent to nobody
-    assert not scores["telco"].exists()
+    assert told(scores["bank"]) == told(scores["telco"]) == []  # their codes stay with them
     entries = [DisclosureLedger.find(meeting.folder / f"{name}.ledger").read().entries for name in ("shop", "telco")]
     assert [[entry.disclosure.count for entry in disclosures] for disclosures in entries] == [[60], [30]]
     predict(meeting, run, shop=codes_of(run, "shop", 2))
@@ -108,7 +107,7 @@ def test_nothing_is_told_beyond_the_limits_of_the_ledger(meet: Any, run: vfl.Run
     DisclosureLedger(meeting.folder / "shop.ledger", "shop").set_limit("scores", Limit(59))
     refused = predict(meeting, run, shop=codes_of(run, "shop"))
     assert isinstance(refused["shop"], LeakageError)
-    assert not (meeting.folder / "shop.ledger.scores").exists()
+    assert told(meeting.folder / "shop.ledger") == []
     without = predict(meeting, run, ids=None, telco=codes_of(run, "telco"))
     assert "rows without ids" in str(without["telco"])
 
@@ -123,7 +122,7 @@ def test_a_party_that_serves_gives_codes_with_its_scores(meet: Any, run: vfl.Run
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
         score_rows(run.parts["bank"], held(run, "bank", slice(100, 140)), venue, on_block=keep)
     assert reasons == dict(zip(range(100, 140), expected(run, "shop", CANCER_PARTIES[1].X[100:140], 2), strict=True))
-    assert told(meeting.folder / "shop.ledger.scores") == pytest.approx([math.log2(90)] * 40)
+    assert told(meeting.folder / "shop.ledger") == pytest.approx([math.log2(90)] * 40)
 
 
 def test_codes_and_levels_have_one_budget(tmp_path: Path) -> None:

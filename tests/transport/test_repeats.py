@@ -16,6 +16,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.prepare import prepare
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training.model_part import ModelPart
+from tests.builders import used_chunks
 from tests.forked import Forked
 from tests.transport.processes import at_each
 
@@ -132,7 +133,7 @@ def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tm
     other.close()
 
     def spent(name: str) -> list[str]:
-        return DisclosureLedger.open(name, None).chunks_path.read_text().split()[::2]
+        return used_chunks(DisclosureLedger.open(name, None))
 
     assert all(isinstance(part, ModelPart) for part in at_each(meeting, train).values())
     assert set(spent("bank")) == set(spent("shop")) == prepared

@@ -131,7 +131,7 @@ def test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was(traine
 
 def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained: Trained) -> None:
     _, first = trained.score(range(30))
-    score_ledger = ScoreLedger(trained.ledgers["bank"].with_name("bank.ledger.scores"))
+    score_ledger = ScoreLedger(trained.ledgers["bank"])
     with score_ledger._file.changing() as tables:
         tables.execute("UPDATE scored SET score = NULL")
     answered, again = trained.score([*range(10, 40)])
@@ -147,7 +147,7 @@ def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_i
 ) -> None:
     monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
     spent = [id_digest("shop", f"new {row}") for row in (3, 4)]
-    score_ledger = ScoreLedger(trained.ledgers["shop"].with_name("shop.ledger.scores"))
+    score_ledger = ScoreLedger(trained.ledgers["shop"])
     for model in (b"1", b"2", b"3"):  # a fourth of its 15 columns
         score_ledger.record_model(model, 20, [])
         score_ledger.admit(

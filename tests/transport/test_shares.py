@@ -194,7 +194,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     np.testing.assert_array_equal(again["bank"].decision, scored["bank"].decision)
     coded = ask(range(40, 60), k=2)
     assert {len(row_codes) for row_codes in coded["bank"].reasons["shop"]} == {2}
-    noted = ScoreLedger(ledgers["shop"].with_name("shop.ledger.scores"))
+    noted = ScoreLedger(ledgers["shop"])
     coded = noted.disclosed_bits([id_digest("shop", f"new {row}") for row in range(40, 60)])
     assert [codes for _, codes in coded] == pytest.approx([np.log2(15 * 14)] * 20)
     with pytest.raises(ConfigError, match="open_weights"):

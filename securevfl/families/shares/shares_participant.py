@@ -9,6 +9,7 @@ pairs do not determine the metrics. After each chunk, the parties count the outp
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -26,7 +27,7 @@ from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data.schedule import Iteration, Rows
 from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS
 from securevfl.disclosure.information_content import InformationContent
-from securevfl.errors import ConfigError, LeakageError
+from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.participant import Participant, Round
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.chunk_pipeline import ChunkPipeline, split_chunks
@@ -39,7 +40,8 @@ from securevfl.families.state import State
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, IdentityInputs, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
-from securevfl.optim.block_descent import BlockDescent
+from securevfl.models.rounding_error import SLOPE_STEP
+from securevfl.optim.block_descent import BlockDescent, iterations_for
 from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 from securevfl.protocols.observations import IterationStarted
@@ -70,6 +72,7 @@ SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
 INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
+TOLERATED_SHARE = 0.8  # of the iterations that a training needs; fewer cause a notice
 LARGE_TABLE_NUMBERS = 1 << 18  # freed memory is returned to the system if a table has more numbers than this
 _ROLLBACK_REASON = (
     "the loss increased: steps of twice the safe size were too long for these columns; the step is halved"
@@ -438,6 +441,7 @@ class SharesParticipant(Participant):
                 return ResidualTables(numbers, loss.residual, targets, loss.minimizer, smooth=loss.smooth)
 
             start = self._starting_intercepts(data)
+            self._check_iterations(data, start)
             role = LabelParty(context, params, columns, offline, tables, self._state, start)
         elif context.me == self._partner:
             role = PartnerParty(context, params, columns, offline, self._state)
@@ -446,6 +450,31 @@ class SharesParticipant(Participant):
         self._state = role.state
         self._training = _TrainingResources(data, offline, role, list(schedule.iterations()), params.rows)
         return self._training
+
+    def _check_iterations(self, data: TrainingData, start: Floats | None) -> None:
+        """Give a notice if the iterations are too few for rare classes or weights, whose mean curvature is small.
+
+        Args:
+            data: the training data of the active party.
+            start: the intercepts from which the training starts.
+        """
+        loss, outputs, rows = self._job.loss, self._context.outputs, data.schedule.train
+        targets = data.loss_targets_by_output(rows, outputs)
+        if start is None or targets is None or not loss.curvature or self._model.loss.reports_standard_errors:
+            return
+        f = np.tile(start, len(rows))[:, None]
+        slopes = loss.residual(f + SLOPE_STEP, targets) - loss.residual(f - SLOPE_STEP, targets)
+        share = float(slopes.reshape(len(rows), outputs).mean(axis=0).min()) / (2 * SLOPE_STEP * loss.curvature)
+        needed = iterations_for(share)
+        if self._job.epochs * self.facts.batches < TOLERATED_SHARE * needed:
+            cause = "the rarest class has few rows" if self._model.loss.classifies else "the residual is flat"
+            cause += "" if data.weights is None else ", or weights differ much"
+            warnings.warn(
+                f"party {self._context.me}: {cause}, so {self._job.epochs} iterations may leave coefficients some "
+                f"standard errors from the optimum. Set epochs to {needed} or more.",
+                DataNotice,
+                stacklevel=2,
+            )
 
     def _starting_intercepts(self, data: TrainingData) -> Floats | None:
         """Return the intercepts (c,) from which block descent starts, at the party with labels; None for 0.

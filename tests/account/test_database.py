@@ -1,0 +1,354 @@
+"""The file of an account: kills, older copies, exchanged files, several users, damage and full disks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.account import commit_counter
+from securevfl.account.commit_counter import CommitCounter, state_folder
+from securevfl.account.database import AccountDatabase
+from securevfl.errors import DataError, LeakageError, SecureVFLError, StorageError
+from tests.builders import raises_code
+
+SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER);"
+POINTS = ("before the counter", "after the counter", "after the commit")
+
+
+class KilledError(BaseException):
+    """Ends a change as the end of its process would."""
+
+
+class Account:
+    """An account that adds numbers, and the number of additions that a caller has seen succeed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.disclosed = 0
+
+    def add(self, database: AccountDatabase | None = None) -> None:
+        database = AccountDatabase.shared(self.path, SCHEMA) if database is None else database
+        with database.changing() as tables:
+            tables.execute("INSERT INTO numbers VALUES (1)")
+        self.disclosed += 1
+
+    def count(self) -> int:
+        with AccountDatabase.shared(self.path, SCHEMA).reading() as tables:
+            return int(tables.execute("SELECT count(*) FROM numbers").fetchone()[0])
+
+    def refusal(self) -> str | None:
+        """Return the code of the error with which the file is refused, or None."""
+        try:
+            self.count()
+        except DataError as error:
+            return error.code
+        return None
+
+    def add_and_die(self, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Add a number in a process that dies at this point; the caller never learns whether it was added."""
+        database = AccountDatabase.shared(self.path, SCHEMA)
+        write = CommitCounter.write
+
+        def dying(counter: CommitCounter, record: commit_counter.CommitRecord) -> None:
+            if point != "before the counter":
+                write(counter, record)
+            raise KilledError
+
+        with monkeypatch.context() as patch:
+            if point == "after the commit":
+                patch.setattr(AccountDatabase, "_flush", _commit_and_die)
+            else:
+                patch.setattr(CommitCounter, "write", dying)
+            with pytest.raises(KilledError), database.changing() as tables:
+                tables.execute("INSERT INTO numbers VALUES (1)")
+        database._connection.close()
+        del database
+        gc.collect()
+
+
+def _commit_and_die(database: AccountDatabase, group: object) -> None:
+    database._commit(group)  # type: ignore[arg-type]
+    database._closing.state = b""
+    raise KilledError
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    monkeypatch.setenv("SECUREVFL_STATE", str(tmp_path / "state"))
+    yield Account(tmp_path / "bank.ledger")
+    gc.collect()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_change_is_carried_out_or_absent(
+    point: str, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.add()
+    account.add_and_die(point, monkeypatch)
+    assert account.count() == (1 if point == "before the counter" else 2)
+    account.add()
+    assert account.count() == (2 if point == "before the counter" else 3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_schedules_never_lose_a_disclosure(seed: int, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty schedules a seed of additions, kills, copies, restored copies and a second user of the file.
+
+    After each step the account has at least as many additions as its users saw succeed, or it is refused, and the
+    newest copy is accepted.
+    """
+    for schedule in range(50):
+        draw = random.Random(1000 * seed + schedule)
+        account.path = account.path.with_name(f"{seed}-{schedule}.ledger")
+        account.disclosed, copies = 0, list[bytes]()
+        account.add()
+        for _ in range(8):
+            step = draw.choice(["add", "add", "die", "copy", "restore", "second user"])
+            newest = account.path.read_bytes()
+            if step == "add":
+                account.add()
+            elif step == "die":
+                account.add_and_die(draw.choice(POINTS), monkeypatch)
+            elif step == "copy":
+                copies.append(newest)
+            elif step == "second user":
+                first, second = AccountDatabase(account.path), AccountDatabase(account.path)
+                for database in draw.sample([first, second, first, second], 3):
+                    account.add(database)
+                del first, second, database
+            elif copies:
+                account.path.write_bytes(draw.choice(copies))
+            gc.collect()
+            if step == "restore" and (code := account.refusal()) is not None:
+                assert code == "SVFL-LEDGER-DAMAGED"
+                account.path.write_bytes(newest)
+            assert account.count() >= account.disclosed, (seed, schedule, step)
+        gc.collect()
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from securevfl.account.database import AccountDatabase
+database = AccountDatabase.shared(Path(sys.argv[1]), "CREATE TABLE IF NOT EXISTS numbers (number INTEGER);")
+for number in range(10_000):
+    with database.changing() as tables:
+        tables.execute("INSERT INTO numbers VALUES (1)")
+    print(number + 1, flush=True)
+"""
+
+
+def test_a_killed_process_has_disclosed_no_more_than_is_recorded(account: Account) -> None:
+    for pause in (0.0, 0.02, 0.05):
+        before = account.count() if account.path.exists() else 0
+        gc.collect()
+        command = [sys.executable, "-c", WORKER, str(account.path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "1\n"
+            time.sleep(pause)
+            process.send_signal(signal.SIGKILL)
+            lines = process.stdout.read().splitlines()
+        seen = int(lines[-1]) if lines and lines[-1].isdigit() else 1
+        assert before + seen <= account.count() <= before + seen + 2
+        gc.collect()
+
+
+@pytest.mark.parametrize("exchange", ["over the file", "in its place"])
+def test_a_file_that_is_exchanged_while_open_is_refused(exchange: str, account: Account, tmp_path: Path) -> None:
+    account.add()
+    older = tmp_path / "older"
+    shutil.copy(account.path, older)
+    database = AccountDatabase.shared(account.path, SCHEMA)
+    account.add(database)
+    account.add(database)
+    if exchange == "over the file":
+        account.path.write_bytes(older.read_bytes())
+    else:
+        older.replace(account.path)
+    with raises_code(DataError, "SVFL-LEDGER-DAMAGED"):
+        account.add(database)
+
+
+def test_a_copy_that_is_used_elsewhere_is_refused(account: Account, tmp_path: Path) -> None:
+    account.add()
+    gc.collect()
+    copy = Account(tmp_path / "copy.ledger")
+    shutil.copy(account.path, copy.path)
+    copy.add()
+    gc.collect()
+    with raises_code(DataError, "SVFL-LEDGER-DAMAGED"):
+        account.add()
+
+
+def test_a_missing_counter_is_refused_until_the_file_is_adopted(account: Account) -> None:
+    account.add()
+    gc.collect()
+    shutil.rmtree(state_folder())
+    with raises_code(DataError, "SVFL-LEDGER-DAMAGED") as refused:
+        account.add()
+    assert "SECUREVFL_STATE" in str(refused.value)
+    account.add(AccountDatabase(account.path, adopt=True))
+    gc.collect()
+    assert account.count() == 2
+    account.add()
+
+
+def test_an_older_copy_that_is_adopted_is_the_newest_file(account: Account) -> None:
+    account.add()
+    gc.collect()
+    older = account.path.read_bytes()
+    account.add()
+    account.add()
+    gc.collect()
+    newest = account.path.read_bytes()
+    account.path.write_bytes(older)
+    account.add(AccountDatabase(account.path, adopt=True))
+    gc.collect()
+    assert account.count() == 2
+    gc.collect()
+    account.path.write_bytes(newest)
+    with raises_code(DataError, "SVFL-LEDGER-DAMAGED"):
+        account.count()
+
+
+def test_changed_bits_and_truncated_files_are_refused(account: Account) -> None:
+    with AccountDatabase.shared(account.path, SCHEMA).changing() as tables:
+        tables.executemany("INSERT INTO numbers VALUES (?)", [(number,) for number in range(2000)])
+    gc.collect()
+    content, draw = account.path.read_bytes(), np.random.default_rng(1)
+    for position in draw.choice(len(content), 60, replace=False).tolist():
+        bit = 1 << int(draw.integers(8))
+        account.path.write_bytes(content[:position] + bytes([content[position] ^ bit]) + content[position + 1 :])
+        with pytest.raises(SecureVFLError) as refused:
+            account.count()
+        assert refused.value.code in ("SVFL-LEDGER-DAMAGED", "SVFL-LEDGER-FOREIGN")
+        assert str(account.path) in str(refused.value)
+    for length in (0, 10, 5000, len(content) - 1):
+        account.path.write_bytes(content[:length])
+        with pytest.raises(SecureVFLError):
+            account.count()
+    account.path.write_bytes(content)
+    assert account.count() == 2000
+
+
+def test_an_interrupted_write_of_the_counter_leaves_the_other_slot(account: Account) -> None:
+    account.add()
+    account.add()
+    gc.collect()
+    slots = sorted(state_folder().iterdir(), key=lambda slot: slot.stat().st_mtime_ns)
+    slots[0].write_bytes(slots[0].read_bytes()[:-3])
+    account.add()
+    assert account.count() == 3
+
+
+def test_a_full_disk_and_a_foreign_lock_keep_their_cause(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    account.add()
+    database = AccountDatabase.shared(account.path, SCHEMA)
+    pages = database._connection.execute("PRAGMA page_count").fetchone()[0]
+    database._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with raises_code(StorageError, "SVFL-FILE-NO-SPACE"), database.changing() as tables:
+        tables.executemany("INSERT INTO numbers VALUES (?)", [(1,)] * 5000)
+    database._connection.execute("PRAGMA max_page_count = 1000000")
+    account.add()
+    assert account.count() == 2
+    database._connection.execute("PRAGMA busy_timeout = 10")
+    with closing(sqlite3.connect(account.path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with raises_code(StorageError, "SVFL-FILE-IN-USE"):
+            account.add()
+
+
+def test_a_counter_that_cannot_be_written_changes_nothing(account: Account, tmp_path: Path) -> None:
+    account.add()
+    before = account.path.read_bytes()
+    folder = state_folder()
+    folder.rename(tmp_path / "elsewhere")
+    folder.write_text("a file")
+    with pytest.raises(StorageError):
+        account.add()
+    assert account.path.read_bytes() == before
+    folder.unlink()
+    (tmp_path / "elsewhere").rename(folder)
+    account.add()
+    assert account.count() == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"key": "00"}\n{"peer": 3}', "no"])
+def test_a_file_of_another_kind_is_refused(content: str, account: Account) -> None:
+    account.path.write_text(content)
+    with raises_code(DataError, "SVFL-LEDGER-FOREIGN"):
+        account.count()
+    account.path.unlink()
+    with closing(sqlite3.connect(account.path)) as database:
+        database.execute("CREATE TABLE something (number INTEGER)")
+    with raises_code(DataError, "SVFL-LEDGER-FOREIGN"):
+        account.count()
+
+
+def test_changes_of_several_threads_share_a_commit_and_fail_alone(account: Account) -> None:
+    database, statements = AccountDatabase.shared(account.path, SCHEMA), list[str]()
+    assert AccountDatabase.shared(account.path) is database
+    database._connection.set_trace_callback(statements.append)
+    inside, threads = threading.Barrier(2), ThreadPoolExecutor(8)
+
+    def change(row: int) -> None:
+        with database.changing() as tables:
+            if not row:
+                inside.wait()
+                while database._arrivals < 7:
+                    time.sleep(0.001)
+            tables.execute("INSERT INTO numbers VALUES (?)", (row,))
+            if row == 5:
+                raise LeakageError("refused")
+
+    first = threads.submit(change, 0)
+    inside.wait()
+    others = [threads.submit(change, row) for row in range(1, 8)]
+    first.result()
+    for row, other in enumerate(others, 1):
+        if row == 5:
+            with pytest.raises(LeakageError):
+                other.result()
+        else:
+            other.result()
+    assert statements.count("COMMIT") < 4
+    with closing(sqlite3.connect(account.path)) as connection:
+        rows = sorted(connection.execute("SELECT number FROM numbers"))
+    assert rows == [(0,), (1,), (2,), (3,), (4,), (6,), (7,)]
+
+
+def test_an_unrecorded_change_is_a_commit_of_its_own(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash before its commit loses it; the state before remains valid, and later changes count."""
+    account.add()
+    database = AccountDatabase.shared(account.path, SCHEMA)
+    with database.changing(recorded=False) as tables:
+        tables.executemany("INSERT INTO numbers VALUES (?)", ((number,) for number in range(3)))
+    assert account.count() == 4
+    assert all(b"INSERT" not in slot.read_bytes() for slot in state_folder().iterdir() if _is_newest(slot))
+
+
+def _is_newest(slot: Path) -> bool:
+    return slot == max(slot.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_files_are_private(account: Account) -> None:
+    account.add()
+    for path in (account.path, *state_folder().iterdir()):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert os.stat(state_folder()).st_mode & 0o777 == 0o700
