@@ -8,7 +8,8 @@ Hanley and McNeil (1983) derive the correlation of two AUCs from the correlation
 correlation can be computed without links: the local model is close to the projection of the joint model on the local
 columns, so their covariance is the variance of the local scores, and the correlation is the ratio of the standard
 deviations. If the two models are of different kinds, it is multiplied by the correlation of two local models of these
-kinds, whose scores are linked to rows. The correlation of AUCs follows from binormal scores with the same AUCs (`auc_correlation`).
+kinds, whose scores are linked to rows. The correlation of AUCs follows from binormal scores with the same AUCs
+(`auc_correlation`).
 """
 
 from __future__ import annotations
