@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test quick soak selfcheck docs ci check wheel-test lock clean
+.PHONY: demo test quick soak selfcheck docs ci check wheel-test lock clean fuzz
 
 # what the package itself needs, of the versions of the lock
 $(VENV)/.core: requirements.lock pyproject.toml
@@ -40,6 +40,10 @@ quick: $(VENV)/.installed
 soak: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
 	$(BIN)/pytest -n 2 --dist worksteal -m "hypothesis and not slow" --hypothesis-profile=search
+
+# a search of ten minutes for input that ends in anything but an error with a code
+fuzz: $(VENV)/.installed
+	$(BIN)/python -m tests.security.fuzz --seconds 600 --seed 1
 
 # checks and mutants of the library itself
 selfcheck: $(VENV)/.installed

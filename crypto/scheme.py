@@ -192,7 +192,8 @@ class Evaluator(ABC):
         Args:
             opened: the bytes that `KeyHolder.open` returned.
             mask: the mask that `blind` returned for this product.
-            word: the number of bits of each value, as in `OpeningShape`; with log2(2 n) bits, the error is less than 2.
+            word: the number of bits of each value, as in `OpeningShape`; with log2(2 * n) bits, the error is less than
+                2.
 
         Returns:
             The product (d, c).

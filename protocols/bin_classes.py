@@ -17,8 +17,8 @@ computed from the largest number of bins that the job allows. Unused columns of 
 a column really has. If y is sent in the clear, the passive party learns every label.
 
 A malicious party could put other numbers than 0 and 1 into J, for example 1, 2, 4, ..., so that one decrypted number of
-many bits would reveal the labels of many rows. The active party therefore decrypts only log2(2 n) bits of each product,
-enough for a count of n rows, whatever the passive party requests. The disclosure ledger counts these bits.
+many bits would reveal the labels of many rows. The active party therefore decrypts only log2(2 * n) bits of each
+product, enough for a count of n rows, whatever the passive party requests. The disclosure ledger counts these bits.
 """
 
 from __future__ import annotations

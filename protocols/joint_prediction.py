@@ -7,6 +7,7 @@ which have only columns, learn nothing.
 1. passive k -> active   H_k as its summand, by the job's sum protocol
    active                adds its H, or passes the sum to its network, and obtains f (m, c)
 
+If a party requests scores of new rows, other parties may refuse some of them; `ScoreResult` has the state of each row.
 A sum protocol may disclose more than the sum; its declarations state that. Rows are processed in blocks, so that a
 table of any length fits in memory and in messages of limited size.
 """
@@ -14,8 +15,8 @@ table of any length fits in memory and in messages of limited size.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,13 +112,12 @@ class ScoreResult:
     def joined(cls, results: Sequence[ScoreResult]) -> ScoreResult:
         """Return the result of consecutive blocks of rows as one result, without reason codes."""
         values = [result.f for result in results if result.f is not None]
-        masks = {name: np.concatenate([getattr(result, name) for result in results]) for name in _MASKS}
-        f = np.concatenate(values) if values else None
-        return replace(cls.of(f, masks["scored"], masks["fresh"]), **masks)
+        masks: dict[str, Any] = {name: np.concatenate([getattr(result, name) for result in results]) for name in _MASKS}
+        return cls(np.concatenate(values) if values else None, **masks)
 
     def updated(self, rows: NDArray[np.intp], other: ScoreResult) -> ScoreResult:
         """Return this result with the rows (k,) replaced by those of another result, which has k rows."""
-        masks = {name: getattr(self, name).copy() for name in _MASKS}
+        masks: dict[str, Any] = {name: getattr(self, name).copy() for name in _MASKS}
         for name, mask in masks.items():
             mask[rows] = getattr(other, name)
         f = None if self.f is None else self.f.copy()

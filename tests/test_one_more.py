@@ -29,6 +29,7 @@ from docs import job_file_page as reference
 from securevfl.audit.attacks import ATTACKS, Attack
 from securevfl.audit.page import text
 from securevfl.audit.report import run_audit, unchecked
+from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import FAMILIES
 from securevfl.families.family import Family
@@ -225,6 +226,27 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     assert audit.exit_code == 0, audit.exceeding
     assert "hub (server)" in text(audit)
     assert "| `seen_by_server` | the server learns every sum | no server | column space |" in reference.page()
+
+
+def test_sheet_ledger_and_audit_know_the_output_of_another_package(
+    load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A family lists one output, and another package attacks it; nothing else names either of them."""
+    register(monkeypatch, FAMILIES, load("relayed_method").Relayed)
+    register(monkeypatch, ATTACKS, load("first_column").FirstColumn())
+    members: list[vfl.Party] = [*cancer_parties(3, 180), vfl.Helper("hub", "server")]
+    options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol()}
+    relayed = rounds_job(**options, accepts=["columns", "seen_by_server"])
+    counted = "sums of means: 3 times (epoch), 180 numbers of 64 bits, for 180 rows; from columns of shop, telco"
+    assert counted in str(vfl.explain(relayed, members)).split("hub (server)")[1]
+    assert f"learns    {counted}" in vfl.explain(relayed, members).first_screen
+    ledgers = {party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in members}
+    vfl.simulate(relayed, members, ledgers=ledgers)
+    (entry,) = ledgers["shop"].read().entries
+    assert (entry.disclosure.learner, entry.disclosure.count, entry.disclosure.numbers) == ("hub", 3, 3 * 180)
+    audit = run_audit(relayed, members, seeds=(0,))
+    assert audit.exit_code == 0, audit.exceeding
+    assert "first column: the job publishes neither residuals" in "\n".join(audit.skipped)
 
 
 def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

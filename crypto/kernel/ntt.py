@@ -2,11 +2,11 @@
 
 Polynomials are multiplied by multiplying their values at each root ("point"), as with a fast Fourier transform. Modulo
 a prime p, let psi be a number with psi^M = -1. The transform of coefficients x[n] is X[k] = sum over n of x[n] * psi^(n
-* (2 k + 1)), for n and k from 0 to M - 1. It is computed in a few steps (Cooley, Tukey 1965), each of which is a
+* (2 * k + 1)), for n and k from 0 to M - 1. It is computed in a few steps (Cooley, Tukey 1965), each of which is a
 product with small matrices. A step processes one digit of n and yields one digit of k. Suppose that the previous steps
 have yielded the lowest digits kappa of k, which have K possible values, and that L = M / K numbers remain for each
 kappa. The next digit of n is a, with A possible values, and L = A * L', n = L' * a + n'. The next digit of k is a', so
-k = kappa + K * a' + K * A * k''. As psi^(2 M) = 1,
+k = kappa + K * a' + K * A * k''. As psi^(2 * M) = 1,
 
     Y[kappa + K * a', n'] = sum over a of psi^(L' * a * (2 * (kappa + K * a') + 1)) * X[kappa, a, n']
 
@@ -204,7 +204,7 @@ def multiplication_matrices(primes: Primes, polynomial: Floats, r: int) -> Float
 
 
 def _digits(size: int) -> list[int]:
-    """Return powers of two up to 16, as equal as possible, whose product is `size`: the values of each step's digit."""
+    """Return the number of values of each digit: powers of two up to 16, as equal as possible, with product `size`."""
     bits = size.bit_length() - 1
     steps = -(-bits // _RADIX_BITS)
     return [1 << (bits // steps + (step < bits % steps)) for step in range(steps)]

@@ -41,7 +41,7 @@ MAX_BLOCK_OUTPUTS = 64
 # ciphertext and a polynomial of W, and encoding a polynomial of W with N coefficients.
 LINE_MS = 2.4
 UP_MS, DOWN_MS, PRODUCT_MS, PREPARE_MS = 0.8, 1.2, 0.007, 0.29
-BLAS_CALL_MS = 0.0006  # a call of BLAS for very small matrices
+BLAS_CALL_MS = 0.0006  # calling BLAS for very small matrices
 
 D = TypeVar("D", np.uint64, np.float64)
 

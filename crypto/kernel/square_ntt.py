@@ -5,8 +5,8 @@ takes longer than the arithmetic. Here the M = 64 * 64 coefficients are arranged
 n2 in row n1 and column n2, and value k = k1 + 64 * k2 likewise. With a number psi such that psi^M = -1 modulo a prime,
 the values X of coefficients x are
 
-    Y[k1, n2] = sum over n1 of psi^(64 * n1 * (2 k1 + 1)) * x[n1, n2]
-    X[k]      = sum over n2 of psi^(128 * n2 * k2) * (psi^(n2 * (2 k1 + 1)) * Y[k1, n2])
+    Y[k1, n2] = sum over n1 of psi^(64 * n1 * (2 * k1 + 1)) * x[n1, n2]
+    X[k]      = sum over n2 of psi^(128 * n2 * k2) * (psi^(n2 * (2 * k1 + 1)) * Y[k1, n2])
 
 Both sums are products with one matrix (64, 64) for all polynomials, and Y is multiplied by powers of psi in between.
 The values are in the same order as those of `Transform`. All arrays have the axis of the P primes first.

@@ -70,7 +70,7 @@ class PackedLayout:
 
     @property
     def width(self) -> int:
-        """Number of bits of a slot: enough for the sign and a sum of 2 n products, since cross terms may overlap."""
+        """Number of bits of a slot: enough for the sign and a sum of 2 * n products, as cross terms may overlap."""
         return self.residual_bits + self.column_bits + (self.n - 1).bit_length() + 2
 
     @property
@@ -138,8 +138,8 @@ def choose_packing(modulus_bits: int, n: int) -> PackedLayout:
     """
     if not 1 <= n <= MAX_SAMPLES:
         raise ConfigError(
-            f"a batch of {n} samples cannot be encrypted with Paillier",
-            f"use 1 to {MAX_SAMPLES} samples",
+            f"a batch of {n} rows cannot be encrypted with Paillier",
+            f"use 1 to {MAX_SAMPLES} rows",
             code="SVFL-JOB-TOO-LARGE",
         )
     d = isqrt(n)

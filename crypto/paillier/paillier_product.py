@@ -282,7 +282,7 @@ class PaillierEvaluator(Evaluator):
         header, body, promised = read_message(sealed, MessageKind.SEALED, public.fingerprint)
         (n, c, _), slots = header.sizes, _layout(public, header)
         if (n, public.bits) != (prepared.n, prepared.bits):
-            raise CryptoError(f"J was prepared for {prepared.n} samples, but g has {n}", code="SVFL-CRYPTO-SHAPE")
+            raise CryptoError(f"J was prepared for {prepared.n} rows, but g has {n}", code="SVFL-CRYPTO-SHAPE")
         ciphertexts = read_numbers(body, promised, c * slots.sealed_count, public.size)
         public.check_units(ciphertexts)
         outputs = slots.opened_count(prepared.d + PAILLIER_CHECKS)
@@ -351,7 +351,7 @@ class PaillierEvaluator(Evaluator):
 
 def _layout(public: PublicKey, header: PaillierHeader) -> PackedLayout:
     if header.sizes[0] > MAX_SAMPLES:
-        raise CryptoError("a Paillier message has an impossible number of samples", code="SVFL-CRYPTO-CIPHERTEXT")
+        raise CryptoError(f"a Paillier message has more than {MAX_SAMPLES} rows", code="SVFL-CRYPTO-CIPHERTEXT")
     return choose_packing(public.bits, header.sizes[0])
 
 

@@ -134,14 +134,16 @@ class _Level:
         leaves_at = np.empty_like(source)
         leaves_at[source] = positions
         step = source[leaves_at ^ 1] ^ 1
-        smallest = np.where(self.wires < 0, positions - len(source), positions)  # so additional positions have colour 0
+        smallest = np.where(
+            self.wires < 0, positions - len(source), positions
+        )  # negative, so that an additional position has colour 0
         for _ in range(self._longest.bit_length()):
             smallest = np.minimum(smallest, smallest[step])
             step = step[step]
         return (smallest > smallest[positions ^ 1]).astype(np.uint8)
 
     def within(self, source: WireOrder, lower: SwitchSettings) -> WireOrder:
-        """Return the permutations that the inner networks must perform, concatenated."""
+        """Return the permutations of the two inner networks, concatenated, from the colours `lower` of the values."""
         first = source[2 * self._pair]
         value = np.where(lower[first] == self._lower, first, source[2 * self._pair + 1])
         return self._entrance[self._lower, value // 2]

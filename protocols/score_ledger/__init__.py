@@ -1,1 +1,1 @@
-"""The score ledger: an SQLite file in which a party records which scores and metrics about its rows others received."""
+"""The score ledger: a record in a party's account: which scores and metrics about its rows others have received."""

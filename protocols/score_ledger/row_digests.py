@@ -1,7 +1,8 @@
 """Keyed digests that identify rows in a score ledger: of ids, of a party's columns, and commitments to columns.
 
-A score ledger is the file in which a party records the scores of its rows. The key of the digests is in the file. A
-commitment is a digest of a row's id and columns that a party sends, so that others notice if the columns change.
+A score ledger is the part of a party's account (an SQLite file, `securevfl.account`) in which it records the scores of
+its rows. The key of the digests is in the file. A commitment is a digest of a row's id and columns that a party sends,
+so that others notice if the columns change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The score ledger: a file in which a party records the scores and metrics about its rows that others have received.
+"""The score ledger: a record, in a party's account, of the scores and metrics about its rows that others have received.
 
 A score of a row is the sum of both parties' partial sums X_k @ theta_k, for columns X_k and weights theta_k that nobody
 knows. Scores are the intended result, but too many of them reveal columns. The requesting party A chooses the values of
@@ -129,7 +129,7 @@ class ScoreLedger:
     """One party's score ledger. Threads may share an object; each process creates a separate one.
 
     Args:
-        path: the file; None stores the ledger in memory.
+        path: the account's file; None stores the ledger in memory.
 
     Raises:
         ConfigError: the file is damaged or is not a score ledger.
@@ -161,7 +161,7 @@ class ScoreLedger:
             contents = sorted_digests(
                 self._contents(X[first : min(first + DIGEST_CHUNK_ROWS, count)]) for first in starts if X is not None
             )
-        with self._file.changing(recorded=False) as tables:  # without this record the model is not scored
+        with self._file.changing(recorded=False) as tables:  # may be lost: without it, no row is scored by the model
             number = name_id(tables, model.hex())
             for digests in rows:
                 tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((number, row) for row in digests))

@@ -1,7 +1,8 @@
 """Limits that a score ledger enforces, and the check of the number of evaluations.
 
-A score ledger is the file in which a party records which scores and metrics about its rows other parties have received.
-An evaluation is the computation of metrics, such as the AUC, of one model on a set of rows.
+A score ledger is the part of a party's account (an SQLite file, `securevfl.account`) in which it records which scores
+and metrics about its rows other parties have received. An evaluation is the computation of metrics, such as the AUC, of
+one model on a set of rows.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from securevfl.account.database import Tables
 from securevfl.errors import LeakageError
+from securevfl.protocols.score_ledger.tables import ANY_ROW
 
 MIN_ITERATIONS = 10
 """A model is scored only after this number of iterations."""
@@ -36,7 +38,7 @@ EVALUATION, RANGE_COUNT = 0, 1
 def max_count(tables: Tables, rows: Iterable[bytes], kind: int) -> int:
     """Return the largest value of this kind of counter (`EVALUATION` or `RANGE_COUNT`) over these rows."""
     select = "SELECT count FROM times WHERE row = ? AND what = ?"
-    records = (tables.execute(select, (row, kind)).fetchone() for row in rows)
+    records = (tables.execute(select, (row, kind)).fetchone() for row in (ANY_ROW, *rows))
     return max((record[0] for record in records if record is not None), default=0)
 
 

@@ -1,7 +1,8 @@
 """The SQL tables of a score ledger, and the statements that read and change them.
 
-A score ledger is the file in which a party records which scores and metrics about its rows other parties ("peers") have
-received. Rows are identified by digests of their ids. `content` is a digest of a row's columns.
+A score ledger is the part of a party's account (an SQLite file, `securevfl.account`) in which it records which scores
+and metrics about its rows other parties ("peers") have received. Rows are identified by digests of their ids. `content`
+is a digest of a row's columns.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ alike: how many rows a peer has requested (`asked`), and how many of them equal 
 codes: bits that reason codes have disclosed about a row.
 times: counters of evaluations for each row.
 """
+
+ANY_ROW = b""
+"""The row of counters that apply to every row."""
+_USED_UP = 1_000_000_000
 
 SELECT_ASKED = "SELECT committed, part IS NOT NULL FROM scored WHERE row = ? AND peer = ? AND model = ?"
 INSERT_ADMITTED = """INSERT INTO scored VALUES (?, ?, ?, ?, 1, ?, ?, NULL, NULL)
@@ -102,6 +107,18 @@ def disclosed_bits(tables: Tables, row: bytes) -> tuple[float, float]:
         for table in ("scored", "codes")
     )
     return scores, codes
+
+
+def use_up_everything(tables: Tables) -> None:
+    """Record that every model may have been scored and every row evaluated as often as allowed.
+
+    Args:
+        tables: the tables, inside a transaction.
+    """
+    for statement in filter(str.strip, SCORE_TABLES_SQL.split(";")):
+        tables.execute(statement)
+    tables.execute("UPDATE models SET visits = 0")
+    tables.executemany("INSERT OR REPLACE INTO times VALUES (?, ?, ?)", [(ANY_ROW, kind, _USED_UP) for kind in (0, 1)])
 
 
 def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:

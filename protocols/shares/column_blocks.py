@@ -1,6 +1,6 @@
 """One party's feature columns as fixed-point integers, divided into blocks of rows, as a training on shares uses them.
 
-A batch of n rows has columns X (n, d) and steps W = (eta / n) X P (n, d), with the step size eta and an optional
+A batch of n rows has columns X (n, d) and steps W = eta / n * X @ P (n, d), with the step size eta and an optional
 preconditioner P (d, d). Weights theta (d, c) and residuals g (n, c) are words: integers modulo 2^L, stored as uint64,
 for c model outputs per row. An iteration needs the products X @ theta and W^T g.
 """
@@ -20,10 +20,10 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.shares_params import RowBlock
 
-_CACHE_BYTES = 1 << 27  # if blocks cannot be stored in a temporary file
-_CACHE_BYTES_WITH_SPILL = 1 << 24
-_WIDE_COLUMNS = 512  # with this many columns, computing X P takes long, so more blocks of W are cached
-_CACHE_BYTES_WIDE = 1 << 29
+_CACHE_BYTES = 1 << 27  # size of the cache of encoded blocks, if they cannot be stored in a temporary file
+_CACHE_BYTES_WITH_SPILL = 1 << 24  # size of the same cache, if a temporary file stores the blocks that do not fit
+_WIDE_COLUMNS = 512  # with this many columns, computing X @ P takes long, so more blocks of W are cached
+_CACHE_BYTES_WIDE = 1 << 29  # size of the cache for `_WIDE_COLUMNS` or more columns
 _ROWS_PER_ENCODING = 4096
 
 

@@ -57,11 +57,11 @@ from securevfl.data.scaling import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
 _MAX_RING_BITS = 56
-_MIN_W = 3
-_MIN_INTEGER_BITS = 7  # sums from -64 to 64
-_MIN_TOP_BITS, _MAX_TOP_BITS = 6, 8
-_TOP_KNOTS_IN_REACH = 3.5  # knots of the table over the whole ring on each side of a residual table's centre
-_MIN_RESIDUAL_BITS = 7
+_MIN_W = 3  # smallest w, the number of bits of an entry of W
+_MIN_INTEGER_BITS = 7  # with headroom, at least forward sums from -64 to 64 are represented
+_MIN_TOP_BITS, _MAX_TOP_BITS = 6, 8  # limits of `FixedPointEncoding.top_bits`
+_TOP_KNOTS_IN_REACH = 3.5  # entries of the table over the whole ring that half of a residual table must cover
+_MIN_RESIDUAL_BITS = 7  # smallest f_g, the number of fractional bits of residuals
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class FixedPointEncoding:
     def top_bits(self) -> int:
         """The number of bits that index a table over the whole range of the ring, taken from the top of a sum.
 
-        There are so many that its entries show which sums are beyond the table of residuals.
+        They are enough for the table to show which sums are beyond the table of residuals.
         """
         bits = max(self.table_bits, _MIN_TOP_BITS)
         while bits < _MAX_TOP_BITS and 2.0 ** (self.integer_bits - bits) > self.reach / _TOP_KNOTS_IN_REACH:
@@ -232,7 +232,7 @@ class FixedPointEncoding:
         return (self.rows // rows).bit_length() - 1
 
     def encode_steps(self, X: Floats, rate: float, P: Floats | None = None, *, rows: int | None = None) -> Integers:
-        """Return the steps W = (eta / n) X P as integers with f_W - lift(n) fractional bits.
+        """Return the steps W = eta / n * X @ P as integers with f_W - lift(n) fractional bits.
 
         Args:
             X: columns (m, d) of a batch, or of a part of it.

@@ -313,7 +313,7 @@ class LabelParty(TrainingRole):
         request = self._recv(partner, LookupRequest)  # 7
         self._check_chunk(partner, chunk_name, request.chunk)
         for iteration in range(iterations):
-            pending, part, last = list[PreprocessedBlock](), 0, False  # blocks whose delta has not arrived
+            pending, part, last = list[PreprocessedBlock](), 0, False  # pending: the blocks whose delta has not arrived
             while not last:
                 h, last = self._sum(material), self._is_last(material)
                 for name in self._passives:
@@ -324,7 +324,7 @@ class LabelParty(TrainingRole):
                     partner, request.offsets, h.size, self._encoding.entries
                 )
                 self._send(partner, MaskedTables(self._mask_tables(material.block, indices, masks)))  # 8
-                del masks  # as large as the tables, and used once
+                del masks  # to free memory: the masks are as large as the tables
                 pending.append(material)
                 part += 1
                 if not last:

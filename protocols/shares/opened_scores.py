@@ -369,7 +369,7 @@ class ScoringSession:
         return self._ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
 
     def _stored(self, query: ScoreQuery | None) -> tuple[Words, NDArray[np.bool_]]:
-        """Return this holder's stored shares (n, c) of earlier scores, and whose bytes are missing (n,)."""
+        """Return this holder's stored shares (n, c) of earlier scores, and which rows' shares are missing (n,)."""
         ledger, c = self._scoring.ledger, self._params.outputs
         assert ledger is not None, "only parties with a ledger have stored scores"
         assert query is not None, "only parties with a ledger have stored scores"

@@ -43,8 +43,8 @@ class Shares(MessageProtocol):
     clip: float = Field(default=8.0, ge=1, le=64)
     """Scaled columns are clipped to [-clip, clip]."""
     chunk: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of epochs for which preprocessing is computed at once. Default: 40, or 20 if 40 epochs would need more
-    than half a GiB."""
+    """Number of epochs for which preprocessing is computed at once. Default: 40, halved until they need at most
+    half a GiB."""
 
     metrics_step: float | None = Field(default=None, gt=0, le=1024)
     """Resolution of the sums that metrics are computed from, a power of two; these sums are disclosed with labels and

@@ -29,7 +29,7 @@ class SpentChunks:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._names: set[bytes] = set()  # only without a file
+        self._names: set[bytes] = set()  # used if there is no file
 
     def contains(self, name: bytes) -> bool:
         """Return whether a chunk of this name was begun."""

@@ -7,7 +7,7 @@ sum, and the top b bits of its share are its index, i_A or i_B. No party learns 
             has a random index chi and pad(chi)
 2. B -> A   offset = (i_B - chi) mod 2^b
 3. A -> B   T[i_A + offset + j] - mask - pad(j)   for each sum and each j < 2^b; indices are modulo 2^b
-   B        its share of the entry: the received number chi, plus pad(chi)
+   B        its share of the entry: entry number chi of the received list, plus pad(chi)
    A        its share of the entry: the random mask
 
 Numbers in comments refer to these steps. All received values are uniform.

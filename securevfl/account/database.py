@@ -174,12 +174,13 @@ class AccountDatabase:
         weakref.finalize(self, self._closing.close, self._connection, self._descriptor, self._counter)
 
     @classmethod
-    def shared(cls, path: Path | None, schema: str = "") -> AccountDatabase:
+    def shared(cls, path: Path | None, schema: str = "", *, adopt: bool = False) -> AccountDatabase:
         """Return this process's only object for a file, so that its threads take turns without file locks.
 
         Args:
             path: the file; None for tables in memory that nobody shares.
             schema: statements that create the caller's tables if they do not exist yet.
+            adopt: see the class. No tables are created then, because the first change has to be the caller's.
 
         Returns:
             The database.
@@ -189,9 +190,10 @@ class AccountDatabase:
         else:
             with _open_databases_lock, _opened(path):
                 known = _open_databases.get(_identity(path)) if path.exists() else None
-                database = cls(path) if known is None else known
+                database = cls(path, adopt=adopt) if known is None or adopt else known
                 _open_databases[_identity(path)] = database
-        database.create_tables(schema)
+        if not adopt:
+            database.create_tables(schema)
         return database
 
     def create_tables(self, schema: str) -> None:
@@ -573,7 +575,7 @@ def _damaged(path: Path | None) -> DataError:
 def _older_copy(path: Path) -> DataError:
     return DataError(
         f"{path}: this disclosure ledger is an older copy or was exchanged; it lacks disclosures that were made",
-        'restore the newest backup. To continue with this copy, run "securevfl ledger adopt": everything about the '
+        'restore the newest backup. To continue with this copy, run "securevfl ledger --adopt": everything about the '
         "tables that it lists then counts as disclosed",
         code="SVFL-LEDGER-DAMAGED",
         path=str(path),
@@ -583,7 +585,7 @@ def _older_copy(path: Path) -> DataError:
 def _without_counter(path: Path, counter: CommitCounter) -> DataError:
     return DataError(
         f"{path}: the commit counter of this disclosure ledger is missing in {counter.folder}",
-        'restore that folder, or name it in SECUREVFL_STATE. To continue without it, run "securevfl ledger adopt": '
+        'restore that folder, or name it in SECUREVFL_STATE. To continue without it, run "securevfl ledger --adopt": '
         "everything about the tables that the ledger lists then counts as disclosed",
         code="SVFL-LEDGER-DAMAGED",
         path=str(path),

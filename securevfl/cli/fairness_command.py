@@ -60,7 +60,7 @@ def fairness(
             "neither --predictions nor --group is given", "give the one that you have", code="SVFL-COMMAND-USAGE"
         )
     party = table.in_order()
-    predicted = None if predictions is None else _read_predictions(party, predictions)
+    predicted = None if predictions is None else _read_predictions(party, predictions, table)
     groups = None if group is None else _texts(party, group)
     if predicted is not None and groups is not None:
         rates = local_group_rates(party, predicted, groups, positive=positive)
@@ -81,12 +81,13 @@ def fairness(
     console().print(format_table(HEADS, rows))
 
 
-def _read_predictions(party: Party, file: Path) -> list[str]:
+def _read_predictions(party: Party, file: Path, table: option_groups.TableOptions) -> list[str]:
     """Return the predicted class of each row of a party, matched by id.
 
     Args:
         party: the party whose rows need predictions.
-        file: CSV file with the columns id and prediction.
+        file: CSV file that `securevfl predict` wrote: with ids as the table has them, and the column prediction.
+        table: options for the party's table.
 
     Returns:
         The predicted class of each row, in the order of the party's rows.
@@ -95,16 +96,24 @@ def _read_predictions(party: Party, file: Path) -> list[str]:
         ConfigError: a column is missing.
         IdError: a row has no prediction.
     """
+    from securevfl.data.composite_ids import compose_ids, id_columns
+    from securevfl.data.readers import column_names
+
+    key = id_columns(table.id_column, column_names(table.data, table.id_column))
+    heads = key.names if len(key.names) > 1 else ["id"]
     with file.open(newline="", encoding="utf-8") as lines:
         rows = csv.DictReader(lines)
-        if not {"id", "prediction"} <= set(rows.fieldnames or ()):
+        if not {*heads, "prediction"} <= set(rows.fieldnames or ()):
             raise ConfigError(
-                f"{file} lacks the column id or prediction",
+                f"{file} lacks the column {' or '.join([*heads, 'prediction'])}",
                 "name a file that `securevfl predict` wrote",
                 code="SVFL-TABLE-COLUMNS",
                 path=str(file),
             )
-        classes = {row["id"]: _class(row["prediction"]) for row in rows}
+        pairs = [([row[head] for head in heads], _class(row["prediction"])) for row in rows]
+    written = [values for values, _ in pairs]
+    composed = compose_ids(list(zip(*written, strict=True))) if key.by_rule and pairs else [v[0] for v in written]
+    classes = dict(zip(composed, (name for _, name in pairs), strict=True))
     ids = [] if party.ids is None else list(map(str, party.ids.tolist()))
     if lacking := sum(row_id not in classes for row_id in ids):
         raise IdError(

@@ -60,6 +60,14 @@ def ledger(
             help="Forget the sessions with this peer that ended early, once you know why they did. Repeatable.",
         ),
     ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="Continue with an older copy of the ledger. Everything about tables used until now then counts as "
+            "disclosed, and models trained until now are no longer scored.",
+        ),
+    ] = False,
     distrust: Annotated[
         list[str] | None, typer.Option("--distrust", metavar="PEER", help="Stop trusting this peer. Repeatable.")
     ] = None,
@@ -75,6 +83,8 @@ def ledger(
 
     limits = [Limit.parse(*pair("--limit", item, "KIND=LIMIT", "columns=40")) for item in limit or ()]
     changes = [*limits, *(trust or ()), *(distrust or ()), *(reset_aborts or ())]
+    if adopt:
+        _adopt(party, file)
     ledgers = _ledgers(party, file, create=bool(changes))
     if changes and len(ledgers) != 1:
         names = ", ".join(party_ledger.party for party_ledger in ledgers)
@@ -93,6 +103,16 @@ def ledger(
         show(out, party_ledger)
         out.print("")
     out.print(_LEGEND)
+
+
+def _adopt(party: str | None, file: Path | None) -> None:
+    from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
+
+    if file is None and party is None:
+        raise ConfigError(
+            "--adopt needs the ledger to adopt", "name it with --party or --ledger", code="SVFL-COMMAND-USAGE"
+        )
+    DisclosureLedger.adopt(default_ledger(str(party)) if file is None else file)
 
 
 def show(out: Console, ledger: DisclosureLedger) -> None:

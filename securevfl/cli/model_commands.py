@@ -105,10 +105,12 @@ def reasons(
     reasons_by_row = explanations.reasons(part, table.columns, most=top, codes=code_of)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["id", *(f"reason {k}" for k in range(1, top + 1))])
+    heads = table.key.names if table.written is not None and table.key is not None else ["id"]
+    lines.writerow([*(heads if len(heads) > 1 else ["id"]), *(f"reason {k}" for k in range(1, top + 1))])
     ids = range(len(reasons_by_row)) if table.ids is None else table.ids.tolist()
-    for row_id, row_codes in zip(ids, reasons_by_row, strict=True):
-        lines.writerow([row_id, *row_codes, *[""] * (top - len(row_codes))])
+    for row_id, row_codes in zip(ids if table.written is None else table.written, reasons_by_row, strict=True):
+        values = row_id if isinstance(row_id, tuple) else (row_id,)
+        lines.writerow([*values, *row_codes, *[""] * (top - len(row_codes))])
     if out is None:
         sys.stdout.write(text.getvalue())
     else:

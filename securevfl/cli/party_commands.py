@@ -331,7 +331,7 @@ def predict(
         shared_locks(model, *([] if data is None else [data])),
         signals.exit_on_signal(),
         session.events(part.name, peers),
-        write_predictions(part, out, scale, unscored) as callbacks,
+        write_predictions(part, out, scale, unscored, rows=rows) as callbacks,
         progress("predicting") as on_progress,
     ):
         counts = predict_rows(

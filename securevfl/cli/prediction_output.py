@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
@@ -17,6 +17,7 @@ from securevfl.base.files import atomic_writer, write_atomic
 if TYPE_CHECKING:
     from securevfl.organisations.prediction import OnUnscored, Prediction
     from securevfl.training.model_part import ModelPart
+    from securevfl.training.new_rows import IndexedRows, NewRows
     from securevfl.training.run import Run
     from securevfl.training.scorecard import ScorecardScale
 
@@ -30,7 +31,12 @@ class PredictionCallbacks(TypedDict):
 
 @contextmanager
 def write_predictions(
-    part: ModelPart, out: Path | None, scale: ScorecardScale | None = None, unscored: Path | None = None
+    part: ModelPart,
+    out: Path | None,
+    scale: ScorecardScale | None = None,
+    unscored: Path | None = None,
+    *,
+    rows: NewRows | IndexedRows | None = None,
 ) -> Iterator[PredictionCallbacks]:
     """Write predictions block by block, to stdout or atomically to a CSV file.
 
@@ -39,19 +45,25 @@ def write_predictions(
         out: the file for predictions; stdout if None.
         scale: scale of scorecard points to add.
         unscored: a file for the id and state of each row without a score.
+        rows: the rows, whose ids are written as their file has them.
 
     Yields:
         The callbacks that write.
     """
     states = io.StringIO()
     unscored_rows = csv.writer(states, lineterminator="\n")
-    unscored_rows.writerow(["id", "state"])
-    on_unscored = None if unscored is None else lambda row_id, state: unscored_rows.writerow([row_id, state])
+    names = _IdNames(rows)
+    unscored_rows.writerow([*names.heads, "state"])
+
+    def write_unscored(row_id: Any, state: str) -> None:
+        unscored_rows.writerow([*(column[0] for column in names.columns([row_id]).values()), state])
+
+    on_unscored = None if unscored is None else write_unscored
     if part.name != part.asker:
         yield {"on_block": lambda ids, prediction: None, "on_unscored": on_unscored}
     else:
         with nullcontext(sys.stdout.buffer) if out is None else atomic_writer(out) as file:
-            write = _CsvWriter(file, scale)
+            write = _CsvWriter(file, scale, names)
             yield {"on_block": write, "on_unscored": on_unscored}
             if not write.started:  # there was no row, so only the header is written
                 from securevfl.organisations.prediction import prediction_of
@@ -61,15 +73,34 @@ def write_predictions(
         write_atomic(unscored, states.getvalue().encode())
 
 
+class _IdNames:
+    """The id columns of the output: `id`, or the columns of which ids are composed, as the file of the rows has them.
+
+    Args:
+        rows: the rows, or None for ids as they are.
+    """
+
+    def __init__(self, rows: NewRows | IndexedRows | None) -> None:
+        key, self._written = (None, {}) if rows is None else (rows.key, rows.written)
+        self.heads = key.names if key is not None and key.by_rule and len(key.names) > 1 else ["id"]
+
+    def columns(self, ids: Sequence[Any]) -> dict[str, list[Any]]:
+        """Return the id columns (n,) of rows with these ids."""
+        values = [self._written.get(row_id, row_id) for row_id in ids]
+        if len(self.heads) == 1:
+            return {self.heads[0]: values}
+        return {head: [value[column] for value in values] for column, head in enumerate(self.heads)}
+
+
 class _CsvWriter:
     """Appends blocks of predictions, after a header."""
 
-    def __init__(self, file: BinaryIO, scale: ScorecardScale | None) -> None:
-        self._file, self._scale, self.started = file, scale, False
+    def __init__(self, file: BinaryIO, scale: ScorecardScale | None, names: _IdNames) -> None:
+        self._file, self._scale, self._names, self.started = file, scale, names, False
 
     def __call__(self, ids: list[Any] | None, prediction: Prediction) -> None:
         assert ids is not None, "rows of a file have ids"
-        columns = {"id": ids, "prediction": prediction.label.tolist()}
+        columns = self._names.columns(ids) | {"prediction": prediction.label.tolist()}
         if prediction.proba is not None and len(prediction.classes) == 2:
             columns["probability"] = prediction.proba[:, 1].tolist()
         elif prediction.proba is not None:
@@ -123,5 +154,5 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
     f = run.decision_of({name: run.parts[name].scaling(table.X[rows[name]]) for name, table in tables.items()})
     part = run.parts[run.active.asker]
     ids = [tables[first].ids[row] for row in rows[first].tolist()]
-    with write_predictions(part, out) as callbacks:
+    with write_predictions(part, out, rows=tables[first]) as callbacks:
         callbacks["on_block"](ids, prediction_of(part, f))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from securevfl.errors import ConfigError
+from securevfl.untrusted import parse_json
 
 if TYPE_CHECKING:
     from securevfl.organisations.reason_codes import ReasonCodePolicy
@@ -32,7 +32,7 @@ Codes = Annotated[
 def codes_in(file: Path) -> dict[str, str]:
     """Read the code of each column from a JSON file, or raise ConfigError."""
     try:
-        return {str(column): str(code) for column, code in json.loads(file.read_text(encoding="utf-8")).items()}
+        return {str(column): str(code) for column, code in parse_json(file.read_bytes()).items()}
     except (OSError, ValueError, AttributeError):
         raise ConfigError(
             f"{file} does not contain JSON of the form {{column: code}}",

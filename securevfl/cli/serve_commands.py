@@ -175,7 +175,7 @@ def score(
         shared_locks(model, data),
         signals.exit_on_signal(),
         events,
-        write_predictions(part, out, unscored=unscored) as callbacks,
+        write_predictions(part, out, unscored=unscored, rows=rows) as callbacks,
         options.pool_of(len(rows.ids)) as pool,
         progress("scoring") as on_progress,
     ):

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from securevfl.display.printable import printable
 from securevfl.runtime.clock import Path
 from securevfl.training.run_costs import Costs, split_seconds
 from securevfl.training.run_page import REPEATS, figure
@@ -88,7 +89,7 @@ def _cell(value: Cell) -> str:
             return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
         case int():
             return f"{value:,}"
-    return value
+    return printable(value)
 
 
 def costs_table(run: Costs) -> Table:

@@ -17,7 +17,7 @@ from securevfl.consent.forecast import disclosures_about
 from securevfl.consent.leak_guard import describe_excused, guard
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, RunShape
-from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger import ANYBODY, DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, sum_sessions
 from securevfl.errors import DataError, DataNotice, ProtocolError, StorageError
@@ -154,7 +154,11 @@ class LedgerSession:
         Of equations that earlier sessions of this run opened, only those of steps that are still to come count.
         """
         counting, of_this_run = list[Disclosure](), list[Disclosure]()
+        peers = {*self._sizes.columns, *self._sizes.helpers} - {self._party}
         for entry in entries:
+            if entry.disclosure.learner == ANYBODY:  # of an adopted ledger
+                counting += [replace(entry.disclosure, learner=peer) for peer in sorted(peers)]
+                continue
             same_run = entry.run == self._session[0]
             if entry.disclosure.basis == self._weights_basis:
                 continue  # the same words of the same shares, whatever others make of them

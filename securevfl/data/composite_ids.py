@@ -168,6 +168,32 @@ def compose_ids(columns: Sequence[Sequence[Any]]) -> list[str]:
     return [DELIMITER.join((str(RULE_VERSION), *row)) for row in zip(*normalised, strict=True)]
 
 
+def requested_id(key: IdColumns | None, row_id: Any) -> Any:
+    """Return the id of one row as tables are joined by it.
+
+    Args:
+        key: the id columns of the table; None if its ids are used as they are.
+        row_id: the id as an application writes it: a value, or the values of several id columns by name.
+
+    Returns:
+        The id, composed by the rule if the table's ids are.
+
+    Raises:
+        IdError: if values of id columns are missing.
+    """
+    if key is None or not key.by_rule:
+        return row_id
+    if len(key.names) == 1 and not isinstance(row_id, Mapping):
+        return compose_ids([[row_id]])[0]
+    if not isinstance(row_id, Mapping) or set(row_id) != set(key.names):
+        raise IdError(
+            f"an id does not consist of the columns {', '.join(key.names)}",
+            "write it as an object with these columns",
+            code="SVFL-ID-INVALID",
+        )
+    return compose_ids([[row_id[name]] for name in key.names])[0]
+
+
 def normalise(text: str) -> str:
     """Return a text as the rule normalises it."""
     return "".join(_decomposed(letter) for letter in text).translate(_character_table())

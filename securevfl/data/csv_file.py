@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
+from securevfl.data.column_names import clean_name
 from securevfl.data.composite_ids import id_pattern
 from securevfl.data.validation import MISSING
 from securevfl.errors import TableError
@@ -28,11 +29,6 @@ _DELIMITERS = ",", ";", "\t"
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _BLANK_LINES = re.compile(r"\A(\s*[\r\n])+")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-def clean_name(name: object) -> str:
-    """Return the name of a column with single blanks in place of all white space, and none at its ends."""
-    return " ".join(str(name).split())
 
 
 class CsvFile:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from securevfl.data.column_names import clean_name
 from securevfl.data.raw_columns import Place, RawColumn, raw_of_array, raw_of_arrow
 from securevfl.data.validation import unmasked
 from securevfl.errors import TableError
@@ -45,14 +46,14 @@ def named_columns(name: str, table: Any) -> dict[str, Any]:
         pairs = [(key, table[key]) for key in table]
     else:
         keys = list(getattr(table, "column_names", None) or table.columns)
-        names = [" ".join(str(key).split()) for key in keys]
+        names = [clean_name(key) for key in keys]
         repeated = sorted({column for column in names if names.count(column) > 1})
         if repeated:
             raise _repeated(name, repeated)
         pairs = [(key, table[key]) for key in keys]
-    columns = {" ".join(str(key).split()): column for key, column in pairs}
+    columns = {clean_name(key): column for key, column in pairs}
     if len(columns) < len(pairs):
-        raise _repeated(name, sorted({" ".join(str(key).split()) for key, _ in pairs}))
+        raise _repeated(name, sorted({clean_name(key) for key, _ in pairs}))
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
         raise TableError(

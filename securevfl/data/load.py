@@ -163,7 +163,7 @@ def read_parties(
         name for name, table in tables.items() if (table.active if isinstance(table, Party) else table.labelled)
     ]
     if len(labelled) != 1:
-        raise _labels_error(labelled, files, label_column)
+        raise _labels_error(labelled, files, label_column, {name: table.columns for name, table in tables.items()})
     ids = {name: _ids(table) for name, table in tables.items()}
     try:
         rows, missing = join_ids(ids, labelled[0])
@@ -216,14 +216,17 @@ def _check_dropped(drop: Sequence[str], names: Mapping[str, Sequence[str]]) -> N
         )
 
 
-def _labels_error(labelled: list[str], files: Mapping[str, str | Path], label_column: str) -> PartiesError:
+def _labels_error(
+    labelled: list[str], files: Mapping[str, str | Path], label_column: str, columns: Mapping[str, Sequence[str]]
+) -> PartiesError:
     """Return the error of a job in which no file or several files have labels."""
     if labelled:
         named = ", ".join(f"{name} ({files[name]})" for name in labelled)
         problem = f"several files have the label column {label_column!r} (npz: array y): {named}"
         remedy = "remove it from all but one, or name another column with --label"
     else:
-        problem = f"no file has the label column {label_column!r} (npz: array y)"
+        names = "; ".join(f"{name}: {name_list(list(party_columns), 10)}" for name, party_columns in columns.items())
+        problem = f"no file has the label column {label_column!r} (npz: array y). The columns are {names}"
         remedy = "name the label column with --label"
     return PartiesError(problem, remedy, code="SVFL-PARTIES-LABELS", parties=labelled)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.composite_ids import id_columns
+from securevfl.data.composite_ids import IdColumns, id_columns
 from securevfl.data.id_keys import Keys, id_keys
 from securevfl.data.raw_columns import Place, check_kind
 from securevfl.data.readers import (
@@ -23,6 +23,7 @@ from securevfl.data.readers import (
     read_parquet,
     stored_names,
     table_columns,
+    written_ids,
 )
 from securevfl.data.validation import check_extremes, check_finite, check_labels
 from securevfl.errors import TableError
@@ -98,6 +99,16 @@ class ParquetSource:
         """Read the ids of all rows as a chunked Arrow array; IdError if one is missing."""
         with errors_name(self.path):
             return arrow_ids(read_parquet(self._file, self._key.names), self._key)
+
+    @property
+    def key(self) -> IdColumns:
+        """The id columns."""
+        return self._key
+
+    def written(self) -> list[Any] | None:
+        """Return the values of the id columns as they are, if ids are composed of them by the rule."""
+        with errors_name(self.path):
+            return written_ids(read_parquet(self._file, self._key.names), self._key) if self._key.by_rule else None
 
     def keys(self) -> Keys:
         """Return the digests of the ids of all rows; IdError if one is missing, invalid or repeated."""

@@ -368,6 +368,8 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
         TableError: if the tables have different numbers of rows.
         IdError: if the ids or their order differ.
     """
+    for party in parties:
+        check_is_party(party)
     names = [party.name for party in parties]
     if len(parties) < 2:
         raise PartiesError(
@@ -400,6 +402,16 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
                 party=party.name,
             )
     return active[0], [party for party in parties if party is not active[0]]
+
+
+def check_is_party(party: object) -> None:
+    """Raise PartiesError if a table is passed in place of a party."""
+    if not isinstance(party, Party):
+        raise PartiesError(
+            f"a {type(party).__name__} is no party",
+            'wrap each table: vfl.Party("bank", table, labels), and vfl.Party("shop", table)',
+            code="SVFL-PARTIES-ROLE",
+        )
 
 
 def register_of(parties: Sequence[Party]) -> Register:

@@ -259,7 +259,11 @@ class FittedPreparation:
         ValueError or ConfigError if they are not of that form.
         """
         decided = {name: ColumnType(**kind) for name, kind in (types or {}).items()}
-        return cls(columns, tuple(TRANSFORMS.read(step) for step in steps), decided=decided)
+        transforms = tuple(TRANSFORMS.read(step) for step in steps)
+        names = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
+        if not names or not all(isinstance(step, ColumnTransform) for step in transforms):
+            raise ValueError("names of columns are texts, and steps are transforms")
+        return cls(columns, transforms, decided=decided)
 
 
 def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation) -> FittedPreparation:

@@ -26,14 +26,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.data.column_names import clean_name
 from securevfl.data.column_types import ALL_COLUMNS, Types, check_declared, declared_type
 from securevfl.data.columns import Columns, columns_of, typed_columns
 from securevfl.data.composite_ids import RULE_VERSION, IdColumns, compose_ids, id_columns
-from securevfl.data.csv_file import CsvFile, clean_name
+from securevfl.data.csv_file import CsvFile
 from securevfl.data.csv_table import combined, read_csv_columns
 from securevfl.data.party import Party
 from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_arrow
-from securevfl.data.text_values import is_number
+from securevfl.data.text_values import is_number, parse_numbers
 from securevfl.data.validation import check_chosen, name_list
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
@@ -49,12 +50,17 @@ class FileTable:
     Attributes:
         columns: the columns without ids and labels.
         y: the labels (n,), or None.
-        ids: the ids (n,), or None.
+        ids: the ids (n,) on which rows are joined, or None.
+        key: the id columns; None for npz files.
+        written: the values of the id columns (n,) as the file has them, if ids are composed of them by the rule;
+            tuples if there are several columns.
     """
 
     columns: Columns
     y: NDArray[Any] | None
     ids: NDArray[Any] | None
+    key: IdColumns | None = None
+    written: Sequence[Any] | None = None
 
 
 class _OpenFile(NamedTuple):
@@ -162,7 +168,7 @@ def read_table(
         if empty and chosen is None:
             raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
         y = labels_of(others, label_column, file.delimiter) if labels else None
-        return FileTable(table, y, ids_of(others, key))
+        return FileTable(table, y, ids_of(others, key), key, written_ids(others, key))
 
 
 def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
@@ -443,6 +449,14 @@ def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
     return ids.to_numpy()
 
 
+def written_ids(table: Any, key: IdColumns) -> list[Any] | None:
+    """Return the values of the id columns (n,) of an Arrow table as they are; None if they are the ids themselves."""
+    if not key.by_rule:
+        return None
+    columns = [table[name].to_pylist() for name in key.names]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
 def arrow_ids(table: Any, key: IdColumns) -> Any:
     """Return the ids of an Arrow table as a chunked array.
 
@@ -495,12 +509,20 @@ def labels_of(table: Any, label_column: str, delimiter: str = "") -> NDArray[Any
     labels: NDArray[Any] = column.to_numpy()
     if delimiter == ";" and all(map(_DECIMAL_COMMA.fullmatch, column.unique().to_pylist())):
         labels = np.array([label.replace(",", ".") for label in labels.tolist()], dtype=object)
+    if delimiter and labels.dtype.kind == "O" and (numbers := _separated_numbers(column.unique().to_pylist())):
+        return np.array([numbers[label] for label in labels.tolist()])
     for kind in (np.int64, np.float64) if delimiter else ():
         try:
             return labels.astype(kind)
         except (ValueError, OverflowError):
             continue
     return labels
+
+
+def _separated_numbers(texts: list[str]) -> dict[str, float]:
+    """Return the numbers of texts with thousands separators, or of percentages; empty unless all are without doubt."""
+    numbers = parse_numbers(texts)
+    return {} if numbers is None else dict(zip(texts, numbers, strict=True))
 
 
 def _npz_arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:

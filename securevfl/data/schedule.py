@@ -157,8 +157,8 @@ class Schedule:
 
     @property
     def final_iterations(self) -> int:
-        """The number of iterations on the largest subset: three fifths of a long training, or FINAL_ITERATIONS."""
-        return 3 * self.epochs // 5 if self.epochs >= MIN_PRECISE_EPOCHS else FINAL_ITERATIONS
+        """The number of iterations on the largest subset (`final_iterations`)."""
+        return final_iterations(self.epochs)
 
     @cached_property
     def batch_order(self) -> Rows:
@@ -218,8 +218,7 @@ class Schedule:
 
     def _subset(self, epoch: int) -> int:
         """Return the number of the subset of an epoch."""
-        remaining = self.epochs - self.final_iterations - epoch
-        return max(0, len(self.subset_sizes) - 1 - (-(-remaining // SUBSET_ITERATIONS) if remaining > 0 else 0))
+        return subset_of_epoch(epoch, self.epochs, len(self.subset_sizes))
 
     def _divided(self, epoch: int) -> Rows:
         """Return the training rows in the order in which they are cut into batches.
@@ -268,3 +267,22 @@ def subset_sizes(rows: int) -> tuple[int, ...]:
     while rows >= MIN_GROWING_ROWS and sizes[-1] // SUBSET_FACTOR >= MIN_SUBSET_ROWS:
         sizes.append(sizes[-1] // SUBSET_FACTOR)
     return tuple(reversed(sizes))
+
+
+def final_iterations(epochs: int) -> int:
+    """Return the number of iterations on the largest subset: three fifths of a long training, or FINAL_ITERATIONS."""
+    return 3 * epochs // 5 if epochs >= MIN_PRECISE_EPOCHS else FINAL_ITERATIONS
+
+
+def subset_of_epoch(epoch: int, epochs: int, subsets: int) -> int:
+    """Return the number of the subset that an epoch uses, of so many growing ones."""
+    remaining = epochs - final_iterations(epochs) - epoch
+    return max(0, subsets - 1 - (-(-remaining // SUBSET_ITERATIONS) if remaining > 0 else 0))
+
+
+def rows_of_epochs(rows: int, epochs: int, batch_size: BatchSize) -> list[int]:
+    """Return the number of rows that each epoch uses, of `rows` training rows."""
+    if batch_size != "growing":
+        return [rows] * epochs
+    sizes = subset_sizes(rows)
+    return [sizes[subset_of_epoch(epoch, epochs, len(sizes))] for epoch in range(epochs)]

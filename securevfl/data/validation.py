@@ -95,7 +95,7 @@ def check_finite(name: str, finite: NDArray[np.bool_], columns: Sequence[str]) -
     bad = [columns[j] for j in np.flatnonzero(~finite).tolist()]
     if bad:
         raise TableError(
-            f"party {name}: {name_list(bad)} contain NaN or infinities",
+            f"party {name}: {name_list(bad)} contain infinities, or missing values although the training had none",
             "replace these values",
             code="SVFL-TABLE-MISSING-VALUES",
             party=name,

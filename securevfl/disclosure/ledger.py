@@ -59,12 +59,17 @@ from securevfl.disclosure.ledger_contents import (
     load_contents,
     store_contents,
 )
-from securevfl.disclosure.limits import DisclosureTotal, Limit, sum_disclosures
+from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS, DisclosureTotal, Limit, sum_disclosures
 from securevfl.disclosure.row_sets import ROW_SET_TABLES, RowSets, TableRows
 from securevfl.errors import DataError, LeakageError
+from securevfl.protocols.score_ledger.tables import use_up_everything
 
 MAX_EARLY_ABORTS = 64
 """Sessions with the same peers that may end early before the owner checks the reason."""
+ANYBODY = "anybody"
+"""The learner of everything that an adopted ledger counts as disclosed; it counts for every peer."""
+_EVERYTHING = 1_000_000_000
+_ALL_ROWS = 1 << 60  # rows of a table that shares its rows with every other table
 _NO_SALT = b""  # of contents without a file
 
 SessionKey = tuple[str, str]
@@ -171,6 +176,52 @@ class DisclosureLedger:
                 path=str(path),
             )
         ledger.party = contents.party
+        return ledger
+
+    @classmethod
+    def adopt(cls, path: str | Path) -> DisclosureLedger:
+        """Continue with an older copy of a ledger, or with one whose commit counter is lost.
+
+        The disclosures that the copy lacks are unknown. Everything about every table that was used until now therefore
+        counts as disclosed to everybody, and no model that was trained until now is scored.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The ledger, which is the newest one from now on.
+
+        Raises:
+            DataError: if the file is missing, damaged or no ledger.
+        """
+        if not Path(path).exists():
+            raise DataError(f"{path}: there is no ledger", "check the path", code="SVFL-LEDGER-MISSING", path=str(path))
+        ledger = cls(path, "")
+        ledger._file = AccountDatabase.shared(ledger.path, adopt=True)
+        with ledger._file.changing() as tables:
+            stored = load_contents(tables, ledger._salt, ledger.path)
+            if stored is None:
+                raise DataError(
+                    f"{path}: this file is not a disclosure ledger",
+                    "name the ledger",
+                    code="SVFL-LEDGER-FOREIGN",
+                    path=str(path),
+                )
+            ledger.party = stored.party
+            table = f"everything before {_now()}"
+            used_up = [
+                Disclosure(kind, ANYBODY, (stored.party,), _EVERYTHING, _EVERYTHING if kind in KIND_TOTALS else 0)
+                for kind in DISCLOSURE_KINDS
+            ]
+            contents = replace(
+                stored,
+                tables=stored.tables | {table: KnownTable(_ALL_ROWS, _now())},
+                entries=(*stored.entries, *_entries(table, ("adopted", ""), used_up)),
+                reserved=(),
+            )
+            store_contents(tables, stored, contents)
+            use_up_everything(tables)
+        ledger._file.create_tables(LEDGER_TABLES + ROW_SET_TABLES)
         return ledger
 
     @property
@@ -657,7 +708,7 @@ def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> Disclo
     return sum_disclosures(
         (entry.run, entry.disclosure)
         for entry in entries
-        if (entry.disclosure.kind, entry.disclosure.learner) == (kind, learner)
+        if entry.disclosure.kind == kind and entry.disclosure.learner in (learner, ANYBODY)
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html as markup
 from collections.abc import Mapping, Sequence
 
+from securevfl.display.printable import printable
+
 
 class Markup(str):
     """Text that is already HTML, so that it is not escaped."""
@@ -67,8 +69,8 @@ _WIDE = (
 
 
 def escape(text: str) -> str:
-    """Escape text for HTML; Markup stays unchanged."""
-    return text if isinstance(text, Markup) else markup.escape(text)
+    """Escape text for HTML, control characters and direction marks too; Markup stays unchanged."""
+    return text if isinstance(text, Markup) else markup.escape(printable(text))
 
 
 def page(title: str, parts: Sequence[str]) -> str:

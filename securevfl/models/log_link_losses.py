@@ -28,6 +28,7 @@ from securevfl.errors import LabelError
 from securevfl.models.loss import (
     InvertedResidual,
     Loss,
+    check_numeric_labels,
     constant_labels_error,
 )
 
@@ -89,6 +90,7 @@ class LogLinkLoss(Loss):
         Raises:
             LabelError: if labels are negative, or 0 although they must be positive, or all equal.
         """
+        check_numeric_labels(self.name, y)
         y = np.asarray(y, np.float64)
         low = float(y.min())
         if low < 0 or (self.positive and low == 0):

@@ -231,6 +231,7 @@ class NumberLoss(Loss):
         Raises:
             LabelError: if all labels are equal.
         """
+        check_numeric_labels(self.name, y)
         deviation = float(np.std(y))
         if deviation == 0:
             raise constant_labels_error(self.name)
@@ -239,6 +240,16 @@ class NumberLoss(Loss):
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
         """Return the scaled labels (n, 1)."""
         return ((y - classes[0]) / classes[1])[:, None]
+
+
+def check_numeric_labels(name: str, y: NDArray[Any]) -> None:
+    """Raise LabelError unless labels (n,) are numbers, for the loss `name`."""
+    if np.asarray(y).dtype.kind not in "biuf":
+        raise LabelError(
+            f"{name} loss needs labels that are numbers, and some labels are texts",
+            "write labels as plain numbers (230000.50), or train a logistic or softmax model on classes",
+            code="SVFL-LABEL-CLASSES",
+        )
 
 
 def single_class_error(name: str) -> LabelError:

@@ -87,7 +87,8 @@ def why_not_on_shares(model: Model, optimizer: Training | None = None) -> str:
     if not isinstance(model, LinearModel):
         return f"a {model.name} model is not linear, and only linear models can be trained on shares"
     if not model.loss.elementwise:
-        return f"the loss {model.loss.name} combines the outputs of a row, which a lookup table of one output cannot"
+        reason = f"the loss {model.loss.name} combines the outputs of a row, which a lookup table of one output cannot"
+        return f"{reason}; one_vs_rest (vfl.OneVsRest) trains several classes on shares"
     if optimizer is None and model.loss.curvature is None:
         return f"the loss {model.loss.name} has no curvature bound, which the step size needs"
     if optimizer is None or isinstance(optimizer, BlockDescent):

@@ -13,7 +13,6 @@ overwrite the disk, and it does not reach backups.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -29,6 +28,7 @@ from securevfl.families import FAMILIES
 from securevfl.families.run_files import RunFile
 from securevfl.job import Job
 from securevfl.training.model_part import ModelPart, replaced_files
+from securevfl.untrusted import parse_json
 
 _PART_SCHEMA_PREFIX = b'"schema": "securevfl.part/'
 _KEY = "[0-9a-f]{16}"
@@ -190,8 +190,8 @@ def _check_log(log: Path) -> None:
     """Raise ConfigError unless each line of this file, if it exists, is an event."""
     if not log.exists():
         return
-    with suppress(OSError, ValueError, TypeError), log.open(encoding="utf-8") as lines:
-        if all({"time", "event", "party"} <= json.loads(line).keys() for line in lines):
+    with suppress(OSError, ValueError, TypeError, AttributeError), log.open("rb") as lines:
+        if all({"time", "event", "party"} <= parse_json(line).keys() for line in lines):
             return
     raise ConfigError(
         f"{log} is not a log, which has one event in JSON per line",

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +23,9 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.identifiers import canonical_id
+from securevfl.data.column_types import ColumnType
+from securevfl.data.composite_ids import requested_id
+from securevfl.data.validation import name_list
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError, TableError
 from securevfl.organisations.peer_session import run_session
@@ -48,7 +51,14 @@ class ServiceUnavailable(SecureVFLError):
 
 @dataclass
 class _QueuedRow:
-    """A row for which a client waits."""
+    """A row for which a client waits.
+
+    Attributes:
+        key: the canonical id on which tables are joined.
+        row_id: the id as the client writes it.
+        X: the features (d,).
+        answer: will contain the answer.
+    """
 
     key: bytes
     row_id: Any
@@ -94,7 +104,7 @@ class Gateway:
         check_parties_of(part, settings.peers)
         self._part, self._settings, self._executor, self._window = part, settings, executor, window
         self._ledger = DisclosureLedger.open(part.name, ledger)
-        self._X = rows.X
+        self._X, self._key = rows.X, rows.key
         self._row_of = {canonical_id(row_id): row for row, row_id in enumerate(rows.ids)}
         self._queue: queue.Queue[_QueuedRow | None] = queue.Queue(max_waiting_rows)
         self._held_over: list[_QueuedRow] = []
@@ -130,7 +140,7 @@ class Gateway:
         """Request scores.
 
         Args:
-            rows: each row has an `id`, and may have `columns`.
+            rows: each row has an `id` as the table's file writes it, and may have `columns` with values of any type.
 
         Returns:
             An answer for each row, or a future that will contain it.
@@ -142,10 +152,11 @@ class Gateway:
         """
         waiting: list[_QueuedRow] = []
         answers: list[dict[str, Any] | Future[dict[str, Any]]] = []
+        prepared = self._prepare([row["columns"] for row in rows if row.get("columns") is not None])
         for row in rows:
-            key = canonical_id(row["id"])
-            if (columns := row.get("columns")) is not None:
-                X = self._part.table(_numbers(self._part, columns))[0]
+            key = canonical_id(requested_id(self._key, row["id"]))
+            if row.get("columns") is not None:
+                X = next(prepared)
             elif key in self._row_of:
                 X = self._X[self._row_of[key]]
             else:
@@ -161,6 +172,30 @@ class Gateway:
             for queued in waiting:
                 self._queue.put_nowait(queued)
         return answers
+
+    def _prepare(self, rows: Sequence[Any]) -> Iterator[Floats]:
+        """Return the features (d,) of rows that applications send with their columns, as values of any type."""
+        names = self._part.columns
+        for number, columns in enumerate(rows, 1):
+            present = columns if isinstance(columns, Mapping) else {}
+            missing = [name for name in names if name not in present]
+            if missing or len(present) != len(names):
+                surplus = [str(name) for name in present if name not in names]
+                raise TableError(
+                    f"row {number} of those with columns lacks {name_list(missing) or 'none'} of the model's columns, "
+                    f"and has {name_list(surplus) or 'none'} in addition",
+                    f"send exactly {', '.join(names)}",
+                    code="SVFL-TABLE-COLUMNS",
+                    row=number,
+                )
+        if not rows:
+            return iter(())
+        return iter(self._part.table({name: [columns[name] for columns in rows] for name in names}))
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        """The types of the columns that applications send."""
+        return self._part.preparation.types
 
     @property
     def waiting(self) -> int:
@@ -264,21 +299,3 @@ class Gateway:
 def _refuse(rows: Sequence[_QueuedRow]) -> None:
     for queued in rows:
         queued.settle(ServiceUnavailable(_AWAY))
-
-
-def _numbers(part: ModelPart, columns: Any) -> Floats:
-    """Return a row's columns (1, d) in the order of the model, or raise TableError without any value."""
-    if not isinstance(columns, Mapping) or set(columns) != set(part.columns):
-        raise TableError(
-            "the columns of a row are not those of the model",
-            f"send exactly {', '.join(part.columns)}",
-            code="SVFL-TABLE-COLUMNS",
-        )
-    values = [columns[name] for name in part.columns]
-    if not all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
-        raise TableError(
-            "the columns of a row contain values that are not numbers",
-            "send numbers, and null for missing values",
-            code="SVFL-TABLE-TYPE",
-        )
-    return np.array([[np.nan if value is None else float(value) for value in values]])

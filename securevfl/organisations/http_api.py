@@ -12,32 +12,24 @@ No id appears in a URL, a log or a metric.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hmac
-import json
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
+from securevfl.data.column_types import ColumnType, Kind
 from securevfl.errors import DataError, IdError, TableError
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
+from securevfl.organisations.http_requests import MAX_BODY_BYTES, ROW_SCHEMA, parse_rows
+from securevfl.untrusted import UntrustedInputError
 
-MAX_BODY_BYTES = 1 << 20  # bytes of a request
 _RETRY_SECONDS = 5  # seconds after which a client may retry
 
-_ROW: dict[str, Any] = {
-    "type": "object",
-    "required": ["id"],
-    "properties": {
-        "id": {
-            "type": ["string", "integer"],
-            "description": "Id of a row of the gateway's table, unless the request contains its columns.",
-        },
-        "columns": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
-    },
-}
 _STATES = {
     "scored": "The row has a score. A repeated request returns the same score.",
     "trained": "The model was trained on this row. It has no score.",
@@ -108,13 +100,9 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         except ClientDisconnect:
             return refuse(400, "The client has disconnected.", "SVFL-HTTP-REQUEST")
         try:
-            rows = json.loads(body)["rows"]
-            if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
-                raise TypeError
-            if not all(isinstance(row.get("id"), str | int) and not isinstance(row["id"], bool) for row in rows):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, RecursionError):
-            reason = 'The body is not JSON of the form {"rows": [{"id": "..."}]}. See /openapi.json.'
+            rows = parse_rows(body)
+        except UntrustedInputError as cause:
+            reason = f'The body is not JSON of the form {{"rows": [{{"id": "..."}}]}}: {cause}. See /openapi.json.'
             return refuse(422, reason, "SVFL-HTTP-REQUEST")
         try:
             answers = gateway.ask(rows)
@@ -145,7 +133,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         return Response(library.generate_latest(registry), media_type=library.CONTENT_TYPE_LATEST)
 
     async def description(request: Any) -> Response:
-        return JSONResponse(openapi())
+        return JSONResponse(openapi(gateway.types))
 
     return Starlette(
         routes=[
@@ -157,13 +145,37 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
     )
 
 
-def openapi() -> dict[str, Any]:
-    """Return the gateway's description in OpenAPI 3.1."""
+_JSON_TYPES: dict[Kind, dict[str, Any]] = {
+    "number": {"type": ["number", "null"]},
+    "category": {"type": ["string", "number", "null"]},
+    "date": {"type": ["string", "null"], "format": "date"},
+    "percent": {"type": ["string", "null"], "description": "A percentage with its sign, as in 12.5%."},
+    "currency": {"type": ["string", "null"], "description": "An amount with its unit."},
+}
+
+
+def openapi(types: Mapping[str, ColumnType] | None = None) -> dict[str, Any]:
+    """Return the gateway's description in OpenAPI 3.1.
+
+    Args:
+        types: the types of the columns of the model.
+
+    Returns:
+        The description.
+    """
+    row = copy.deepcopy(ROW_SCHEMA)
+    if types:
+        columns = {name: _JSON_TYPES[kind.kind] for name, kind in types.items()}
+        row["properties"]["columns"] |= {
+            "properties": columns,
+            "required": list(columns),
+            "additionalProperties": False,
+        }
     answer = {
         "type": "object",
         "required": ["id", "state"],
         "properties": {
-            "id": {"type": ["string", "integer"]},
+            "id": {"type": ["string", "integer", "object"]},
             "state": {
                 "enum": list(_STATES),
                 "description": " ".join(f"{name}: {meaning}" for name, meaning in _STATES.items()),
@@ -196,7 +208,7 @@ def openapi() -> dict[str, Any]:
                 "post": {
                     "summary": "Scores of rows, by id",
                     "security": [{"token": []}],
-                    "requestBody": {"required": True} | content_of(list_of("rows", _ROW)),
+                    "requestBody": {"required": True} | content_of(list_of("rows", row)),
                     "responses": answers,
                 }
             }

@@ -14,12 +14,12 @@ from securevfl.base.extras import import_extra
 from securevfl.errors import ConfigError
 from securevfl.organisations.gateway import Gateway
 from securevfl.organisations.http_api import application
-from securevfl.organisations.http_limits import limit_http_connections
+from securevfl.organisations.http_framing import refuse_ambiguous_framing
 from securevfl.transport.listener import listen_on
 from securevfl.transport.peers import split_address
 
 REQUEST_SECONDS = 20.0  # seconds for a request to arrive completely
-MAX_CONNECTIONS = 512  # a process usually has 1,024 file descriptors
+MAX_CONNECTIONS = 256  # each takes four file descriptors at most, and a process usually has 1,024
 
 
 @dataclass(frozen=True)
@@ -82,21 +82,26 @@ class HttpServer:
 
     def __init__(self, app: Any, address: HttpAddress) -> None:
         uvicorn = import_extra("uvicorn", "serve", "--http")
-        from uvicorn.protocols.http.h11_impl import H11Protocol
 
         config = uvicorn.Config(
-            app,
+            refuse_ambiguous_framing(app),
             ssl_certfile=None if address.certificate is None else str(address.certificate),
             ssl_keyfile=None if address.key is None else str(address.key),
             access_log=False,
             log_level="warning",
             timeout_graceful_shutdown=30,
             lifespan="off",
-            http=limit_http_connections(H11Protocol, seconds=REQUEST_SECONDS, connections=MAX_CONNECTIONS),
+            http="h11",
             ws="none",
         )
         self._server = uvicorn.Server(config)
-        self._listener = listen_on("--http", *address.host_port, tls=address.certificate is not None)
+        self._listener = listen_on(
+            "--http",
+            *address.host_port,
+            tls=address.certificate is not None,
+            in_all=MAX_CONNECTIONS,
+            request_seconds=REQUEST_SECONDS,
+        )
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(self._listener.server_path))
 

@@ -181,9 +181,7 @@ class Server:
         """Return how many rows of the table get no score because the model was trained on them."""
         part, ids = self._part, self.served.rows.ids
         digests = (id_digest(part.name, row_id) for row_id in ids)
-        return Job.from_dict(part.job).family.count_trained_rows(
-            part.state, ScoreLedger(self._ledger.scores_path), digests
-        )
+        return Job.from_dict(part.job).family.count_trained_rows(part.state, ScoreLedger(self._ledger.path), digests)
 
     def _run_many(self) -> None:
         """Accept clients in several sessions at a time."""

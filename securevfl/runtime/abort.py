@@ -29,8 +29,8 @@ class Abort(DisclosingMessage, frozen=True):
             return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""
         reason = stop_reason_of(error)
-        # a party that has refused would refuse again, so it cannot continue from its checkpoint
-        return cls(reason, resumes and reason != "refused", away if away in parties else "")
+        # a party that has refused would refuse again, and one that has not agreed may have no checkpoint yet
+        return cls(reason, resumes and reason not in ("refused", "consent"), away if away in parties else "")
 
     def error(self, sender: str, peers: Collection[str]) -> PeerStopped:
         """Return the error that the receiver of this message raises; `party` is ignored unless it is one of `peers`."""

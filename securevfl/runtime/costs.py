@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 
 class Kind(IntEnum):
@@ -50,6 +51,12 @@ class CostCounters:
     ops: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
     traffic: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"ops": self.ops, "traffic": self.traffic}
+
+    def __setstate__(self, counts: dict[str, Any]) -> None:
+        vars(self).update(counts, _lock=threading.Lock())
 
     def add_seconds(self, stage: Stage, op: str, seconds: float) -> None:
         """Count one call of an operation."""

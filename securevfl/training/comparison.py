@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import is_installed
 from securevfl.base.files import write_atomic
 from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party, check_parties, register_of
@@ -243,7 +242,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
     bins = shared_keys | {"prepare": job.prepare.model_copy(update={"bins": job.prepare.bins or DEFAULT_BINS})}
     plain = shared_keys | {"prepare": job.prepare.model_copy(update={"bins": None})}
     logistic = job.model if isinstance(job.model, Logistic) else Logistic()
-    trees = job.model if isinstance(job.model, Trees) else Trees(boosted_score=is_installed("sklearn"))
+    trees = job.model if isinstance(job.model, Trees) else Trees()
     return {
         "logistic": Job(model=logistic, **plain),
         "bins": Job(model=logistic, **bins),

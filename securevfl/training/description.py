@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
 from securevfl.data.correlations import standardised
-from securevfl.data.party import Party
+from securevfl.data.party import Party, check_is_party
 from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts
 from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
 from securevfl.display import html
@@ -180,6 +180,7 @@ class Description:
 
 def describe(party: Party) -> Description:
     """Describe this party's table, column by column. Nothing is sent to anyone."""
+    check_is_party(party)
     table, positive = party.table, _positive(party)
     X = np.asarray(table.X)
     twins, vif = _twins(table, X), _inflation(table, X)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -24,7 +27,7 @@ from securevfl.data.frames import is_frame
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite, unmasked
-from securevfl.errors import ConfigError, DataError, StorageError, TableError
+from securevfl.errors import ConfigError, DataError, SecureVFLError, StorageError, TableError
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models import pair_metrics
@@ -34,6 +37,7 @@ from securevfl.models.shapley import ShapleyValues, shapley_values
 from securevfl.models.tree_views import TreeViews, tree_views_of
 from securevfl.runtime.clock import Path as CriticalPath
 from securevfl.runtime.costs import CostCounters, Kind, Stage
+from securevfl.untrusted import check_text
 
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits in the name of a replaced model file."""
@@ -292,7 +296,7 @@ class ModelPart:
         """Check, prepare and scale new rows (m, d) as in training; raises as `table`."""
         return self.scaling(self.table(X))
 
-    def table(self, X: ArrayLike | Columns) -> Floats:
+    def table(self, X: ArrayLike | Columns | Mapping[str, Any]) -> Floats:
         """Check and prepare new rows.
 
         Args:
@@ -337,6 +341,14 @@ class ModelPart:
         """
         self.model = self.parsed_job.model.named_module(self.name, folder)
         return self
+
+    def _try_on_a_row(self) -> None:
+        """Read the classes and prepare a row of zeros, so that unusable contents fail when they are loaded."""
+        if self.classes is not None and (self.classes.ndim != 1 or len(self.classes) < 2):
+            raise ValueError("classes")
+        str(self.positive)
+        with suppress(SecureVFLError), np.errstate(all="ignore"):  # a row of zeros need not fit the columns
+            self.rows(np.zeros((1, len(self.columns))))
 
     def save(self, path: str | Path) -> None:
         """Write this part atomically as JSON with a digest.
@@ -398,6 +410,10 @@ class ModelPart:
         if not has_digest:
             raise _damaged(path)
         try:
+            fields, named = msgspec.convert(content, _StoredFields), [content["columns"], content["classes"]]
+            for text in (fields.name, fields.role, fields.run, *fields.parties, *chain(*filter(None, named))):
+                if isinstance(text, str):
+                    check_text(text)
             mean = np.array(content.pop("mean"), dtype=np.float64)
             deviations = content.pop("deviation")
             deviation = np.array([np.inf if value is None else value for value in deviations], np.float64)
@@ -407,7 +423,8 @@ class ModelPart:
             preparation = FittedPreparation.read(
                 content.pop("columns"), content.pop("preparation"), content.pop("types")
             )
-            return cls(
+            _check_shapes(job, preparation, mean, deviation, state, content["outputs"])
+            part = cls(
                 **content,
                 preparation=preparation,
                 scaling=Scaling(mean, deviation, job.family.column_clip(job)),
@@ -415,8 +432,46 @@ class ModelPart:
                 classes=None if classes is None else np.array(classes),
                 baseline=baseline,
             )
-        except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
+            part._try_on_a_row()
+            return part
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, SecureVFLError):
             raise _damaged(path) from None
+
+
+class _StoredFields(msgspec.Struct):
+    """The types of the fields that a file stores unchanged."""
+
+    name: str
+    role: str
+    job: dict[str, Any]
+    parties: Annotated[list[str], msgspec.Meta(min_length=1)]
+    outputs: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+    metrics: dict[str, float | None]
+    metric_std_errors: dict[str, float | None]
+    history: list[dict[str, Any]]
+    rounds: Annotated[int, msgspec.Meta(ge=0)]
+    run: str
+    data: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]
+    trained: Annotated[int, msgspec.Meta(ge=0)]
+    held_out: Annotated[int, msgspec.Meta(ge=0)]
+    calibration: list[list[float]]
+
+
+def _check_shapes(
+    job: Job, preparation: FittedPreparation, mean: Floats, deviation: Floats, state: State, outputs: int
+) -> None:
+    """Raise ValueError unless arrays have one entry for each feature, and weights of columns one row."""
+    d = len(preparation.features)
+    if mean.shape != (d,) or deviation.shape != (d,):
+        raise ValueError("scaling")
+    if not ((deviation > 0).all() and np.isfinite(mean).all()):
+        raise ValueError("scaling")
+    if "theta" in state and job.model.by_column:
+        theta = state["theta"]
+        if not (isinstance(theta, np.ndarray) and theta.ndim == 2 and theta.shape[1] == outputs):
+            raise ValueError("theta")
+        if len(theta) < d or theta.dtype.kind not in "iuf":
+            raise ValueError("theta")
 
 
 def set_aside(path: Path) -> Path | None:

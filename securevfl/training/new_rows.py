@@ -8,8 +8,9 @@ and so are ids and their digests while they are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
+from securevfl.data.composite_ids import IdColumns
 from securevfl.data.id_keys import id_keys, order_digest
 from securevfl.data.load import read_order
 from securevfl.data.parquet_source import ParquetSource
@@ -40,11 +42,15 @@ class NewRows:
         order: digest of their ids, by which parties compare them; empty without ids.
         blocks: yields the ids (list, or None) and the numbers (`ROWS_PER_BLOCK`, d) of each block, checked but not
             scaled. The last block is shorter.
+        key: the id columns of a file.
+        written: by id, the values of the id columns as the file has them, if ids are composed of them by the rule.
     """
 
     count: int
     order: bytes
     blocks: Callable[[], Iterator[tuple[list[Any] | None, NDArray[Any]]]]
+    key: IdColumns | None = None
+    written: Mapping[Any, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,15 @@ class IndexedRows:
         name: the party.
         ids: ids of any type.
         X: numbers (m, d), checked but not scaled.
+        key: see `NewRows`.
+        written: see `NewRows`.
     """
 
     name: str
     ids: list[Any]
     X: NDArray[Any]
+    key: IdColumns | None = None
+    written: Mapping[Any, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, name: str, rows: NewRows) -> IndexedRows:
@@ -81,12 +91,13 @@ class IndexedRows:
             raise IdError(
                 f"party {name}: there are no rows with ids", "name the id column", code="SVFL-ID-MISSING", party=name
             )
-        return cls(name, ids, np.concatenate([X for _, X in blocks]))
+        return cls(name, ids, np.concatenate([X for _, X in blocks]), rows.key, rows.written)
 
     def take(self, order: NDArray[np.intp]) -> NewRows:
         """Return the rows at these positions, in this order."""
         ids, X = [self.ids[row] for row in order.tolist()], self.X[order]
-        return NewRows(len(X), order_digest(id_keys(self.name, [ids])), lambda: _zipped(_slices(X), ids))
+        digest = order_digest(id_keys(self.name, [ids]))
+        return NewRows(len(X), digest, lambda: _zipped(_slices(X), ids), self.key, self.written)
 
 
 def no_rows(count: int = NO_TABLE) -> NewRows:
@@ -148,9 +159,11 @@ def rows_of_file(
         raise IdError(f"{path}: the file has no ids", "add an array ids", code="SVFL-ID-MISSING", path=str(path))
     order = read_order(path, len(table.columns.X)) if ordered else None
     with errors_name(path):
-        if order is None:
-            return rows_of_array(part, table.columns, table.ids)
-        return rows_of_array(part, replace(table.columns, X=table.columns.X[order]), table.ids[order])
+        columns, ids = table.columns, table.ids
+        if order is not None:
+            columns, ids = replace(columns, X=columns.X[order]), ids[order]
+        written = dict(zip(table.ids.tolist(), table.written or (), strict=False))
+        return replace(rows_of_array(part, columns, ids), key=table.key, written=written)
 
 
 def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgress | None, *, ordered: bool) -> NewRows:
@@ -161,7 +174,8 @@ def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgres
             part.name, path, rows=order, id_column=id_column, chosen=part.columns, on_progress=on_progress
         )
         ids = source.ids().combine_chunks().take(order)
-        return NewRows(len(stored), stored.order, lambda: _zipped(_slices(stored.X), ids))
+        blocks = partial(_zipped_slices, stored.X, ids)
+        return NewRows(len(stored), stored.order, blocks, source.key, _written(source))
     digest = order_digest(source.keys())
     read = 0
     for X in source.numbers():
@@ -169,7 +183,23 @@ def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgres
         if on_progress is not None:
             on_progress(read, source.rows)
     ids = source.ids()
-    return NewRows(source.rows, digest, lambda: _zipped(_even(source.numbers(ROWS_PER_BLOCK)), ids))
+    return NewRows(
+        source.rows,
+        digest,
+        lambda: _zipped(_even(source.numbers(ROWS_PER_BLOCK)), ids),
+        source.key,
+        _written(source),
+    )
+
+
+def _written(source: ParquetSource) -> dict[Any, Any]:
+    """Return the values of the id columns by id, if ids are composed by the rule."""
+    values = source.written()
+    return {} if values is None else dict(zip(source.ids().to_pylist(), values, strict=True))
+
+
+def _zipped_slices(X: Floats, ids: Any) -> Iterator[tuple[list[Any] | None, NDArray[Any]]]:
+    return _zipped(_slices(X), ids)
 
 
 def _zipped(blocks: Iterable[NDArray[Any]], ids: Any) -> Iterator[tuple[list[Any] | None, NDArray[Any]]]:

@@ -67,6 +67,11 @@ class Run:
     job: Job
     parts: dict[str, ModelPart]
 
+    def __repr__(self) -> str:
+        """Return the metrics first, then the parties and the model."""
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items()) or "no metrics"
+        return f"Run({metrics} on the {self.evaluated_on}; {', '.join(self.parts)}; {self.job.model.name} model)"
+
     @property
     def active(self) -> ModelPart:
         """The part of the leading party."""

@@ -16,6 +16,9 @@ If an address has more than `per_address` connections in the first two phases, t
 `GRACE_SECONDS` are closed. If there are more than `in_all` connections, the one that has been idle for the longest time
 is closed at once, silent ones first. A client that proceeds at once is therefore served even while strangers hold as
 many connections as they can.
+
+A server that answers requests may also limit their time: a client that still sends `request_seconds` after the first
+byte that followed the last reply is closed, and so is one that gets no reply for `ANSWER_SECONDS` longer.
 """
 
 from __future__ import annotations
@@ -42,9 +45,11 @@ HANDSHAKE_SECONDS = 10.0
 GRACE_SECONDS = 1.0  # seconds until an idle connection counts against its address; many clients may connect at once
 CONNECTIONS_PER_ADDRESS = 16
 CONNECTIONS_IN_ALL = 256
+ANSWER_SECONDS = 70.0  # until a request is answered; the gateway answers within 60 s
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS record that begins a handshake
 _BUFFER_BYTES = 1 << 18
 _BACKLOG = 512
+_ACCEPTED_AT_ONCE = 64  # then bytes of other connections are relayed
 _RELEASE_SECONDS = 2.0  # seconds until the kernel releases the port of a process that has just ended
 
 
@@ -59,6 +64,7 @@ class _Connection:
     active: float = 0.0  # time at which bytes were last relayed
     replied: bool = False  # the server has sent bytes to the client
     answered: bool = False  # the client has sent bytes after the server's first reply
+    requested: float | None = None  # time at which the client sent its first byte after the last reply
     to_server: bytearray = field(default_factory=bytearray)
     to_client: bytearray = field(default_factory=bytearray)
     client_done: bool = False  # the client has sent its last byte
@@ -78,6 +84,7 @@ class Listener:
         tls: True if connections begin with a TLS handshake.
         per_address: maximum number of connections of one address that have not finished their handshake.
         in_all: maximum number of connections.
+        request_seconds: seconds for a request to arrive completely; None does not limit it.
 
     Raises:
         OSError: an address cannot be bound.
@@ -90,8 +97,10 @@ class Listener:
         tls: bool = True,
         per_address: int = CONNECTIONS_PER_ADDRESS,
         in_all: int = CONNECTIONS_IN_ALL,
+        request_seconds: float | None = None,
     ) -> None:
         self._tls, self._per_address, self._in_all = tls, per_address, in_all
+        self._request_seconds = request_seconds
         self._folder = Path(tempfile.mkdtemp(prefix="svfl-"))  # mode 0700
         self.server_path = self._folder / "server.sock"
         self._connections: set[_Connection] = set()
@@ -159,7 +168,7 @@ class Listener:
 
     def _accept(self, listening: socket.socket) -> None:
         """Accept the waiting connections, and close one if there are then too many."""
-        for _ in range(_BACKLOG):
+        for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 client, address = listening.accept()
             except BlockingIOError:
@@ -175,6 +184,8 @@ class Listener:
             self._connections.add(connection)
             self._handshakes[connection.address] += 1
             self._selector.register(client, selectors.EVENT_READ, connection)
+            # a client that proceeds has sent its first bytes already, and must not count as silent
+            self._relay(connection, client, selectors.EVENT_READ)
             if len(self._connections) > self._in_all:
                 self._evict(other for other in self._connections if other is not connection)
 
@@ -188,8 +199,14 @@ class Listener:
         now = time.monotonic()
         for connection in list(self._connections):
             age = now - connection.accepted
-            if (connection.phase == 0 and age > FIRST_BYTE_SECONDS) or (
-                connection.phase == 1 and age > HANDSHAKE_SECONDS
+            if (
+                (connection.phase == 0 and age > FIRST_BYTE_SECONDS)
+                or (connection.phase == 1 and age > HANDSHAKE_SECONDS)
+                or (
+                    self._request_seconds is not None
+                    and connection.requested is not None
+                    and now - connection.requested > self._request_seconds + ANSWER_SECONDS
+                )
             ):
                 self._close(connection)
         for address, count in list(self._handshakes.items()):
@@ -239,6 +256,8 @@ class Listener:
                     _send(connection.upstream, connection.to_server)
             if connection in self._connections:
                 self._update(connection)
+        except BlockingIOError:  # nothing has arrived yet
+            return
         except OSError:
             self._close(connection)
 
@@ -260,6 +279,11 @@ class Listener:
             self._selector.register(connection.upstream, selectors.EVENT_READ, connection)
             if not self._tls:
                 connection.replied = True
+        if connection.requested is None:
+            connection.requested = connection.active
+        elif self._request_seconds is not None and connection.active - connection.requested > self._request_seconds:
+            self._close(connection)
+            return
         if connection.replied and not connection.answered:
             connection.answered = True
             self._forget_handshake(connection)
@@ -273,7 +297,7 @@ class Listener:
         if not data:
             connection.server_done = True
             return
-        connection.replied = True
+        connection.replied, connection.requested = True, None
         connection.to_client += data
         _send(connection.client, connection.to_client)
 
@@ -311,7 +335,15 @@ class Listener:
             self._selector.modify(side, events, connection)
 
 
-def listen_on(me: str, host: str, port: int, *, tls: bool = True) -> Listener:
+def listen_on(
+    me: str,
+    host: str,
+    port: int,
+    *,
+    tls: bool = True,
+    in_all: int = CONNECTIONS_IN_ALL,
+    request_seconds: float | None = None,
+) -> Listener:
     """Return a listener on this port of a host; "::" stands for all addresses of both families.
 
     Args:
@@ -319,6 +351,8 @@ def listen_on(me: str, host: str, port: int, *, tls: bool = True) -> Listener:
         host: a host name or an address.
         port: the port.
         tls: True if connections use TLS.
+        in_all: connections in all.
+        request_seconds: seconds for a request to arrive completely; None does not limit it.
 
     Returns:
         The listener.
@@ -329,7 +363,7 @@ def listen_on(me: str, host: str, port: int, *, tls: bool = True) -> Listener:
     deadline = time.monotonic() + _RELEASE_SECONDS
     while True:
         try:
-            return Listener(_addresses(host, port), tls=tls)
+            return Listener(_addresses(host, port), tls=tls, in_all=in_all, request_seconds=request_seconds)
         except OSError as cause:
             if cause.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 in_use = cause.errno == errno.EADDRINUSE

@@ -172,3 +172,10 @@ def test_faults_of_forgetting_are_seen(place: Place, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(forget, "_delete", greedy)
     assert place.forget().exit_code == 0
     assert place.counted() != before  # and so `test_all_that_it_left_is_deleted_and_nothing_that_counts` fails
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "[1]", "9" * 10_000, '"\\ud800"'])
+def test_a_nested_or_other_line_is_no_log(place: Place, line: str) -> None:
+    place.log.write_text(line)
+    done = place.forget()
+    assert (done.exit_code, "SVFL-FILE-WRONG-KIND" in done.output) == (2, True)

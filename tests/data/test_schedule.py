@@ -3,6 +3,7 @@
 import hashlib
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from securevfl.data.schedule import (
     MIN_SUBSET_ROWS,
     SUBSET_FACTOR,
     Schedule,
+    rows_of_epochs,
     subset_sizes,
 )
 
@@ -128,6 +130,16 @@ def test_long_trainings_take_three_fifths_of_their_iterations_on_the_largest_par
     visits = [visit.index for visit in grown(of(IDS), epochs=epochs).iterations()]
     final = 3 * epochs // 5
     assert visits == [0] * (epochs - final - 6) + [1] * 6 + [2] * final
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(50_000, "growing"), (750_000, "growing"), (750_000, "all"), (9, 3)])
+def test_rows_of_epochs_are_those_of_the_schedule(rows: int, batch_size: Any) -> None:
+    for epochs in (3, 30, 40):
+        own = Schedule(rows, batch_size=batch_size, epochs=epochs, seed=0, test_fraction=0.0, reshuffle=False)
+        by_epoch = [0] * epochs
+        for visit in own.iterations():
+            by_epoch[visit.epoch] += len(visit.rows)
+        assert rows_of_epochs(rows, epochs, batch_size) == by_epoch
 
 
 def test_names_differ_exactly_where_partitions_do() -> None:

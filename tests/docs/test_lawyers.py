@@ -74,8 +74,6 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "A passive party's columns": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
     "If the active party and its partner": SHARES + "test_coalitions_are_listed",
     "No other group of parties": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
-    "After each evaluation the passive": "tests/disclosure/test_said.py::"
-    "test_a_sheet_says_that_a_verdict_follows_from_labels",
     "The proof applies": SHEET,
     "SECURITY.md, a file": HERE + "test_security_states_what_a_malicious_party_can_read",
     "Below these lines": "tests/disclosure/test_said.py::test_the_sheet_that_counts_a_ledger_has_its_own_digest",

@@ -86,7 +86,7 @@ def test_all_epochs_are_one_chunk_if_there_is_room(limit: int, chunks: int, monk
     vfl.simulate(work, parties)
     assert len(chunk_numbers) == chunks
     assert f"{chunks} counts of rows" in sheet
-    assert f"(chunk = {32 if chunks == 1 else 16})" in sheet
+    assert f"(chunk = {40 if chunks == 1 else 10})" in sheet
 
 
 def test_columns_count_as_the_model_makes_them() -> None:

@@ -22,8 +22,9 @@ from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.disclosure.outputs import Output
 from securevfl.families.batch_participant import BatchParticipant
-from securevfl.families.facts import RunFacts
-from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.evaluations import EvaluationSchedule
+from securevfl.families.family import Family
+from securevfl.families.family_types import J, MessageProtocol
 from securevfl.families.participant import Participant, Round
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
@@ -110,7 +111,23 @@ class Relayed(Family[RelayedJob]):
         ]
 
     def outputs(self, job: RelayedJob, shape: RunShape) -> list[Output]:
-        return []
+        (server,), times = shape.helpers, shape.epochs + EvaluationSchedule.of_run(job, shape).evaluations
+        columns = sum(shape.columns[name] for name in shape.passives)
+        return [
+            Output(
+                "sums of means",
+                "columns",
+                server,
+                shape.passives,
+                "epoch",
+                times,
+                times,
+                columns,
+                rows=shape.rows,
+                numbers=shape.rows,
+                guards=("columns", SEEN_BY_SERVER.name),
+            )
+        ]
 
     def leaks(
         self, job: RelayedJob, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
@@ -125,10 +142,6 @@ class Relayed(Family[RelayedJob]):
 
     def strength(self, job: RelayedJob) -> str:
         return "none except the sum's"
-
-    def statements(self, job: RelayedJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
-        learned = {ACTIVE: "the sum of all means of columns", SERVER: "the same, and no labels", PASSIVE: "nothing"}
-        return [("learns", learned[roles.role(party)])]
 
     def coalitions(self, job: RelayedJob, roles: Roles) -> str:
         passives = roles.with_role(PASSIVE)

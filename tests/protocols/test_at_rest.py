@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
+import pytest
+from typer.testing import CliRunner
 
+from securevfl.cli.main import app
 from securevfl.data.id_keys import id_keys
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
-from securevfl.errors import DataError
+from securevfl.errors import DataError, LeakageError
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from tests.builders import raises_code
@@ -57,3 +61,45 @@ def test_an_older_copy_of_an_account_is_refused(tmp_path: Path) -> None:
                 use()
         ledger.path.write_bytes(newest)
         ledger.pseudonym(b"x")
+
+
+def test_an_adopted_ledger_counts_everything_as_disclosed(tmp_path: Path) -> None:
+    """Limits, scores and evaluations refuse every table, whether the copy knows it or not."""
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    known, unknown = (Register.of_ids(id_keys("shop", [ids])) for ids in (range(40), range(1000, 1040)))
+    ledger.record(known, ("run", ""), [Disclosure("columns", "bank", ("shop",), 1, 10)])
+    scores = ScoreLedger(ledger.path)
+    scores.record_model(MODEL, 20, IDS[:20], X[:20])
+    older = ledger.path.read_bytes()
+    ledger.record(unknown, ("other", ""), [Disclosure("columns", "bank", ("shop",), 1, 10)])
+    ledger.trust("bank")
+    ledger.path.write_bytes(older)
+    adopted = DisclosureLedger.adopt(ledger.path)
+    adopted.set_limit("columns", Limit(0.9, share=True))
+    adopted.set_limit("scores", Limit(100_000))
+    for register in (known, unknown):
+        for kind, capacity in (("columns", 10), ("scores", 0)):
+            with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
+                adopted.record(register, ("new", ""), [Disclosure(kind, "telco", ("shop",), 1, capacity)])
+    scores = ScoreLedger(ledger.path)
+    query = scores.query(MODEL, "bank", IDS[20:], scores.commitments(IDS[20:], X[20:]))
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", peer="bank"):
+        scores.admit(query, X[20:], bits=7, max_bits=1e9)
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", peer="bank"):
+        scores.record_evaluation("bank", IDS)
+    assert DisclosureLedger(ledger.path, "shop").read().limits.keys() == {"columns", "scores"}
+
+
+def test_the_command_adopts_a_ledger_without_its_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shop.ledger"
+    DisclosureLedger(path, "shop").record_early_abort({"bank"})
+    gc.collect()
+    monkeypatch.setenv("SECUREVFL_STATE", str(tmp_path / "state"))
+    refused = CliRunner().invoke(app, ["ledger", "--ledger", str(path)])
+    assert refused.exit_code == 2
+    assert "--adopt" in refused.output
+    for _ in range(2):
+        done = CliRunner().invoke(app, ["ledger", "--ledger", str(path), "--adopt"])
+        assert done.exit_code == 0, done.output
+        gc.collect()
+    assert "anybody" in CliRunner().invoke(app, ["ledger", "--ledger", str(path)]).output

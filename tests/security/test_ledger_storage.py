@@ -8,12 +8,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from builders import raises_code
 
 from securevfl.account import database as database_module
 from securevfl.account.database import AccountDatabase
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import DataError, StorageError
+from tests.builders import raises_code
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS rows (row INTEGER);"
 

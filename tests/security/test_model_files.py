@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import raises_code
 from typer.testing import CliRunner, Result
 
 import securevfl as vfl
@@ -18,6 +17,7 @@ from securevfl.families.state import State
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.training.model_part import ModelPart, replaced_files
 from securevfl.transport.peers import Peers
+from tests.builders import raises_code
 
 JOB = """
 model = "logistic"

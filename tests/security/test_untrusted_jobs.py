@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 import pytest
 from annotated_types import Le, Lt
-from builders import raises_code
 from typer.testing import CliRunner
 
 import securevfl as vfl
@@ -27,6 +26,7 @@ from securevfl.protocols.engines import ENGINES
 from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES
 from securevfl.transport.peers import Peers
+from tests.builders import raises_code
 
 torch = pytest.importorskip("torch")
 
@@ -186,6 +186,9 @@ def test_explain_answers_within_a_second_for_the_largest_value_of_each_number(na
         (("batch_size",), 2**31),
     ]
     assert len(extremes) > 8
+    for parties in (None, tables()):  # imports modules, which takes time once
+        with suppress(SecureVFLError):
+            vfl.explain(job, parties)
     for path, value in extremes:
         for more in ({}, {"epochs": 100_000, "batch_size": 1}):
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import astuple
 from pathlib import Path
 
@@ -165,3 +166,10 @@ def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines()[:8])) <= 80
     notices = [line for line in done.stderr.splitlines() if "metrics are of 150 rows" in line]
     assert len(notices) == 1  # and not once a model
+
+
+def test_compared_jobs_do_not_depend_on_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = vfl.Job(model=vfl.Logistic(), test_fraction=0.25)
+    expected = {name: compared.digest for name, compared in compared_jobs(job).items()}
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert {name: compared.digest for name, compared in compared_jobs(job).items()} == expected

@@ -130,6 +130,5 @@ def test_forget_leaves_nothing_but_the_table_and_the_ledger(
         left = {path.relative_to(kit).as_posix() for path in kit.rglob("*")} - kit_files
         assert left == {"own.csv"}, left
         suffixes = {path.name.removeprefix(party.name) for path in (tmp_path / "ledgers").glob(f"{party.name}*")}
-        documented = {"", ".lock", ".runs", ".rows", ".scores", ".scores.claims", ".scores.seal", ".chunks", ".agreed"}
-        documented |= {".scores-wal", ".scores-shm"}  # while a process uses the scores
+        documented = {"", ".locks"}
         assert suffixes <= documented, suffixes - documented

@@ -84,3 +84,28 @@ def test_many_that_say_nothing_shut_nobody_out(port: int) -> None:
     finally:
         for connection in idle:
             connection.close()
+
+
+AMBIGUOUS = {
+    "length beside chunked": b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+    "chunked beside length": b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+    "two lengths": b"Content-Length: 4\r\nContent-Length: 40\r\n",
+    "two encodings": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+    "another encoding": b"Transfer-Encoding: gzip, chunked\r\n",
+    "other capitals": b"content-LENGTH: 4\r\ntransfer-ENCODING: chunked\r\n",
+}
+
+
+@pytest.mark.parametrize("framing", AMBIGUOUS)
+@pytest.mark.parametrize("path", [b"/v1/scores", b"/health", b"/none"])
+def test_a_request_with_two_ends_gets_one_refusal_and_no_second_answer(framing: str, path: bytes, port: int) -> None:
+    hidden = b"GET /openapi.json HTTP/1.1\r\nHost: bank\r\n\r\n"
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: bank\r\n" + AMBIGUOUS[framing] + b"\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(head + b"0\r\n\r\n" + hidden)
+        answer = b""
+        while piece := connection.recv(1 << 16):
+            answer += piece
+    assert answer.count(b"HTTP/1.1 ") == 1, answer
+    assert answer.split()[1] in (b"400", b"501"), answer
+    assert b"openapi" not in answer

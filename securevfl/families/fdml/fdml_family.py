@@ -22,7 +22,8 @@ from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.outputs import Output
 from securevfl.errors import PartiesError
 from securevfl.families.facts import RunFacts
-from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.family import Family
+from securevfl.families.family_types import J, MessageProtocol, SheetStatement
 from securevfl.families.fdml import label_sharing, peer_pulls, pulls
 from securevfl.families.fdml.fdml_optimizer import FDML, FdmlJob, stored_of
 from securevfl.families.fdml.fdml_outputs import fdml_outputs, single_worker_lines

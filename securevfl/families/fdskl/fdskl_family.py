@@ -21,7 +21,8 @@ from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import score_output
 from securevfl.families.facts import RunFacts
-from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.family import Family
+from securevfl.families.family_types import J, MessageProtocol, SheetStatement
 from securevfl.families.fdskl import phase_sums
 from securevfl.families.fdskl.fdskl_job import PhasesJob
 from securevfl.families.fdskl.fdskl_optimizer import FDSKL

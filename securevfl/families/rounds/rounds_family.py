@@ -22,7 +22,8 @@ from securevfl.data.woe import Woe
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.outputs import Output
 from securevfl.families.facts import RunFacts
-from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.family import Family
+from securevfl.families.family_types import J, MessageProtocol, SheetStatement
 from securevfl.families.output_rounding import output_step
 from securevfl.families.participant import Participant
 from securevfl.families.rounds.rounds_job import RoundsJob

@@ -16,7 +16,7 @@ from securevfl.disclosure.label_auc import expected_label_auc
 from securevfl.disclosure.leverage import measure_leverage
 from securevfl.disclosure.outputs import disclosures_of
 from securevfl.families.facts import RunFacts
-from securevfl.families.family import SheetStatement
+from securevfl.families.family_types import SheetStatement
 from securevfl.families.rounds.rounds_job import RoundsJob
 from securevfl.options import JobOptions
 

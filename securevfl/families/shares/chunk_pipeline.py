@@ -12,14 +12,14 @@ from itertools import groupby
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from securevfl.data.schedule import Iteration
+from securevfl.data.schedule import Iteration, rows_of_epochs
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.channel import Channel
 
 T = TypeVar("T")
 
-MAX_PREPROCESSING_BYTES = 1 << 29  # bytes; chunks have half the epochs if their preprocessing would be larger
+MAX_PREPROCESSING_BYTES = 1 << 29  # the epochs of a chunk are halved until its preprocessing is at most this large
 MAX_CHUNK_EPOCHS = 40
 
 
@@ -86,8 +86,18 @@ def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
     options = job.protocol.shares
     if options.chunk is not None:
         return options.chunk
-    size = min(job.epochs, MAX_CHUNK_EPOCHS) * rows * outputs * 16 * (1 + options.table_bits)
-    return MAX_CHUNK_EPOCHS if size <= MAX_PREPROCESSING_BYTES else MAX_CHUNK_EPOCHS // 2
+    row_bytes = outputs * 16 * (1 + options.table_bits)
+    rows_by_epoch = rows_of_epochs(rows, job.epochs, job.batch_size)
+    epochs = MAX_CHUNK_EPOCHS
+    while epochs > 1 and row_bytes * _largest_chunk(rows_by_epoch, epochs) > MAX_PREPROCESSING_BYTES:
+        epochs //= 2
+    return epochs
+
+
+def _largest_chunk(rows_by_epoch: Sequence[int], epochs: int) -> int:
+    """Return the largest number of rows in the iterations of a chunk of this number of epochs."""
+    starts = range(0, len(rows_by_epoch), epochs)
+    return max((sum(rows_by_epoch[start : start + epochs]) for start in starts), default=0)
 
 
 def split_chunks(iterations: Sequence[Iteration], start: int, epochs: int) -> Iterator[tuple[int, list[Iteration]]]:

@@ -28,7 +28,8 @@ from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.outputs import Output
 from securevfl.errors import PartiesError
 from securevfl.families.facts import RunFacts
-from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.family import Family
+from securevfl.families.family_types import J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant
 from securevfl.families.run_files import RunFile
 from securevfl.families.shares.shares_estimates import resource_lines

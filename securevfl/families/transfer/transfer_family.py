@@ -34,7 +34,8 @@ from securevfl.base.roles import ACTIVE, PASSIVE, Roles
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.outputs import Output
 from securevfl.families.facts import RunFacts
-from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.family import Family
+from securevfl.families.family_types import J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant
 from securevfl.families.state import State
 from securevfl.families.transfer.transfer_job import TransferJob

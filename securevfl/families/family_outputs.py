@@ -1,0 +1,97 @@
+"""Outputs of a family: what its messages and its runs disclose, as data and in words."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Generic
+
+from securevfl.base.roles import Roles
+from securevfl.disclosure.column_leaks import COLUMNS
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
+from securevfl.disclosure.leaks import Leak, LeakKind
+from securevfl.disclosure.outputs import Output
+from securevfl.disclosure.sum_leaks import SEQUENTIAL, SINGLE_PASSIVE
+from securevfl.families.facts import RunFacts
+from securevfl.families.family_types import J, MessageProtocol, O, SheetStatement
+from securevfl.protocols.declarations import MessageDeclaration
+
+
+class FamilyOutputs(ABC, Generic[O]):
+    """What the messages and the runs of a family disclose.
+
+    Attributes:
+        uses_stored_sums: whether a server stores local predictions (`securevfl.families.fdml.stored_sum`).
+        reveals_only_outputs: whether messages reveal nothing but declared outputs. The audit then compares a run with
+            one on simulated tables.
+        leak_kinds: the leaks that a job of this family may have, and may accept by name.
+    """
+
+    uses_stored_sums: ClassVar[bool] = False
+    reveals_only_outputs: ClassVar[bool] = False
+    leak_kinds: ClassVar[tuple[LeakKind, ...]] = (RANK, FRESH_EQUATIONS, SINGLE_PASSIVE, LABEL_AUC, COLUMNS, SEQUENTIAL)
+
+    @abstractmethod
+    def declarations(self, job: O, roles: Roles) -> list[MessageDeclaration]:
+        """Declare what each message of a run reveals; handshakes are declared elsewhere."""
+
+    @abstractmethod
+    def outputs(self, job: O, shape: RunShape) -> list[Output]:
+        """List what a complete run discloses. Guards, consent sheets, ledgers and audits read this list."""
+
+    def leaks(
+        self, job: O, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
+    ) -> list[Leak]:
+        """List the leaks of a job: disclosures that it must accept by name, each of one of `leak_kinds`.
+
+        Args:
+            job: the job.
+            shape: the shape of the run.
+            outputs: the outputs of the run.
+            before: disclosures of earlier jobs about the same tables.
+
+        Returns:
+            The family's leaks in addition to those that follow from outputs of any family
+            (`securevfl.families.run_outputs.run_leaks`).
+        """
+        return []
+
+    def statements(self, job: O, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
+        """State in words what a party "learns" from its messages, and what it "keeps" after the run.
+
+        By default these are the outputs that the party receives.
+
+        Args:
+            job: the job.
+            roles: the roles of the run.
+            party: the party whose consent sheet contains the statements.
+            facts: the facts of the run; without them, formulas take the place of numbers.
+
+        Returns:
+            Words of the consent sheet, each with a text.
+        """
+        if facts is None:
+            return []
+        received = [output for output in facts.outputs if output.receiver == party]
+        return [("learns", "\n".join(map(str, received)) or "nothing")]
+
+    @abstractmethod
+    def coalitions(self, job: O, roles: Roles) -> str:
+        """State which smallest groups of parties could together learn more than is declared."""
+
+    @abstractmethod
+    def strength(self, job: O) -> str:
+        """Return the security assumption and the key strength in one line."""
+
+    def opened_values(self, job: O, facts: RunFacts) -> str:
+        """Return one line about the values that a run decrypts in addition to its outputs; empty if none."""
+        return ""
+
+    @abstractmethod
+    def message_protocols(self, job: O, roles: Roles) -> list[MessageProtocol]:
+        """List the message protocols of a run that the audit can check one by one."""
+
+    @abstractmethod
+    def ideal_job(self, job: J) -> J:
+        """Return a job for the same training without encryption; the audit computes declared outputs with it."""

@@ -1,0 +1,55 @@
+"""Prediction of a family: who receives scores of new rows, and of how many bits."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterable
+from typing import ClassVar, Generic
+
+from securevfl.disclosure.counts import RunShape
+from securevfl.families.family_types import O
+from securevfl.families.state import State
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+
+
+class FamilyPrediction(ABC, Generic[O]):
+    """How a family scores new rows. The defaults are those of a joint prediction, so a family need not implement it.
+
+    Attributes:
+        repeatable_scores: whether the predictions that a party contributes depend only on its own part of the model
+            and its own columns, so that a repeated request discloses nothing new.
+        admits_rows_itself: whether the family decides row by row which requested rows receive a score, and charges
+            them to the ledger (`securevfl.protocols.party_context.LocalResources.charge_scores`).
+    """
+
+    repeatable_scores: ClassVar[bool] = False
+    admits_rows_itself: ClassVar[bool] = False
+
+    def score_requester(self, job: O, lead: str) -> str:
+        """Return the party that receives scores of new rows; by default the leading party, `lead`."""
+        return lead
+
+    def score_bits(self, job: O, shape: RunShape | None = None) -> int:
+        """Return the number of bits that each score of a new row discloses; 0 if no score is disclosed.
+
+        Args:
+            job: the job.
+            shape: the shape of the run, if it is known.
+
+        Returns:
+            The number of bits that each score of a new row discloses.
+        """
+        return 64
+
+    def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+        """Return how many rows get no score because the model was trained on them; by default 0.
+
+        Args:
+            state: the party's state of the model.
+            score_ledger: the party's score ledger.
+            ids: digests of the ids of the rows.
+
+        Returns:
+            The number of rows.
+        """
+        return 0

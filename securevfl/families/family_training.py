@@ -1,0 +1,101 @@
+"""Training of a family: its participants, and what a run needs to know in advance."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.data.schedule import Schedule
+from securevfl.disclosure.counts import RunShape
+from securevfl.families.facts import RunFacts
+from securevfl.families.family_types import O
+from securevfl.families.participant import Participant
+from securevfl.families.run_files import RunFile
+from securevfl.families.state import State
+from securevfl.models.rounding_error import SumRounding
+from securevfl.protocols.party_context import PartyContext
+
+
+class FamilyTraining(ABC, Generic[O]):
+    """How a family trains: one participant for each party.
+
+    Attributes:
+        run_files: the files that its participants write to the folder of a run; they write no others.
+    """
+
+    run_files: ClassVar[tuple[RunFile, ...]] = ()
+
+    @abstractmethod
+    def participant(self, job: O, context: PartyContext, columns: int, state: State | None) -> Participant:
+        """Create the participant of one party. All parties do so at the same point: protocols may exchange keys.
+
+        Args:
+            job: the job.
+            context: the context of the party.
+            columns: d, number of columns of the party.
+            state: the state to resume from, or the model state to predict with; None to start a training.
+
+        Returns:
+            The participant.
+        """
+
+    def plan(self, job: O, schedule: Schedule, shape: RunShape) -> Any:
+        """Compute what a training needs to know in advance from public sizes; None for a family without a plan.
+
+        Args:
+            job: the job.
+            schedule: which rows are in which batch.
+            shape: the shape of the run.
+
+        Returns:
+            The plan, which the family alone reads (`TrainingData.plan`).
+        """
+        return None
+
+    def column_clip(self, job: O) -> float | None:
+        """Return the absolute value at which scaled columns are clipped; None if they are not clipped."""
+        return None
+
+    def sum_rounding(self, job: O, rows: int, parties: int) -> SumRounding | None:
+        """Return how the training rounds the sums f at random.
+
+        Args:
+            job: the job.
+            rows: number of training rows.
+            parties: number of parties.
+
+        Returns:
+            The rounding; None without rounding, or if coefficients are not reported with standard errors.
+        """
+        return None
+
+    def resource_estimates(self, job: O, facts: RunFacts) -> list[str]:
+        """Return lines about the time and memory that a run needs, or why it would be refused; empty if unknown."""
+        return []
+
+    def drawn_secrets(self, state: State) -> State | None:
+        """Return the random values that a participant drew before its training began; None if it draws none.
+
+        Args:
+            state: the state of the participant.
+
+        Returns:
+            The random values, or None if there are none.
+        """
+        return None
+
+    def final_weights(self, job: O, state: State, parties: int) -> Floats:
+        """Return the weights (d, c) that a party has stored after the training.
+
+        Args:
+            job: the job.
+            state: the model state of the party.
+            parties: number of parties.
+
+        Returns:
+            The weights; an array (0, 1) for a party without weights.
+        """
+        return state.get("theta", np.zeros((0, 1)))
