@@ -63,7 +63,7 @@ def exported(kind: str) -> Iterator[Figure]:
     level = 2.0**-15 if kind == "shares" else 2e-6
     yield Figure("1 f as served", kind, float(np.abs(total - run.decision(new)).max() / scale), level)
     card = one.train("logistic", {"bins": 4}, "standard", kind)
-    rows = one.tables()
+    rows = one.frames_with_gaps()
     (base,) = [line.points for line in card.scorecard().lines if line.column == BASE]
     points = base + sum(one.points(card.scorecard(), card.parts[name], X) for name, X in rows.items())
     f = sum(one.served(card.parts[name], X, clip)[:, 0] for name, X in rows.items())

@@ -42,7 +42,7 @@ class ProcessLocks:
         try:
             yield name
         finally:
-            (self._folder / name).unlink(missing_ok=True)
+            self.remove(name)
             os.close(descriptor)
 
     def create(self) -> tuple[str, int]:
@@ -87,6 +87,11 @@ class ProcessLocks:
             return False
         finally:
             os.close(descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove the file of a lock that is no longer needed, whether its process still holds it or not."""
+        if self._folder is not None:
+            (self._folder / name).unlink(missing_ok=True)
 
     def remove_stale(self, active: Collection[str]) -> None:
         """Remove the files of locks that no process holds, apart from those with an `active` name."""

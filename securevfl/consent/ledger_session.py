@@ -154,9 +154,9 @@ class LedgerSession:
         Of equations that earlier sessions of this run opened, only those of steps that are still to come count.
         """
         counting, of_this_run = list[Disclosure](), list[Disclosure]()
-        peers = {*self._sizes.columns, *self._sizes.helpers} - {self._party}
         for entry in entries:
             if entry.disclosure.learner == ANYBODY:  # of an adopted ledger
+                peers = {*self._sizes.columns, *self._sizes.helpers} - {self._party}
                 counting += [replace(entry.disclosure, learner=peer) for peer in sorted(peers)]
                 continue
             same_run = entry.run == self._session[0]

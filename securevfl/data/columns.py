@@ -141,6 +141,9 @@ def join_columns(names: list[str], columns: Sequence[ColumnValues], where: str) 
         names: their names.
         columns: the columns.
         where: the party or the file, for the notice.
+
+    Returns:
+        The table.
     """
     X = np.column_stack([column.values for column in columns])
     return typed_columns(X, names, [column._replace(values=X[:0, 0]) for column in columns], where)

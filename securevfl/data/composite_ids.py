@@ -101,6 +101,9 @@ def rule_matches(ids: Mapping[str, Iterable[Any]]) -> RuleMatches | None:
 
     Args:
         ids: the ids of each party.
+
+    Returns:
+        The number of shared ids and an example; None if no id is shared.
     """
     normalised = {name: {_normalised(value): value for value in party_ids} for name, party_ids in ids.items()}
     shared = set.intersection(*(set(by_form) - {""} for by_form in normalised.values()))
@@ -134,6 +137,9 @@ def id_spelling(ids: Sequence[Any] | NDArray[Any]) -> str:
 
     Args:
         ids: the ids (n,), of which the first 1,000 are described.
+
+    Returns:
+        The description, for a message to this party.
     """
     texts = [str(value) for value in ids[:_SAMPLED_IDS]]
     patterns = Counter(id_pattern(text) for text in texts)

@@ -70,7 +70,7 @@ ANYBODY = "anybody"
 """The learner of everything that an adopted ledger counts as disclosed; it counts for every peer."""
 _EVERYTHING = 1_000_000_000
 _ALL_ROWS = 1 << 60  # rows of a table that shares its rows with every other table
-_NO_SALT = b""  # of contents without a file
+_SALT_BYTES = 32
 
 SessionKey = tuple[str, str]
 """A run and its session."""
@@ -239,7 +239,7 @@ class DisclosureLedger:
             DataError: if it is another party's ledger, or cannot be read.
         """
         contents = self._load() if self.path.exists() else None
-        return LedgerContents(self.party, _NO_SALT) if contents is None else self._checked(contents)
+        return LedgerContents(self.party, os.urandom(_SALT_BYTES)) if contents is None else self._checked(contents)
 
     def _load(self) -> LedgerContents | None:
         with self.database.changing() as tables:  # which refuses an older copy
@@ -492,7 +492,8 @@ class DisclosureLedger:
         return contents if len(active) == len(contents.reserved) else replace(contents, reserved=active)
 
     def _row_sets(self, contents: LedgerContents) -> RowSets:
-        return RowSets(self.database, contents.salt)
+        database = self.database if self.path.exists() else AccountDatabase(None)
+        return RowSets(database, contents.salt)
 
     def _table(self, contents: LedgerContents, register: Register) -> _Table:
         """Return the table of a register, with its rows as positions in the ledger's row sets."""
@@ -607,6 +608,9 @@ class DisclosureLedger:
             yield change
             if stored is None or change.contents is not before:
                 store_contents(tables, stored, change.contents)
+        remaining = {reservation.lock_name for reservation in change.contents.reserved}
+        for ended in {reservation.lock_name for reservation in before.reserved} - remaining:
+            self._locks.remove(ended)
 
 
 class Reservation:

@@ -51,6 +51,9 @@ class EvaluationSchedule:
 
         Args:
             start: number of rounds that were finished before a resume.
+
+        Returns:
+            The numbers of finished rounds, ascending.
         """
         if not self.interval:
             return [self.rounds]

@@ -63,7 +63,7 @@ class Neural(BlockModel):
         for party, name in self.modules.items():
             if not _MODULE_NAME.fullmatch(name):
                 raise ValueError(
-                    f"modules.{shortened(party)}: is not of the form file.py:name. Name a file without its folder"
+                    f"modules.{shortened(party)}: is not of the form 'file.py:name'. Name a file without its folder"
                 )
         if self.modules.keys() != self.module_weights.keys():
             raise ValueError("module_weights: state the number of trained weights of each party in modules")

@@ -18,6 +18,7 @@ import typer
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.job import column_types_of
 from tests.docs.test_pages import lines
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +79,7 @@ def test_every_block_has_a_language_and_none_is_indented() -> None:
             assert not item.startswith("    ") or re.match(r"[-*] |\d+\. ", before), f"{page.name}: {item}"
 
 
-def test_job_files_are_read() -> None:
+def test_job_files_are_read(tmp_path: Path) -> None:
     files = [block for block in ALL if block.language == "toml" and not block.text.startswith("[project")]
     assert files
     for block in files:
@@ -88,7 +89,10 @@ def test_job_files_are_read() -> None:
                 keys["project"]["entry-points"]
             )
             continue
-        assert vfl.Job.from_dict(keys).to_dict(), block
+        file = tmp_path / "job.toml"
+        file.write_text(block.text, encoding="utf-8")
+        assert vfl.Job.load(file).to_dict(), block
+        assert column_types_of(file).keys() == keys.get("columns", {}).keys(), block
 
 
 @pytest.mark.parametrize(("where", "line"), commands())

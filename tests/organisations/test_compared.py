@@ -19,6 +19,7 @@ from securevfl.organisations import correlate, fairness_by_group, join, predicti
 from securevfl.organisations.joint_statistics import TableShape
 from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.protocols.shares.share_products import Products
+from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_setup import run_key
 from tests.builders import raises_code
@@ -127,10 +128,12 @@ def test_states_and_parts_are_of_one_job_and_table(other: str, tmp_path: Path) -
     assert run_key(*arguments) == run_key(rounds_job(), table()) != run_key(*OTHERS[other])
     run = vfl.simulate(rounds_job(), [table(), vfl.Party("shop", PARTY.X, ids=range(ROWS))])
     run.parts["bank"].save(path)
-    part = join._same(path, *arguments)
+    states = Checkpoints(tmp_path / "states", "bank")
+    part = join._same(path, *arguments, states)
     assert isinstance(part, ModelPart)
-    assert join._same(path, *OTHERS[other]) is None
-    assert join._same(path, rounds_job(), replace_name(table())) is None
+    assert join._same(path, *OTHERS[other], states) is None
+    assert join._same(path, rounds_job(), replace_name(table()), states) is None
+    assert join._same(path, *arguments, None) is None
 
 
 def replace_name(party: vfl.Party) -> vfl.Party:

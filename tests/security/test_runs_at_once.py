@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.account.commit_counter import CommitCounter, CommitRecord
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, Reservation, total_to
@@ -78,12 +79,13 @@ def test_a_run_that_stops_early_counts_what_it_disclosed(tmp_path: Path) -> None
         reserve(ledger, "second", 10)
     first.settle([columns(4)])
     reserve(ledger, "second", 16).settle([columns(16)])
-    assert list((tmp_path / "l.runs").iterdir()) == []
+    assert list((tmp_path / "l.locks").iterdir()) == []
 
 
 HOLDS = """
 import sys
 from pathlib import Path
+from securevfl.account.commit_counter import CommitCounter, CommitRecord
 from securevfl.disclosure.ledger import DisclosureLedger
 from tests.security.test_runs_at_once import columns, reserve
 kept = reserve(DisclosureLedger(Path(sys.argv[1]), "shop"), "run", 15, 3, "first")
@@ -105,7 +107,7 @@ def test_a_killed_process_leaves_its_records_to_the_resumed_run(tmp_path: Path) 
     held_out.wait(60)
     assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3
     taken_over = reserve(ledger, "run", 15, session="second")
-    assert len(list((tmp_path / "l.runs").iterdir())) == 1  # the reservation of the killed process has expired
+    assert len(list((tmp_path / "l.locks").iterdir())) == 1  # the reservation of the killed process has expired
     with pytest.raises(LeakageError):
         reserve(ledger, "another", 3)
     taken_over.settle([columns(15)])
@@ -144,10 +146,10 @@ def test_an_unwritable_ledger_releases_its_lock(tmp_path: Path, monkeypatch: pyt
     ledger = DisclosureLedger(tmp_path / "l", "shop")
     run = reserve(ledger, "first", 15, 3)
 
-    def no_room(path: Path, data: bytes) -> None:
-        raise StorageError(path, OSError(28, "No space left on device"))
+    def no_room(counter: CommitCounter, record: CommitRecord) -> None:
+        raise StorageError(tmp_path, OSError(28, "No space left on device"))
 
-    monkeypatch.setattr("securevfl.disclosure.ledger.write_atomic", no_room)
+    monkeypatch.setattr(CommitCounter, "write", no_room)
     with raises_code(StorageError, "SVFL-FILE-NO-SPACE"):
         run.settle([columns(2)])
     assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3

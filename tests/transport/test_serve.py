@@ -168,7 +168,7 @@ def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(
             held_open[number].set()
             assert may_end[number].wait(240)
             rows = held(run, "bank", slice(number, number + 3))
-            scored.append(asker.ask(rows.ids, rows.X).counts.scored)
+            scored.append(int(asker.ask(rows.ids, rows.X).scored.sum()))
             asker.end()
 
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)

@@ -49,7 +49,7 @@ Rollbacks = Sequence[tuple[int, int]]
 """For each rollback, the number of iterations before it and the number of the iteration that it returned to."""
 
 
-class Momentum(Enum):
+class MomentumMethod(Enum):
     """The momentum of block descent: the heavy-ball method, Nesterov's, or Nesterov's with a mean of all points."""
 
     HEAVY_BALL = "heavy_ball"
@@ -214,15 +214,15 @@ def can_roll_back(job: SharesJob, rollbacks: Rollbacks = ()) -> bool:
     return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.evaluation_interval > 0
 
 
-def _momentum_of(job: SharesJob, batches: int) -> Momentum:
+def _momentum_of(job: SharesJob, batches: int) -> MomentumMethod:
     """Return the momentum of a job's block descent, for this number of batches of an epoch."""
     if job.model.loss.reports_standard_errors:
-        return Momentum.SMOOTHED
-    return Momentum.NESTEROV if batches > 1 or job.model.ends_early else Momentum.HEAVY_BALL
+        return MomentumMethod.SMOOTHED
+    return MomentumMethod.NESTEROV if batches > 1 or job.model.ends_early else MomentumMethod.HEAVY_BALL
 
 
 def _block_descent(
-    optimizer: BlockDescent, iterations: int, parties: int, rollbacks: Rollbacks, momentum: Momentum
+    optimizer: BlockDescent, iterations: int, parties: int, rollbacks: Rollbacks, momentum: MomentumMethod
 ) -> tuple[float, LinearRule]:
     """Return the step size and the rule of block descent.
 
@@ -270,19 +270,21 @@ def _block_descent(
     return rate, FixedCoefficients(_scaled(rows, 1.0))
 
 
-def _steps(optimizer: BlockDescent, momentum: Momentum, step: float, iterations: int) -> list[tuple[float, float]]:
+def _steps(
+    optimizer: BlockDescent, momentum: MomentumMethod, step: float, iterations: int
+) -> list[tuple[float, float]]:
     """Return the heavy-ball steps and factors of the remaining iterations; empty for Nesterov's momentum."""
     is_safe = optimizer.first * step <= 1
-    return heavy_ball(iterations) if momentum == Momentum.HEAVY_BALL and is_safe else []
+    return heavy_ball(iterations) if momentum == MomentumMethod.HEAVY_BALL and is_safe else []
 
 
-def _mean_weights(momentum: Momentum, iterations: int, is_heavy_ball: bool) -> list[float]:
+def _mean_weights(momentum: MomentumMethod, iterations: int, is_heavy_ball: bool) -> list[float]:
     """Return the weights of the latest points in the result (Polyak and Juditsky 1992); empty for the last point only.
 
     A mean removes most of the rounding of sums (`sum_rounding`). For precise coefficients it contains all points but
     the start, weighted by the square of their numbers. After the heavy-ball method it contains the latest fifth.
     """
-    if momentum == Momentum.SMOOTHED:
+    if momentum == MomentumMethod.SMOOTHED:
         return (np.arange(1.0, iterations + 1) ** MEAN_WEIGHT_POWER).tolist()
     return [1.0] * (iterations // MEAN_FRACTION) if is_heavy_ball else []
 
