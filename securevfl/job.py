@@ -132,7 +132,7 @@ class Job(FamilyJob):
         if self.protocol.shares is not None:
             raise ValueError(
                 "prepare.woe: weights of evidence need the number of positive rows of each bin, which shares do not "
-                "disclose; use prepare = { bins = 10 } instead: its 0/1 columns rank rows as well"
+                "disclose; use prepare = { bins = 10 } instead: its 0/1 columns rank rows equally well"
             )
         if not family.supports_evidence or self.protocol.residual is None:
             raise ValueError(

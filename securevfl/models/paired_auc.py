@@ -1,14 +1,15 @@
-"""Standard error of the difference of two AUCs on the same rows, when one model's scores are not linked to rows.
+"""Standard error of the difference of two AUCs on the same rows, if one model's scores are not linked to rows.
 
 On shares the party with labels receives (score, label) pairs of a joint model in a secret order. It knows the scores of
 its local model row by row, but not which pair belongs to which row. The two AUCs are nevertheless strongly correlated,
-because both models use the same rows, and a test that ignores this calls real gains chance.
+because both models use the same rows. A test that ignores this mistakes real gains for chance.
 
 Hanley and McNeil (1983) derive the correlation of two AUCs from the correlation of the scores within the classes. That
 correlation can be computed without links: the local model is close to the projection of the joint model on the local
 columns, so their covariance is the variance of the local scores, and the correlation is the ratio of the standard
-deviations. If the two models are of different kinds, it is multiplied by the correlation of the local models of these
-kinds, which are linked. The correlation of AUCs follows from binormal scores with the same AUCs (`auc_correlation`).
+deviations. If the two models are of different kinds, it is multiplied by the correlation of two local models of these
+kinds, whose scores are linked to rows. The correlation of AUCs follows from binormal scores with the same AUCs
+(`auc_correlation`).
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from securevfl.base.arrays import Floats
 from securevfl.models.standard_errors import auc_influence
 
 SIMULATED_ROWS = 4096
-"""Rows of each class in the simulation of `auc_correlation`."""
+"""Number of rows of each class in the simulation of `auc_correlation`."""
 MIN_PROBABILITY = 1e-6
 MAX_CORRELATION = 0.999
 
 
 def difference_error(first: float, second: float, correlation: float) -> float:
-    """Return the standard error of a difference, from those of its terms and their correlation."""
+    """Return the standard error of a difference; `first` and `second` are those of its two terms."""
     return math.sqrt(max(0.0, first**2 + second**2 - 2 * correlation * first * second))
 
 
@@ -43,7 +44,7 @@ def auc_correlation(first: float, second: float, correlation: float) -> float:
         correlation: the correlation of the scores within a class.
 
     Returns:
-        The correlation of the influences of rows, for normal scores.
+        The correlation, for normally distributed scores.
     """
     generator = np.random.default_rng(0)
     positive = np.arange(2 * SIMULATED_ROWS) < SIMULATED_ROWS

@@ -5,8 +5,7 @@ outputs are H_k, and f is the sum of all outputs. g is the residual, the derivat
 FedBCD (Liu et al. 2019) with infinitely many local steps on a quadratic model of each block, and extrapolates over the
 rounds:
 
-1. passive k -> active    H_k = X_k z_k at the extrapolated point z_k = theta_k + a / (a + 3) * (theta_k - previous
-theta_k)
+1. passive k -> active    H_k = X_k z_k at the point z_k = theta_k + a / (a + 3) * (theta_k - previous theta_k)
    active                 minimises over its block for fixed H_k, and computes g at the minimum
 2. active -> passives     the pace: a multiple m of the safe step, or the end of the training
 3. active -> passive k    g, encrypted or in the clear

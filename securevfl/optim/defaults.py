@@ -3,11 +3,10 @@
     only a model                  shares, block descent on all rows, a quarter of the rows held out, a fixed number of
                                   iterations
     protocol "shares"             the same
-    protocol with a residual      block newton on all rows, until the guards' limit of epochs
+    protocol with a residual      block newton on all rows, for as many epochs as the guards of disclosures allow
     models that cannot be         encrypted residuals (CKKS), for the reason that `why_not_on_shares` returns
     trained on shares
-    a model with `defaults`       these defaults, on shares; if rows are held out, a model that can end early trains
-    with
+    a model with `defaults`       these defaults, on shares; if rows are held out, a model that can end early takes
                                   long steps until evaluations show no improvement
 
 Defaults never send residuals in the clear and never accept a leak. An optimizer without a protocol trains on shares if
@@ -45,7 +44,7 @@ EVALUATE_EVERY = 10  # number of iterations between evaluations with long steps;
 EVALUATE_SAFE_STEPS_EVERY = 20  # safe steps never roll back; the evaluation half-way detects divergence
 HELD_OUT_FRACTION = 0.25
 ADAM_STEP = 0.05  # step size for models without a curvature bound
-PRECISE_TABLE = {"table_bits": 8, "step": 2.0**-4}  # for models that report standard errors
+PRECISE_TABLE = {"table_bits": 8, "step": 2.0**-4}  # the finer lookup table for models that report standard errors
 MAX_TABLE_BITS = 8
 RESIDUAL_FAMILIES = ("rounds", "transfer")  # families whose jobs have a residual
 

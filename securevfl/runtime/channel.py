@@ -1,7 +1,6 @@
 """A party's typed connection to its peers: send a message, receive a message of an expected type.
 
-    send: message with its permit (disclosure_gate) -> frame, the encoded message (codec) -> clock and counters ->
-        transport
+    send: message with its permit (disclosure_gate) -> frame, its encoding (codec) -> clock and counters -> transport
     recv: inbox -> frame checked (session, receiver, order) -> clock and counters -> message of the expected type
 
 A *subchannel* is an ordered stream of messages between two parties. Several threads of one party share a channel by

@@ -8,9 +8,9 @@ There are two ways to find them:
   values 0 and 1 on these rows and keeps the vectors that are 0 or 1 on all other rows too. Above MAX_DIMENSIONS it
   starts from single rows and random vectors instead, and alternates between rounding and projecting.
 - *Fewer numbers for each row were received than there are columns.* If an integer vector u is orthogonal to all
-received
-  numbers h, to all their bits, it is short only if it is also orthogonal to every column with few values (the hidden
-  subset sum problem). LLL finds such u for a sample of rows. Their orthogonal complement is the space of the columns.
+  received numbers h, to all their bits, it is short only if it is also orthogonal to every column with few values (the
+  hidden subset sum problem). LLL finds such u for a sample of rows. Their orthogonal complement is the space of the
+  columns.
 
 The score is the share of a party's binary columns that are read on all examined rows, up to exchanging 0 and 1.
 """
@@ -133,7 +133,7 @@ def hidden_spaces(numbers: Floats, columns: int) -> Iterator[Floats]:
     min_vectors, max_vectors = (
         m - columns - 1,
         int((lengths < LATTICE_SCALE / 2).sum()),
-    )  # beyond, u . 1 or u . h is not 0
+    )  # longer vectors u are not orthogonal to 1 and to the numbers
     steps = lengths[order][min_vectors:max_vectors] / lengths[order][min_vectors - 1 : max_vectors - 1]
     for short in {min_vectors, min_vectors + int(np.argmax(steps)) if len(steps) else min_vectors}:
         yield np.linalg.svd(reduced[order[:short], :m])[2][short:].T

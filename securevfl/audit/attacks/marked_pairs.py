@@ -47,16 +47,16 @@ class MarkedPairs(PairsAttack):
 
 
 def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator, *, marks: bool = True) -> float:
-    """Return the share of the others' part of the first output that marked evaluations of a fixed model add.
+    """Return how much of the others' part of the first output marked evaluations explain, as a share of variance.
 
     Args:
         rows: the evaluated rows.
         evaluations: number of evaluations.
         rng: draws the marks.
-        marks: False guesses with other marks than those set, for comparison.
+        marks: False to guess with marks that differ from those used, for comparison.
 
     Returns:
-        The share that is added to the attacker's part and to labels.
+        The share, in addition to what the attacker's part and the labels explain.
     """
     grid, n = np.unique(rows.disclosed_levels(0)[:, 0]), len(rows.f)
     log = np.zeros((n, len(grid)))

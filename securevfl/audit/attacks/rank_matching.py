@@ -34,7 +34,7 @@ class RankMatching(PairsAttack):
 
 
 def rank_gain(rows: EvaluatedRows, levels_of: EvaluatedRows, seed: int) -> float:
-    """Return the share of the others' part of f that levels add, averaged over outputs.
+    """Return how much of the others' part of f levels explain, as a share of variance, averaged over outputs.
 
     Args:
         rows: the rows to guess.

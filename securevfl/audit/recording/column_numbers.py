@@ -6,8 +6,8 @@ H_k (n, c) are party k's outputs, f is their sum, and y are the labels. The acti
 - A residual in the clear reveals y and f to a passive party as far as the loss can be inverted
   (`Loss.invert_residual`), and the passive party subtracts its own output.
 - If outputs are stored at a server, a party that pulls learns the sum of all other parties' outputs. If only one of
-them
-  changed between two pulls, it learns that change. The server that stores outputs learns each one that is in the clear.
+  them changed between two pulls, it learns that change. The server that stores outputs learns each one that is in the
+  clear.
 """
 
 from __future__ import annotations

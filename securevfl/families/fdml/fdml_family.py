@@ -4,8 +4,7 @@
    pushes of that batch.
 2. The server delays the replies to a worker that is more than tau iterations ahead of the slowest one.
 3. A worker with labels computes the residual g, the derivative of the loss by the sum, and updates its weights. A
-worker
-   without labels updates its weights with the g that the party with labels sends.
+   worker without labels updates its weights with the g that the party with labels sends.
 
 Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name, "server")` is the server. It
 stores payloads: pushed outputs, masked or in the clear. Without a server, workers that all know the labels push to each

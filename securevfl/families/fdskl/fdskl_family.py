@@ -4,10 +4,9 @@ A phase is an angle: the product of party l's columns x_l with its random freque
 cosine of the phases summed over all parties is one random Fourier feature of a kernel.
 
 1. Every party l sends its phases of a batch into a sum for each party with labels.
-2. Each party with labels caches the cosines of the summed phases, which are its features, and stores their
-coefficients. 3. All parties with labels send f_l, their features times coefficients, on a batch into a sum for one of
-them at a time,
-   which updates its coefficients.
+2. Each party with labels caches the cosines of the summed phases, which are its features, and stores coefficients.
+3. All parties with labels send f_l, their features times coefficients, on a batch into a sum for one of them at a
+   time, which updates its coefficients.
 
 One party or more have labels; the first of them leads. No residual is sent. See
 `securevfl.families.fdskl.kernel_model` for the features and `securevfl.families.fdskl.phase_sums` for the messages.

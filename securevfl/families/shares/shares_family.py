@@ -5,8 +5,7 @@ The two share holders are the active party, which has the labels, and its partne
 1. Offline phase: for a chunk of iterations, the share holders compute the products of random vectors with columns, and
    the oblivious transfers for lookup tables.
 2. Iteration: one round trip between the two share holders (three messages in a row with more parties). A lookup table
-of
-   the loss converts shares of the output of a row to shares of its residual.
+   of the loss converts shares of the output of a row to shares of its residual.
 3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
 All parties learn sizes. The active party also learns metrics and the agreed scores. See

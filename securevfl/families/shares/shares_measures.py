@@ -205,7 +205,7 @@ class Measurements:
         return Measurement(values, zero_model_loss=zero_model_loss * outputs)
 
     def _check_divergence(self, loss: float, zero_model_loss: float, rounds: int) -> None:
-        """Compare the loss with that of the zero model, unless the training can roll back."""
+        """Abort the training if the loss is far above the zero model's, unless the training can roll back."""
         if loss > DIVERGENCE_FACTOR * zero_model_loss and not can_roll_back(self._job, self._training.facts.rollbacks):
             remedy = "lower lr, or increase protocol.shares.table_bits so that the lookup table covers larger sums"
             raise_divergence(rounds, remedy)
@@ -250,7 +250,7 @@ class Measurements:
                 self._report(share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
 
     def _refuse(self, share: float) -> None:
-        """Raise the error of a training in which a share of the rows is beyond the end of the lookup table."""
+        """Raise the error of a training in which too many rows (`share`) are outside the lookup table's range."""
         shares = self._job.protocol.shares
         step = 2.0 ** shares.step_bits(self._job.model.loss.spacing)
         raise DivergenceError(

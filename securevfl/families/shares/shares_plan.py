@@ -195,7 +195,7 @@ def _has_memory(optimizer: FedBCD) -> bool:
 
 
 def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floats]:
-    """Return a list whose entry t (t,) states how much each of the first t gradients has reduced theta."""
+    """Return a list; its entry t (t,) states how much each of the first t gradients has reduced theta."""
     iterations, memory = len(etas), None
     theta, responses = np.zeros(iterations), [np.zeros(0)]
     for s, eta in enumerate(etas):

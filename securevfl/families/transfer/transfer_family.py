@@ -7,8 +7,7 @@ party has a network that maps a row to a representation u, d numbers:
     host             u_i^B = Net_B(x_i^B);   the score of row i is f_i = Phi u_i^B
 
 1. Each party encrypts a vector v under its key and sends it: the guest b_i and Phi^T Phi, the host u_i^B and the mean
-of
-   u^T u (`securevfl.families.transfer.taylor` defines b_i).
+   of u^T u (`securevfl.families.transfer.taylor` defines b_i).
 2. Q times, each party computes J^T v homomorphically for its own matrix J of p columns, adds a blinding value, and has
    the other party decrypt it. The result is its gradient, and it takes a local step. If networks are linearised, only
    the first gradient is decrypted; the other steps use a symmetric matrix (d, d) of the other party.
