@@ -104,6 +104,6 @@ def test_guards_count_every_gradient_that_is_opened() -> None:
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
         vfl.simulate(weighed, data)
     sheet = vfl.explain(sealed_celu_job("ckks", xi=60.0), data)
-    assert f"different in each of {3 * R} local steps of a run because rows are weighted again" in sheet
+    assert f"different in each of {3 * R} local steps of a run because rows get new weights" in sheet
     assert "accepted: shop: rows are weighted again" in sheet
     assert "the same 4 batches every epoch" in vfl.explain(linear, data)
