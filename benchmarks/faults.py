@@ -59,7 +59,7 @@ from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_setup import run_key
-from securevfl.transport import line
+from securevfl.transport import stream
 from securevfl.transport.peers import Peers
 
 PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 240.0  # seconds
@@ -90,7 +90,7 @@ def play(kit: Path, setting: Setting, listen: str | None, disclosed: Connection,
     """Run one party in a separate process."""
     party = next(party for party in setting.tables if party.name == kit.name)
     draw = random.Random(os.getpid())
-    encode = line.encode_message
+    encode = stream.encode_message
 
     def encode_mangled(message: Any) -> bytes:
         data = encode(message)
@@ -101,7 +101,7 @@ def play(kit: Path, setting: Setting, listen: str | None, disclosed: Connection,
             data = draw.choice([data[: draw.randrange(len(data))], bytes(head) + data[4:], draw.randbytes(40)])
         return data
 
-    line.encode_message = encode_mangled
+    stream.encode_message = encode_mangled
     shares_participant.SharesParams = partial(SharesParams, block=BLOCK)
 
     def on_round(done: int, of: int) -> None:

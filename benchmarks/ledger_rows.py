@@ -55,7 +55,7 @@ def admitted(path: Path, folder: Path, rows: int, run: int, report: bool) -> Non
     """Admit a job in a separate process; print its time and memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began, since = time.process_time(), time.monotonic()
-    DisclosureLedger(folder / "bank.ledger", "bank").book(register(path, rows), (f"run {run}", ""), told(run))
+    DisclosureLedger(folder / "bank.ledger", "bank").record(register(path, rows), (f"run {run}", ""), told(run))
     if report:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
@@ -81,6 +81,8 @@ def main() -> None:
             process = spawn.Process(target=admitted, args=(path, folder, rows, run, last))
             process.start()
             process.join()
+            if process.exitcode:
+                raise SystemExit(process.exitcode)
             path.unlink()
 
 

@@ -26,8 +26,8 @@ class LocalResources:
     Attributes:
         run: name of the training, the same at all parties, also after an interruption.
         preprocessing: folder for random numbers that a training on secret shares generates in advance.
-        spent_chunks: file that lists which files of `preprocessing` were used, since each may be used only once.
-        score_ledger: file that lists the rows of this party for which others have received scores.
+        account: file of this party's account. It lists the used files of `preprocessing`, because each may be used only
+            once, and the rows of this party whose scores others have received.
         simulated: whether the tables of all parties are in this one process, so that nothing is disclosed to anybody.
         charge_scores: function that is called before a block of scores is sent, with the number of rows that will be
             scored and the number of rows that this party refuses to have scored.
@@ -36,8 +36,7 @@ class LocalResources:
 
     run: str = ""
     preprocessing: Path | None = None
-    spent_chunks: Path | None = None
-    score_ledger: Path | None = None
+    account: Path | None = None
     simulated: bool = False
     charge_scores: Callable[[int, int], None] = lambda scored, refused: None
     evaluations_reserved: bool = False

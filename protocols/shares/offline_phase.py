@@ -140,7 +140,7 @@ class OfflinePhase:
         base: BaseTransfers | None = None,
     ) -> None:
         self._context, self._params, self._factors, self.store, self._remote = context, params, factors, store, remote
-        self._names = SpentChunks(context.resources.spent_chunks)
+        self._names = SpentChunks(context.resources.account)
         self._ring = ShareRing(params.encoding.bits)
         session_context = replace(context, subchannel=f"{context.subchannel}/ahead")
         self.session = SharesSession(session_context, params.partner, scheme, params.encoding, base)

@@ -1,8 +1,8 @@
 """The last commit of an account, stored at a second place, so that an older copy of the account's file is noticed.
 
-A backup of the account's file that is restored, a copy that is used twice, and a file that was exchanged while a
-process had it open all lack disclosures that were made. The counter lies in another folder, by default in the user's
-state folder. Before each commit it is written and flushed, with the state before the commit, the state after it, and
+A restored backup of the account's file, a copy that is used twice, and a file that was exchanged while a process had it
+open all lack later disclosures. The counter is stored in another folder, by default in the user's state folder. Before
+each commit it is written and flushed, with the state before the commit, the state after it, and
 the change itself; then the account's file commits:
 
 1. The file has the state after the change: the commit was completed.

@@ -17,7 +17,6 @@ rows.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import hmac
 import os
@@ -28,18 +27,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from securevfl.account.account_errors import (
+    damaged,
+    error_of_sqlite,
+    naming_file,
+    not_an_account,
+    older_copy,
+    without_counter,
+)
 from securevfl.account.commit_counter import STATE_BYTES, CommitCounter, CommitRecord, Statement, Value
 from securevfl.base.descriptor_reserve import RESERVE
 from securevfl.base.files import make_private_folder, sync_folder
 from securevfl.base.platform_files import read_at
-from securevfl.errors import DataError, SecureVFLError, StorageError
+from securevfl.errors import SecureVFLError, StorageError
 
 ACCOUNT_KEY_BYTES = 32
 _SCHEMA_VERSION = 2
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _LOCK_TIMEOUT = 60.0  # seconds to wait for another process's change
 _MAX_MAPPED_BYTES = 1 << 30
-_TRIAL_BYTES = 1 << 16  # bytes that SQLite needs at least for its files next to the account
 _HASHED_BYTES = 1 << 16  # bytes that are read and hashed at a time
 _META_TABLE = """CREATE TABLE meta
     (schema INTEGER NOT NULL, key BLOB NOT NULL, account TEXT NOT NULL, state BLOB NOT NULL)"""
@@ -110,6 +116,8 @@ class _CommitGroup:
         members: number of changes in the group.
         changes: their statements.
         changed: whether any of them has changed the tables.
+        record: record of the commit counter before the group.
+        state: state of the file before the group.
         closed: True once no further change may join.
         error: the reason why the commit failed, if it did.
     """
@@ -118,6 +126,8 @@ class _CommitGroup:
         self.members = 0
         self.changes: list[Statement] = []
         self.changed = False
+        self.record = CommitRecord(0, _NEW)
+        self.state = _NEW
         self.closed = False
         self.error: SecureVFLError | None = None
 
@@ -153,13 +163,13 @@ class AccountDatabase:
             self.key, _ = _create_meta(self._connection)
             return
         with RESERVE.lent():
-            with _opened(path):
+            with naming_file(path):
                 if not path.exists():
                     _create(path)
                 self._descriptor = os.open(path, os.O_RDONLY)
             try:
                 if read_at(self._descriptor, len(_SQLITE_MAGIC), 0) != _SQLITE_MAGIC:
-                    raise _not_an_account(path)
+                    raise not_an_account(path)
                 self._connection, self.key, account = _open(path)
                 self._inode = _identity(path)
                 self._counter = CommitCounter(account)
@@ -188,7 +198,7 @@ class AccountDatabase:
         if path is None:
             database = cls(None)
         else:
-            with _open_databases_lock, _opened(path):
+            with _open_databases_lock, naming_file(path):
                 known = _open_databases.get(_identity(path)) if path.exists() else None
                 database = cls(path, adopt=adopt) if known is None or adopt else known
                 _open_databases[_identity(path)] = database
@@ -246,7 +256,7 @@ class AccountDatabase:
                     self._close(self._group)  # an unrecorded change is a commit of its own
                 if not connection.in_transaction:
                     self._group = _CommitGroup()
-                    self._begin()
+                    self._begin(self._group)
                 group = self._group
                 connection.execute("SAVEPOINT change")
                 tables = Tables(connection, recorded=recorded)
@@ -278,30 +288,30 @@ class AccountDatabase:
         with self._turn, self._translating_errors():
             yield Tables(self._connection)
 
-    def _begin(self) -> None:
-        """Begin a transaction, compare the file with its commit counter, and carry out a change that is pending."""
+    def _begin(self, group: _CommitGroup) -> None:
+        """Begin a transaction for a group, compare the file with the counter, and carry out a pending change."""
         self._connection.execute("BEGIN IMMEDIATE")
         if self._counter is None or self.path is None:
             return
         try:
             if _identity(self.path) != self._inode:
-                raise _older_copy(self.path)
+                raise older_copy(self.path)
             (state,) = self._connection.execute("SELECT state FROM meta").fetchone()
             record = self._counter.read()
             if self._adopt:
                 record = CommitRecord(0 if record is None else record.number, state)
             elif record is None:
                 if state != _NEW:
-                    raise _without_counter(self.path, self._counter)
-                record = CommitRecord(0, _NEW)
+                    raise without_counter(self.path, self._counter.folder)
+                record = group.record
             elif state == record.state and record.pending:
                 for statement, parameters in record.changes:
                     self._connection.executemany(statement, parameters)
-                self._group.changes += record.changes
-                self._group.changed = bool(record.changes)
+                group.changes += record.changes
+                group.changed = bool(record.changes)
             elif state not in (record.pending, record.state) or (record.pending and state != record.pending):
-                raise _older_copy(self.path)
-            self._record, self._state = record, state
+                raise older_copy(self.path)
+            group.record, group.state = record, state
         except BaseException:
             self._connection.execute("ROLLBACK")
             raise
@@ -315,15 +325,15 @@ class AccountDatabase:
         if self._counter is not None:
             pending = os.urandom(STATE_BYTES)
             connection.execute("UPDATE meta SET state = ?", (pending,))
-            number = self._record.number + 1
-            self._counter.write(CommitRecord(number, self._state, pending, group.changes))
+            number = group.record.number + 1
+            self._counter.write(CommitRecord(number, group.state, pending, group.changes))
             try:
                 connection.execute("COMMIT")
             except sqlite3.Error:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 with suppress(StorageError):  # else the change counts as disclosed
-                    self._counter.write(CommitRecord(number + 1, self._state))
+                    self._counter.write(CommitRecord(number + 1, group.state))
                 raise
             self._closing.state = pending
             self._adopt = False
@@ -367,11 +377,11 @@ class AccountDatabase:
         """Check the whole file, and carry out a change that a process left pending when it ended."""
         assert self.path is not None
         with self.changing():
-            sealed = self._record.seal  # empty for an older copy that is adopted
+            sealed = self._group.record.seal  # empty for an older copy that is adopted
             if sealed and not hmac.compare_digest(sealed, _digest(self._descriptor)):
-                raise _damaged(self.path)
+                raise damaged(self.path)
             if not sealed and self._connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
-                raise _damaged(self.path)
+                raise damaged(self.path)
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:
@@ -467,12 +477,12 @@ def _open(path: Path) -> tuple[sqlite3.Connection, bytes, str]:
         if connection is not None:
             connection.close()
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
-            raise (_not_an_account if "no such table" in str(error) else _damaged)(path) from None
+            raise (not_an_account if "no such table" in str(error) else damaged)(path) from None
         raise error_of_sqlite(error, path) from None
     except (TypeError, ValueError):
         if connection is not None:
             connection.close()
-        raise _not_an_account(path) from None
+        raise not_an_account(path) from None
 
 
 def _create_meta(connection: sqlite3.Connection) -> tuple[bytes, str]:
@@ -503,90 +513,3 @@ def _create(path: Path) -> None:
         raise StorageError(path, error) from None
     finally:
         draft.unlink(missing_ok=True)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[None]:
-    """Turn errors of the file system into errors that name the file."""
-    try:
-        yield
-    except OSError as cause:
-        raise StorageError(path, cause) from None
-
-
-def error_of_sqlite(error: sqlite3.Error, path: Path | None) -> SecureVFLError:
-    """Return the error of this package for an error of SQLite, with its cause.
-
-    Args:
-        error: the error.
-        path: the file; None for tables in memory.
-
-    Returns:
-        An error for a damaged file, for a lock that another program holds, or for a disk that cannot be used.
-    """
-    code = int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _damaged(path)
-    if code == sqlite3.SQLITE_FULL:
-        return StorageError(path or "memory", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageError(path or "memory", OSError(errno.EBUSY, "another program has locked it"))
-    if path is None:
-        return StorageError("memory", OSError(errno.EIO, str(error)))
-    return StorageError(path, _cause_on_disk(path) or OSError(errno.EIO, str(error)))
-
-
-def _cause_on_disk(path: Path) -> OSError | None:
-    """Return why files next to the account cannot be written, which SQLite does not report; None if they can."""
-    trial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.trial")
-    try:
-        with open(os.open(trial, os.O_RDWR | os.O_CREAT, 0o600), "wb") as file:
-            file.write(bytes(_TRIAL_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as cause:
-        return cause
-    finally:
-        with suppress(OSError):
-            trial.unlink(missing_ok=True)
-    if path.exists() and not os.access(path, os.R_OK | os.W_OK):  # opening it would release SQLite's locks
-        return OSError(errno.EACCES, os.strerror(errno.EACCES))
-    return None
-
-
-def _not_an_account(path: Path | None) -> DataError:
-    return DataError(
-        f"{path}: this file is not a disclosure ledger of this version of securevfl",
-        "restore the ledger, or name another file",
-        code="SVFL-LEDGER-FOREIGN",
-        path=str(path),
-    )
-
-
-def _damaged(path: Path | None) -> DataError:
-    return DataError(
-        f"{path}: the disclosure ledger is damaged",
-        "restore the newest backup of this file",
-        code="SVFL-LEDGER-DAMAGED",
-        path=str(path),
-    )
-
-
-def _older_copy(path: Path) -> DataError:
-    return DataError(
-        f"{path}: this disclosure ledger is an older copy or was exchanged; it lacks disclosures that were made",
-        'restore the newest backup. To continue with this copy, run "securevfl ledger --adopt": everything about the '
-        "tables that it lists then counts as disclosed",
-        code="SVFL-LEDGER-DAMAGED",
-        path=str(path),
-    )
-
-
-def _without_counter(path: Path, counter: CommitCounter) -> DataError:
-    return DataError(
-        f"{path}: the commit counter of this disclosure ledger is missing in {counter.folder}",
-        'restore that folder, or name it in SECUREVFL_STATE. To continue without it, run "securevfl ledger --adopt": '
-        "everything about the tables that the ledger lists then counts as disclosed",
-        code="SVFL-LEDGER-DAMAGED",
-        path=str(path),
-    )

@@ -25,18 +25,18 @@ class ProcessLocks:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._held: set[str] = set()  # only without a folder
+        self._names: set[str] = set()  # only without a folder
 
     @contextmanager
     def hold(self) -> Iterator[str]:
         """Yield the name of a new lock, which ends with the block or with this process."""
         if self._folder is None:
             name = os.urandom(16).hex()
-            self._held.add(name)
+            self._names.add(name)
             try:
                 yield name
             finally:
-                self._held.discard(name)
+                self._names.discard(name)
             return
         name, descriptor = self.create()
         try:
@@ -69,7 +69,7 @@ class ProcessLocks:
     def is_held(self, name: str) -> bool:
         """Return whether a process holds this lock; the file of a lock that nobody holds is removed."""
         if self._folder is None:
-            return name in self._held
+            return name in self._names
         path = self._folder / name
         try:
             with RESERVE.lent():

@@ -26,7 +26,7 @@ class DescriptorReserve:
     def __init__(self, size: int = RESERVED_DESCRIPTORS) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._held: list[int] = []
+        self._descriptors: list[int] = []
         self._users = 0
         self._process = os.getpid()
 
@@ -49,19 +49,19 @@ class DescriptorReserve:
                 self._fill()
 
     def _release(self) -> None:
-        held, self._held = self._held, []
+        descriptors, self._descriptors = self._descriptors, []
         if self._process == os.getpid():
-            for descriptor in held:
+            for descriptor in descriptors:
                 os.close(descriptor)
 
     def _fill(self) -> None:
         if self._process != os.getpid():  # a forked child must not close its copies of these descriptors
-            self._process, self._held = os.getpid(), []
+            self._process, self._descriptors = os.getpid(), []
         if self._users:
             return
         with suppress(OSError):
-            while len(self._held) < self._size:
-                self._held.append(os.open(os.devnull, os.O_RDONLY))
+            while len(self._descriptors) < self._size:
+                self._descriptors.append(os.open(os.devnull, os.O_RDONLY))
 
 
 RESERVE = DescriptorReserve()

@@ -8,11 +8,10 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from securevfl.base.platform_files import read_at
 from securevfl.errors import ConfigError, StorageError
 
 
@@ -71,31 +70,6 @@ def atomic_writer(path: Path, *, content: bytes | None = None) -> Iterator[Binar
     except OSError as cause:
         if cause.filename not in (None, str(draft), str(path), str(path.parent)):
             raise  # the block failed on another file, which its own error names
-        raise StorageError(path, cause) from None
-
-
-def append_atomic(file: int, data: bytes, path: Path) -> None:
-    """Append data to an open file and flush it; if that fails, the file keeps its previous content.
-
-    Args:
-        file: descriptor of a file that is open for reading and writing.
-        data: the bytes to append.
-        path: the file's path, for the error message.
-
-    Raises:
-        StorageError: if the file cannot be written, or the data differs when it is read back.
-    """
-    end = os.lseek(file, 0, os.SEEK_END)
-    try:
-        remaining = memoryview(data)
-        while remaining:  # an almost full disk may accept only a part of the data
-            remaining = remaining[os.write(file, remaining) :]
-        os.fsync(file)
-        if read_at(file, len(data), end) != data:
-            raise OSError(errno.EIO, "the file read back differs from the data written")
-    except OSError as cause:
-        with suppress(OSError):
-            os.ftruncate(file, end)
         raise StorageError(path, cause) from None
 
 

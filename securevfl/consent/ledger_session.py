@@ -17,7 +17,7 @@ from securevfl.consent.forecast import disclosures_about
 from securevfl.consent.leak_guard import describe_excused, guard
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, RunShape
-from securevfl.disclosure.ledger import ANYBODY, DisclosureLedger
+from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, sum_sessions
 from securevfl.errors import DataError, DataNotice, ProtocolError, StorageError
@@ -116,7 +116,9 @@ class LedgerSession:
         Raises:
             LeakageError: if a guard refuses it.
         """
-        before = [] if self._ledger is None else self._ledger.counted_for(self._register, but=self._session)
+        before = list[LedgerEntry]()
+        if self._ledger is not None:
+            before = self._ledger.counted_for(self._register, self._peers(), but=self._session)
         guard(self._job, sizes, self._before(before))
 
     def record_disconnect(self) -> None:
@@ -125,7 +127,7 @@ class LedgerSession:
         If nothing was disclosed to them, the fact that this party accepted the job is itself one bit and is entered.
         """
         if self._ledger is not None and not any(key[0] in DISCLOSURE_KINDS for key in self._gate.totals):
-            self._ledger.record_early_abort({*self._sizes.columns, *self._sizes.helpers} - {self._party})
+            self._ledger.record_early_abort(self._peers())
 
     def settle(self, *, silent: bool) -> None:
         """Close the session, successful or not. Entries that were made in advance but not disclosed are removed.
@@ -145,6 +147,9 @@ class LedgerSession:
         with suppress(DataError, StorageError):
             self._reservation.settle(disclosures)
 
+    def _peers(self) -> set[str]:
+        return {*self._sizes.columns, *self._sizes.helpers} - {self._party}
+
     def _check(self, before: Sequence[LedgerEntry]) -> None:
         guard(self._job, self._sizes, self._before(before))
 
@@ -155,10 +160,6 @@ class LedgerSession:
         """
         counting, of_this_run = list[Disclosure](), list[Disclosure]()
         for entry in entries:
-            if entry.disclosure.learner == ANYBODY:  # of an adopted ledger
-                peers = {*self._sizes.columns, *self._sizes.helpers} - {self._party}
-                counting += [replace(entry.disclosure, learner=peer) for peer in sorted(peers)]
-                continue
             same_run = entry.run == self._session[0]
             if entry.disclosure.basis == self._weights_basis:
                 continue  # the same words of the same shares, whatever others make of them

@@ -153,7 +153,7 @@ class DisclosureLedger:
 
     @classmethod
     def find(cls, path: str | Path) -> DisclosureLedger:
-        """Open an existing file, whoever its owner is.
+        """Open an existing file of any owner.
 
         Args:
             path: the file.
@@ -164,19 +164,27 @@ class DisclosureLedger:
         Raises:
             DataError: if the file is missing, damaged or no ledger.
         """
+        ledger = cls._existing(path)
+        ledger.party = ledger._entered(ledger._load()).party
+        return ledger
+
+    @classmethod
+    def _existing(cls, path: str | Path) -> DisclosureLedger:
+        """Return a ledger whose owner is not known yet, or raise DataError if there is no file."""
         if not Path(path).exists():
             raise DataError(f"{path}: there is no ledger", "check the path", code="SVFL-LEDGER-MISSING", path=str(path))
-        ledger = cls(path, "")
-        contents = ledger._load()
+        return cls(path, "")
+
+    def _entered(self, contents: LedgerContents | None) -> LedgerContents:
+        """Return contents that exist; otherwise raise DataError."""
         if contents is None:
             raise DataError(
-                f"{path}: this file is not a disclosure ledger",
+                f"{self.path}: this file is not a disclosure ledger",
                 "name the ledger",
                 code="SVFL-LEDGER-FOREIGN",
-                path=str(path),
+                path=str(self.path),
             )
-        ledger.party = contents.party
-        return ledger
+        return contents
 
     @classmethod
     def adopt(cls, path: str | Path) -> DisclosureLedger:
@@ -194,19 +202,10 @@ class DisclosureLedger:
         Raises:
             DataError: if the file is missing, damaged or no ledger.
         """
-        if not Path(path).exists():
-            raise DataError(f"{path}: there is no ledger", "check the path", code="SVFL-LEDGER-MISSING", path=str(path))
-        ledger = cls(path, "")
+        ledger = cls._existing(path)
         ledger._file = AccountDatabase.shared(ledger.path, adopt=True)
         with ledger._file.changing() as tables:
-            stored = load_contents(tables, ledger._salt, ledger.path)
-            if stored is None:
-                raise DataError(
-                    f"{path}: this file is not a disclosure ledger",
-                    "name the ledger",
-                    code="SVFL-LEDGER-FOREIGN",
-                    path=str(path),
-                )
+            stored = ledger._entered(load_contents(tables, ledger._salt, ledger.path))
             ledger.party = stored.party
             table = f"everything before {_now()}"
             used_up = [
@@ -289,23 +288,33 @@ class DisclosureLedger:
         """
         contents = self._without_dead_sessions(self.read())
         entries = [entry for entry in contents.counted if not but or entry.run != but]
-        before = self._counting(contents, self._table(contents, register), entries)
+        before = self._counting(contents, self._table(contents, register), entries, _learners(disclosures))
         return before, self._exceeded_limits(contents, before, _entries(register.name, ("", ""), disclosures))
 
-    def counted_for(self, register: Register, *, but: SessionKey = ("", "")) -> list[LedgerEntry]:
+    def counted_for(
+        self, register: Register, learners: Collection[str] = (), *, but: SessionKey = ("", "")
+    ) -> list[LedgerEntry]:
         """Return the entries that count for a run on a table, without those of the session `but`.
 
         These are entries about the table and about tables that share rows with it.
+
+        Args:
+            register: the table.
+            learners: the parties that learn something in the run; see `_counting`.
+            but: a run and its session, whose entries do not count.
+
+        Returns:
+            The entries.
         """
         contents = self._without_dead_sessions(self.read())
-        return self._counting(contents, self._table(contents, register), _others(contents.counted, but))
+        return self._counting(contents, self._table(contents, register), _others(contents.counted, but), learners)
 
     def table_disclosures(self, name: str) -> tuple[list[LedgerEntry], dict[str, int]]:
         """Return the entries that count for a known table, and how many rows it shares with each other table."""
         contents = self._without_dead_sessions(self.read())
         table = self._known_table(contents, name)
         others = [other for other in contents.tables if other != name]
-        return self._counting(contents, table, contents.counted), self._count_shared(contents, table, others)
+        return self._counting(contents, table, contents.counted, ()), self._count_shared(contents, table, others)
 
     def check_admission(
         self, register: Register, session: SessionKey, disclosures: Sequence[Disclosure], check: AdmissionCheck
@@ -459,7 +468,8 @@ class DisclosureLedger:
             )
             contents = replace(contents, entries=before)
             new_entries = _entries(table, (run, ""), [disclosure] if disclosure.count else [])
-            counting = self._counting(contents, self._known_table(contents, table), contents.counted)
+            learners = [disclosure.learner]
+            counting = self._counting(contents, self._known_table(contents, table), contents.counted, learners)
             self._refuse(self._exceeded_limits(contents, counting, new_entries))
             change.contents = replace(contents, entries=contents.entries + new_entries)
 
@@ -480,7 +490,8 @@ class DisclosureLedger:
     ) -> None:
         """Check a session against the entries that count for it, and add its table to the ledger."""
         table = self._table(change.contents, register)
-        before = self._counting(change.contents, table, _others(change.contents.counted, session))
+        others = _others(change.contents.counted, session)
+        before = self._counting(change.contents, table, others, _learners(disclosures))
         check(before)
         new_entries = _entries(register.name, session, disclosures)
         self._refuse(self._exceeded_limits(change.contents, before, new_entries))
@@ -535,12 +546,17 @@ class DisclosureLedger:
             shared |= self._row_sets(contents).count_shared(table.members, sets)
         return {name: shared[name] for name in known if shared[name] or name == table.name}
 
-    def _counting(self, contents: LedgerContents, table: _Table, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    def _counting(
+        self, contents: LedgerContents, table: _Table, entries: Iterable[LedgerEntry], learners: Collection[str]
+    ) -> list[LedgerEntry]:
         """Return the entries that count for a table, in the form in which they count.
+
+        An entry whose learner is `ANYBODY` counts for each of these learners; without learners it stays as it is.
 
         Entries about tables without a shared row are dropped. For each kind and learner, only tables that contain the
         row about which most was disclosed count.
         """
+        entries = [counted for entry in entries for counted in _for_learners(entry, learners)]
         shared = self._count_shared(contents, table, dict.fromkeys(entry.table for entry in entries))
         counting = [
             replace(
@@ -661,7 +677,10 @@ class Reservation:
             larger = [entry for entry in new_entries if entry.disclosure.count > counts.get(entry.disclosure.key, -1)]
             if larger or contents.limits != self._limits:
                 before = ledger._counting(
-                    contents, ledger._table(contents, self._register), _others(contents.counted, self._session)
+                    contents,
+                    ledger._table(contents, self._register),
+                    _others(contents.counted, self._session),
+                    _learners(disclosures),
                 )
                 ledger._refuse(ledger._exceeded_limits(contents, before, new_entries))
             replaced = {entry.disclosure.key for entry in larger}
@@ -712,7 +731,7 @@ def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> Disclo
     return sum_disclosures(
         (entry.run, entry.disclosure)
         for entry in entries
-        if entry.disclosure.kind == kind and entry.disclosure.learner in (learner, ANYBODY)
+        if (entry.disclosure.kind, entry.disclosure.learner) == (kind, learner)
     )
 
 
@@ -740,6 +759,17 @@ def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[
         sum_disclosures((entry.run, entry.disclosure) for entry in entries if entry.table == name) for name in names
     ]
     return [[total.count for total in totals], [total.share for total in totals]]
+
+
+def _for_learners(entry: LedgerEntry, learners: Collection[str]) -> list[LedgerEntry]:
+    """Return an entry, or a copy for each of these learners if it counts for `ANYBODY`."""
+    if entry.disclosure.learner != ANYBODY or not learners:
+        return [entry]
+    return [replace(entry, disclosure=replace(entry.disclosure, learner=learner)) for learner in sorted(learners)]
+
+
+def _learners(disclosures: Iterable[Disclosure]) -> set[str]:
+    return {disclosure.learner for disclosure in disclosures}
 
 
 def _entries(table: str, session: SessionKey, disclosures: Sequence[Disclosure]) -> tuple[LedgerEntry, ...]:

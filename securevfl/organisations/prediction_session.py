@@ -245,7 +245,7 @@ class PredictionSession:
                 self._basis = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
                 self._record_scores(self.count * self._numbers_per_row)
         roles = Roles.of((name, handshakes[name].role) for name in part.parties)
-        resources = LocalResources(part.run, score_ledger=ledger.path, charge_scores=self._charge)
+        resources = LocalResources(part.run, account=ledger.path, charge_scores=self._charge)
         meter = Meter(channel.clock, channel.counters)
         context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         code_counts = {name: handshakes[name].codes for name in others if handshakes[name].codes}

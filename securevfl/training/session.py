@@ -142,9 +142,7 @@ def take_part(
     folder = _material_folder(ahead, party, key)
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
-        resources = LocalResources(
-            run, folder, ledger.path, ledger.path, simulated=False, evaluations_reserved=ledger.reserved
-        )
+        resources = LocalResources(run, folder, ledger.path, simulated=False, evaluations_reserved=ledger.reserved)
     context = _party_context(job, channel, setup, meter, resources)
     messages_before = channel.counters.messages_sent()
     try:

@@ -156,7 +156,7 @@ def test_preprocessing_restored_at_all_parties_is_refused(tmp_path: Path, monkey
     """An attack: folders are restored with their old inodes and times, which no file system permits."""
     case = Case(*breast(rows=100), 100)
     monkeypatch.setattr(DiskStore, "_is_original", lambda *_: True)
-    desks = {name: LocalResources(spent_chunks=tmp_path / f"{name}.chunks") for name in case.names}
+    desks = {name: LocalResources(account=tmp_path / f"{name}.chunks") for name in case.names}
 
     def stores():
         return {name: DiskStore(tmp_path / name) for name in case.names}

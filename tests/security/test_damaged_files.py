@@ -196,7 +196,7 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
         ModelPart.load(path)
 
 
-WRITERS = re.compile(r"\b(write_atomic|atomic_writer|write_checked|write_checked_json|append_atomic)\(")
+WRITERS = re.compile(r"\b(write_atomic|atomic_writer|write_checked|write_checked_json)\(")
 FOR_OTHERS = {  # files that are written for people or for other programs: pages, tables, exports, kits
     *("cli/fairness_command", "cli/main", "cli/model_commands", "cli/option_groups", "cli/prediction_output"),
     *("organisations/kit", "training/comparison"),

@@ -1,3 +1,4 @@
+import gc
 import json
 import threading
 import tomllib
@@ -10,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.errors import STOP_REASONS, ConfigError, DivergenceError, PartiesError, TransportError
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import STOP_REASONS, ConfigError, DataError, DivergenceError, PartiesError, TransportError
 from securevfl.job import Job
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import write_kit
 from securevfl.organisations.toml_writer import to_toml
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.model_part import PartStatus
+from securevfl.training.model_part import ModelPart, PartStatus
 from securevfl.training.run_setup import run_key
 from securevfl.transport.peers import Peers
 from securevfl.transport.relay import Relay
@@ -242,3 +244,42 @@ def test_who_diverges_leaves_no_model_and_tells_why(meet: Any) -> None:
     assert isinstance(results["bank"], DivergenceError)
     assert "lower lr" in str(results["shop"])
     assert not list(meeting.folder.glob("*/part.json"))
+
+
+@pytest.mark.parametrize("damage", ["an older copy", "a changed byte"])
+def test_an_unusable_ledger_ends_a_join_before_a_round(damage: str, meet: Any, tmp_path: Path) -> None:
+    """Runs, scores and used chunks are in one file, which is checked before anything is disclosed."""
+    shares = {"optimizer": vfl.FedSGD(lr=0.3), "protocol": "shares", "accepts": ("small_metrics", "scores")}
+    job = vfl.Job(model="logistic", batch_size=160, epochs=12, test_fraction=0.2, **shares)  # type: ignore[arg-type]
+    meeting, parties, rounds = meet(2, job=job), vfl.datasets.breast_cancer(2), list[str]()
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+
+    def play(party: vfl.Party, kit: Path) -> Any:
+        path = ledgers[party.name].path
+        return join(
+            meeting.job,
+            party,
+            kit / "peers.toml",
+            ledger=DisclosureLedger(path, party.name),
+            timeout=10,
+            patience=2,
+            on_round=lambda done, of: rounds.append(party.name),
+        )
+
+    ledgers["shop"].record_early_abort({"telco"})
+    older = ledgers["shop"].path.read_bytes()
+    ledgers["shop"].record_early_abort({"telco"})
+    ledgers["shop"].record_early_abort({"telco"})
+    path = ledgers["shop"].path
+    ledgers.clear()
+    ledgers |= {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in ("bank", "shop")}
+    gc.collect()
+    newest = path.read_bytes()
+    path.write_bytes(older if damage == "an older copy" else newest[:-50] + bytes([newest[-50] ^ 1]) + newest[-49:])
+    ended = at_each(meeting, play, parties)
+    assert isinstance(ended["shop"], DataError)
+    assert ended["shop"].code == "SVFL-LEDGER-DAMAGED"
+    assert not rounds
+    path.write_bytes(newest)
+    ended = at_each(meeting, play, parties)
+    assert all(isinstance(part, ModelPart) for part in ended.values()), ended

@@ -18,9 +18,9 @@ from __future__ import annotations
 from securevfl.base.roles import SERVER, Roles
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.outputs import Output
-from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows, score_output
+from securevfl.families.evaluations import EvaluationSchedule, score_output
 from securevfl.families.fdml.fdml_optimizer import FdmlJob, stored_of
-from securevfl.families.rounds.rounds_outputs import COLUMN_GUARDS, label_outputs, total_columns
+from securevfl.families.rounds.rounds_outputs import COLUMN_GUARDS, evaluated_sums, label_outputs, total_columns
 
 
 def fdml_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
@@ -107,23 +107,8 @@ def _evaluation_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
     passives, c = shape.passives, job.model.output_width(shape.outputs)
     hides_parts = len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts
     evaluations = EvaluationSchedule.of_run(job, shape).evaluations
-    return [
-        Output(
-            "sums of evaluated rows",
-            "columns",
-            shape.active,
-            about,
-            "evaluation",
-            evaluations,
-            c * evaluations,
-            total_columns(shape, about),
-            rows=evaluated_rows(shape),
-            numbers=evaluated_rows(shape) * c,
-            group=evaluated_group(shape),
-            guards=COLUMN_GUARDS,
-        )
-        for about in ([passives] if hides_parts else [(name,) for name in passives])
-    ]
+    subjects = [passives] if hides_parts else [(name,) for name in passives]
+    return [evaluated_sums(shape, about, evaluations, c, c) for about in subjects]
 
 
 def single_worker_lines(job: FdmlJob, roles: Roles) -> list[str]:

@@ -62,7 +62,20 @@ class LocalNoise(Config):
         return float(accountant.get_epsilon(self.delta))
 
     def promise(self, visits: int) -> str:
-        """Return two lines that state the privacy guarantee of a run with `visits` pushes of each row."""
+        """Return two lines that state the privacy guarantee of a run with `visits` pushes of each row.
+
+        Args:
+            visits: number of pushes of each row; 0 if the run has yet to determine its epochs.
+
+        Returns:
+            The lines.
+        """
+        if not visits:
+            return (
+                f"forward outputs are clipped to norm {self.clip:g}, and noise is added: epsilon {self.epsilon:.3g} at "
+                f"delta {self.delta:g}\n"
+                "for all pushes of a row, with fixed weights; the number of epochs determines sigma"
+            )
         return (
             f"forward outputs are clipped to norm {self.clip:g}, and noise of sigma {self.sigma(visits):.3g} is added: "
             f"epsilon {self.after(visits, 0):.3g} at delta {self.delta:g}\n"

@@ -135,23 +135,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
         )
         for about in subjects
     ]
-    outputs += [
-        Output(
-            "sums of evaluated rows",
-            "columns",
-            shape.active,
-            about,
-            "evaluation",
-            evaluations,
-            c * evaluations,
-            total_columns(shape, about),
-            rows=evaluated_rows(shape),
-            numbers=evaluated_rows(shape) * numbers_per_row,
-            group=evaluated_group(shape),
-            guards=COLUMN_GUARDS,
-        )
-        for about in subjects
-    ]
+    outputs += [evaluated_sums(shape, about, evaluations, c, numbers_per_row) for about in subjects]
     if hides_parts and exchanges > 1:
         # Weights start at 0 and one party updates between two exchanges, so sums differ by its output.
         outputs += [
@@ -173,6 +157,37 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
         # In parallel or in turn, each passive party receives one residual in an iteration.
         outputs += [sum_from_residuals(shape, learner, c) for learner in passives]
     return outputs
+
+
+def evaluated_sums(
+    shape: RunShape, about: tuple[str, ...], evaluations: int, outputs: int, numbers_per_row: int
+) -> Output:
+    """Return the sums of forward outputs that joint evaluations disclose to the active party.
+
+    Args:
+        shape: the public sizes of the run.
+        about: the parties whose outputs are summed.
+        evaluations: number of evaluations.
+        outputs: number of outputs c of the model.
+        numbers_per_row: numbers that a party sends for each row.
+
+    Returns:
+        The output record.
+    """
+    return Output(
+        "sums of evaluated rows",
+        "columns",
+        shape.active,
+        about,
+        "evaluation",
+        evaluations,
+        outputs * evaluations,
+        total_columns(shape, about),
+        rows=evaluated_rows(shape),
+        numbers=evaluated_rows(shape) * numbers_per_row,
+        group=evaluated_group(shape),
+        guards=COLUMN_GUARDS,
+    )
 
 
 def sum_from_residuals(shape: RunShape, receiver: str, outputs: int) -> Output:

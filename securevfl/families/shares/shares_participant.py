@@ -677,14 +677,14 @@ class SharesParticipant(Participant):
     @cached_property
     def ledger(self) -> ScoreLedger:
         """This party's score ledger."""
-        return ScoreLedger(self._context.resources.score_ledger)
+        return ScoreLedger(self._context.resources.account)
 
     def _record_model(self) -> bytes:
         """Record the finished model in this party's score ledger, and return its name there, a digest."""
         shares, training, resources = self._state, self._training, self._context.resources
         assert shares is not None, "the model has been trained"
         model = _model_name(shares, self._run)
-        can_record = not resources.simulated and (training is not None or resources.score_ledger is None)
+        can_record = not resources.simulated and (training is not None or resources.account is None)
         if can_record and not self.ledger.knows_model(model):
             if training is None:
                 self.ledger.record_model(model, shares.iterations, [])
@@ -702,7 +702,7 @@ class SharesParticipant(Participant):
         Rows of the training table have their ids there. A request for scores contains ids. Other rows occur only in
         simulations and get generated ids.
         """
-        score_ledger = self._context.resources.score_ledger
+        score_ledger = self._context.resources.account
         if request is not None and score_ledger is not None and not self.facts.has_ids:
             raise ConfigError(
                 f"{self._context.me}: cannot score new rows: the model was trained on a table without ids, so training "
