@@ -45,7 +45,7 @@ ACCOUNT_KEY_BYTES = 32
 _SCHEMA_VERSION = 2
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _LOCK_TIMEOUT = 60.0  # seconds to wait for another process's change
-_MAX_MAPPED_BYTES = 1 << 30
+_MAX_MAPPED_BYTES = 1 << 26
 _HASHED_BYTES = 1 << 16  # bytes that are read and hashed at a time
 _META_TABLE = """CREATE TABLE meta
     (schema INTEGER NOT NULL, key BLOB NOT NULL, account TEXT NOT NULL, state BLOB NOT NULL)"""
@@ -98,11 +98,6 @@ class Tables:
         self._connection.execute("ROLLBACK TO change")
         self.changes.clear()
         self.changed = False
-
-    def blob(self, table: str, column: str, row: int, *, readonly: bool = True) -> sqlite3.Blob:
-        """Open the bytes of one cell; see `sqlite3.Connection.blobopen`."""
-        self.changed |= not readonly
-        return self._connection.blobopen(table, column, row, readonly=readonly)
 
 
 def _is_query(statement: str) -> bool:

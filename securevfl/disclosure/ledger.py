@@ -327,6 +327,7 @@ class DisclosureLedger:
             disclosures: all that the session would disclose.
             check: see `record`.
         """
+        self._add_rows(register)
         with self._changing() as change:
             self._admit(change, register, session, disclosures, check)
 
@@ -343,8 +344,9 @@ class DisclosureLedger:
             register: the table.
             session: the run and its session.
             disclosures: what the session discloses.
-            check: called with the earlier entries that count; if it raises, nothing is entered.
+            check: called with the earlier entries that count; if it raises, no disclosure is entered.
         """
+        self._add_rows(register)
         with self._changing() as change:
             self._admit(change, register, session, disclosures, check)
             new_entries = _entries(register.name, session, disclosures)
@@ -374,6 +376,7 @@ class DisclosureLedger:
         Returns:
             The reservation.
         """
+        self._add_rows(register)
         with ExitStack() as undo:
             with self._changing() as change:
                 self._admit(change, register, session, disclosures, check)
@@ -497,6 +500,19 @@ class DisclosureLedger:
         self._refuse(self._exceeded_limits(change.contents, before, new_entries))
         change.contents = self._with_table(change, table)
 
+    def _add_rows(self, register: Register) -> None:
+        """Add a table with its rows, if they are known and the ledger does not have them yet.
+
+        They may be large, so this change is not recorded for a repetition. If it is lost, no disclosure about the table
+        has been entered either.
+        """
+        if register.ids is None:
+            return
+        with self._changing(recorded=False) as change:
+            known = change.contents.tables.get(register.name)
+            if known is None or known.members is None:
+                change.contents = self._with_table(change, self._table(change.contents, register))
+
     def _without_dead_sessions(self, contents: LedgerContents) -> LedgerContents:
         """Return the contents without the reservations of processes that have ended."""
         active = tuple(reservation for reservation in contents.reserved if self._locks.is_held(reservation.lock_name))
@@ -612,12 +628,18 @@ class DisclosureLedger:
         return lines
 
     @contextmanager
-    def _changing(self) -> Iterator[_Change]:
+    def _changing(self, *, recorded: bool = True) -> Iterator[_Change]:
         """Yield the contents for one exclusive change.
 
         They are on disk when the block ends if it has changed them or if there was no ledger.
+
+        Args:
+            recorded: see `AccountDatabase.changing`.
+
+        Yields:
+            The contents, which the block may replace.
         """
-        with self.database.changing() as tables:
+        with self.database.changing(recorded=recorded) as tables:
             stored = load_contents(tables, self._salt, self.path)
             before = LedgerContents(self.party, self._salt) if stored is None else self._checked(stored)
             change = _Change(self._without_dead_sessions(before), tables)

@@ -31,14 +31,17 @@ Bits = NDArray[np.uint8]
 """Packed bits, 8 positions per byte."""
 
 ROW_SET_TABLES = """
-CREATE TABLE IF NOT EXISTS row_sets (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, content BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS row_sets (name TEXT, piece INTEGER, content BLOB NOT NULL, PRIMARY KEY (name, piece));
 """
+"""A set is stored in pieces, because SQLite reads a value from its beginning to find a byte within it."""
+PIECE_BYTES = 1 << 17
+"""Bytes of a stored piece."""
 MAX_BLOCK_BYTES = 16 << 20
 """Bytes of bits, of all tables together, that are read at a time."""
 WEIGHED_BYTES = 1 << 8
 """Bytes of bits that are weighed at a time, so that they stay in the processor's cache."""
 READ_BYTES = 1 << 20
-"""Bytes that are read at a time."""
+"""Bytes that are read or written at a time."""
 
 
 @dataclass(frozen=True)
@@ -118,16 +121,23 @@ class RowSets:
         """Write the set of a table, and return what the ledger stores about it.
 
         Args:
-            tables: the tables of the ledger's file, in a transaction.
+            tables: the tables of the ledger's file, in a transaction that is not recorded.
             name: name of the table.
             members: its rows.
 
         Returns:
             The positions of the table's rows.
         """
-        content = members.new.astype("<u8", copy=False).tobytes() + members.bits.tobytes()
-        tables.execute("INSERT OR REPLACE INTO row_sets (name, content) VALUES (?, ?)", (name, content))
-        return RowSet(8 * len(members.bits), len(members.new))
+        row_set = RowSet(8 * len(members.bits), len(members.new))
+        new_bytes = members.new.astype("<u8", copy=False).view(np.uint8)
+        tables.execute("DELETE FROM row_sets WHERE name = ?", (name,))
+        for piece, start in enumerate(range(0, row_set.size, PIECE_BYTES)):
+            end = start + PIECE_BYTES
+            first_bit = max(0, start - len(new_bytes))
+            bits = members.bits[first_bit : max(0, end - len(new_bytes))]
+            content = new_bytes[start:end].tobytes() + bits.tobytes()
+            tables.execute("INSERT INTO row_sets VALUES (?, ?, ?)", (name, piece, content))
+        return row_set
 
     def count_shared(self, rows: TableRows, sets: Mapping[str, RowSet]) -> dict[str, int]:
         """Return how many rows a table shares with each of these sets."""
@@ -217,15 +227,17 @@ class RowSets:
         Raises:
             DataError: if the set is missing or has another length.
         """
+        end = min(start + count, row_set.size)
+        pieces = []
         with self._database.reading() as tables:
-            record = tables.execute("SELECT number FROM row_sets WHERE name = ?", (name,)).fetchone()
-            if record is None:
-                raise _damaged(self._database)
-            with tables.blob("row_sets", "content", record[0]) as blob:
-                if len(blob) != row_set.size:
+            for piece in range(start // PIECE_BYTES, -(-end // PIECE_BYTES)):
+                select = "SELECT content FROM row_sets WHERE name = ? AND piece = ?"
+                record = tables.execute(select, (name, piece)).fetchone()
+                if record is None or len(record[0]) != min(PIECE_BYTES, row_set.size - piece * PIECE_BYTES):
                     raise _damaged(self._database)
-                blob.seek(start)
-                return blob.read(min(count, row_set.size - start))
+                pieces.append(record[0])
+        skipped = start % PIECE_BYTES
+        return b"".join(pieces)[skipped : skipped + end - start]
 
     def _blocks(self, rows: TableRows, sets: Mapping[str, RowSet]) -> Iterator[tuple[int, Bits]]:
         """Yield the bits of all sets (sets, bytes) block by block, each with the byte at which it begins."""

@@ -171,7 +171,8 @@ def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: Disclosu
 
 def _row_tags(ledger: DisclosureLedger) -> set[int]:
     with ledger.database.reading() as tables:
-        (content,) = tables.execute("SELECT content FROM row_sets WHERE name = ?", (REGISTER.name,)).fetchone()
+        select = "SELECT content FROM row_sets WHERE name = ? ORDER BY piece"
+        content = b"".join(piece for (piece,) in tables.execute(select, (REGISTER.name,)))
     return set(np.frombuffer(content, "<u8").tolist())
 
 

@@ -45,7 +45,7 @@ def entered(
     known = dict[str, RowSet]()
     for k, rows in enumerate(tables):
         members = sets.members(register(rows), known)
-        with database.changing() as change:
+        with database.changing(recorded=False) as change:
             known[str(k)] = sets.write(change, str(k), members)
     return known, [sets.known(name, known) for name in known]
 
@@ -58,6 +58,7 @@ def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
     monkeypatch.setattr(module, "MAX_BLOCK_BYTES", block)
     monkeypatch.setattr(module, "READ_BYTES", piece)  # marks, and bits behind them, in several pieces
     monkeypatch.setattr(module, "WEIGHED_BYTES", 16)
+    monkeypatch.setattr(module, "PIECE_BYTES", piece // 8)  # sets that end before, at and after a piece
     (database, sets), tables = row_sets(tmp_path), drawn(seed)
     known, members = entered(database, sets, tables)
     weights = np.random.default_rng(seed).integers(0, 9, (3, len(tables))).astype(float)
@@ -142,7 +143,7 @@ ledger.record(register, ("run", ""), disclosures)
 book = ledger.read()
 for k in range(1, TABLES):  # any half of the rows each, and none by itself
     bits = np.frombuffer(os.urandom(N // 8), np.uint8)
-    with ledger.database.changing() as tables:
+    with ledger.database.changing(recorded=False) as tables:
         members = RowSets(ledger.database, book.salt).write(tables, str(k), TableRows(bits, np.empty(0, np.uint64)))
     book.tables[str(k)] = KnownTable(N // 2, "", members)
 entries = tuple(LedgerEntry(name, name, "", disclosure) for name in book.tables for disclosure in disclosures)
