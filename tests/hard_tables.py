@@ -52,13 +52,16 @@ def scored_rows(loss: Loss, rows: int = 300, seed: int = 0) -> HardRows:
     generator = np.random.default_rng([rows, seed])
     if loss.classifies:
         count = 2 if loss.single else 4
-        rare = max(3, round(RARE_SHARE * rows))
-        y: NDArray[Any] = np.concatenate([np.full(rare, count - 1), generator.integers(0, count - 1, rows - rare)])
+        few = max(3, round(RARE_SHARE * rows))
+        y: NDArray[Any] = np.concatenate([np.full(few, count - 1), generator.integers(0, count - 1, rows - few)])
         generator.shuffle(y)
     else:
         y = np.maximum(np.round(generator.gamma(2.0, size=rows), 1), 0.1)
     classes = loss.classes(y)
     f = np.round(generator.normal(size=(rows, loss.outputs(classes))), 1)
     f[::7] = 0.0
+    rare = np.flatnonzero(y == classes[-1]) if loss.classifies else np.arange(3)
+    f[rare[0]], f[rare[1]] = f.min() - 1, f.max() + 1  # the rarer class has the lowest and the highest score
     w = np.where(generator.random(rows) < 0.1, 0.0, generator.gamma(1.0, size=rows))
+    w[rare[:2]] = 0.5
     return HardRows(f, y, classes, w)

@@ -186,6 +186,19 @@ def test_the_error_of_an_auc_is_delongs_on_rare_positives() -> None:
     assert standard_errors(loss, f, y, classes, None, ("auc",))["auc"] == pytest.approx(math.sqrt(variance))
 
 
+def test_two_rows_of_a_class_have_an_error_and_one_row_has_none() -> None:
+    loss, classes = LOSSES["logistic"], np.array([0, 1])
+    f = np.arange(40.0)[:, None] % 7
+    for positives, has_error in ((1, False), (2, True), (38, True), (39, False)):
+        y = (np.arange(40) < positives).astype(int)
+        errors = standard_errors(loss, f, y, classes, None)
+        assert all((name in errors) == has_error for name in ("auc", "ks", "pr_auc", "lift")), positives
+        weights = np.where(np.arange(40) == 0, 0.0, 1.0)  # a row without weight is none
+        assert ("auc" in standard_errors(loss, f, y, classes, weights)) == (3 <= positives < 39 or positives == 39 - 1)
+    two = mean_influence(np.array([1.0, 3.0, 9.0]), np.array([1.0, 1.0, 0.0]))
+    assert math.sqrt((two**2).sum()) == pytest.approx(np.std([1, 3], ddof=1) / math.sqrt(2))
+
+
 @pytest.mark.parametrize("name", CLASSIFYING)
 def test_metrics_of_pairs_are_those_of_rows_in_another_order(name: str) -> None:
     """Each output has its own order; figures of one class against the rest do not hang on the order."""
