@@ -75,6 +75,7 @@ STEPS: dict[str, tuple[ColumnTransform, Callable[[Any], list[float]]]] = {
         lambda v: [min(max(marked(v, 0.0)[0], -1.0), 3.5)],
     ),
     "number clipped below": (NumericTransform(column="a", low=-1.0), lambda v: [v if math.isnan(v) else max(v, -1.0)]),
+    "number clipped above": (NumericTransform(column="a", high=2.0), lambda v: [min(v, 2.0)]),
     "number squashed": (
         NumericTransform(column="a", centre=2.0, spread=0.5, fill=2.0),
         lambda v: [math.asinh((marked(v, 2.0)[0] - 2.0) / 0.5)],
@@ -302,6 +303,15 @@ def test_a_bin_and_a_code_need_exactly_the_minimum_of_rows(rows: int) -> None:
     codes = np.repeat(100.0 + np.arange(MAX_CODES), rows)
     edges = find_bin_edges(np.append(ordinary, codes), 4)
     assert len(set(np.digitize(codes, edges))) == (MAX_CODES if enough else len(set(np.digitize(codes, edges))))
+
+
+@pytest.mark.parametrize(("value", "apart"), [(200.0, False), (370.0, False), (385.0, True), (-200.0, True)])
+def test_only_codes_far_from_the_other_values_have_a_bin_of_their_own(value: float, apart: bool) -> None:
+    """The last ordinary value is 199 and lies about 90 from the median, so a code begins near 199 + 2 * 90."""
+    ordinary = np.arange(200.0)
+    edges = find_bin_edges(np.append(ordinary, np.full(MIN_BIN_ROWS, value)), 4)
+    code, neighbour = np.digitize([value, 199.0 if value > 0 else 0.0], edges)
+    assert (code != neighbour) == apart
 
 
 def test_quantile_bins_of_distinct_values_have_equal_sizes() -> None:
