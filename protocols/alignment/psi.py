@@ -19,7 +19,8 @@ A party can only ask about ids that are in its set, and the other parties see th
 from adding ids that it guesses: each guess costs one entry. With oblivious transfer, a malicious party can ask about a
 third more ids than its stated number of rows; the others enter this larger number in their accounts (docs/proof.md). If
 the other parties have granted it a fixed number of ids before, it must use points, and they check the number before
-they send any answer. It cannot name an id as common without having asked about it, because it names ids by their PRF values.
+they send any answer. It cannot name an id as common without having asked about it, because it names ids by their PRF
+values.
 
 Each party stores its completed work in a journal. An interrupted alignment resumes after the last complete chunk of
 messages if all parties still have their journals. It then uses the same secrets for the same ids, so nobody sees
