@@ -63,6 +63,7 @@ from securevfl.disclosure.ledger_contents import (
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS, DisclosureTotal, Limit, sum_disclosures
 from securevfl.disclosure.row_sets import ROW_SET_TABLES, RowSets, TableRows
 from securevfl.errors import DataError, LeakageError
+from securevfl.protocols.alignment.journal_folder import discard_journals
 from securevfl.protocols.score_ledger.tables import use_up_everything
 
 MAX_EARLY_ABORTS = 64
@@ -221,6 +222,7 @@ class DisclosureLedger:
             )
             store_contents(tables, stored, contents)
             use_up_everything(tables)
+            discard_journals(tables)
         ledger._file.create_tables(LEDGER_TABLES + ROW_SET_TABLES)
         return ledger
 
