@@ -55,7 +55,7 @@ class Job(FamilyJob):
         known = metrics.metric_names(self.model.loss)
         for name, option in (("target", self.target), ("patience", self.patience)):
             if option is not None and option.metric not in known:
-                raise ValueError(f"{name}.metric must be one of {', '.join(known)} for this model")
+                raise ValueError(f"{name}.metric: must be one of {', '.join(known)} for this model")
         return self
 
     @model_validator(mode="after")
@@ -65,14 +65,14 @@ class Job(FamilyJob):
             supported = [name for name, kind in MODELS.items() if family.supports_model(kind)]
             if self.protocol.family is not None:
                 raise ValueError(
-                    f"protocol.{self.protocol.family} trains {', '.join(supported)} models only: "
+                    f"model: protocol.{self.protocol.family} trains {', '.join(supported)} models only: "
                     f'{why_not_on_shares(self.model) or self.model.name + " is another model"}; use protocol = "ckks"'
                 )
             fits = [
                 name for name, kind in OPTIMIZERS.items() if FAMILIES[kind.family]().supports_model(type(self.model))
             ]
             raise ValueError(
-                f"optimizer {self.optimizer.name} trains {', '.join(supported)} models only; "
+                f"optimizer: {self.optimizer.name} trains {', '.join(supported)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
             )
         supports_weights = family.supports_row_weights and (self.model.by_column or self.model.family == family.name)

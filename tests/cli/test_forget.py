@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import securevfl as vfl
+from securevfl.account.database import AccountDatabase
 from securevfl.base.checked_files import write_checked
 from securevfl.base.file_locks import shared_locks
 from securevfl.cli.main import app
@@ -22,7 +23,7 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 from securevfl.families.state import State
 from securevfl.organisations import forget
-from securevfl.organisations.align import FolderJournal
+from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
@@ -49,7 +50,7 @@ class Place:
         self.leave(self.key)
         write_rows(self.table, np.arange(5))
         table_path(self.table).write_bytes(b"rows")
-        FolderJournal(f"{self.table}.align").append("secrets", b"secret")
+        FolderJournal(f"{self.table}.align", AccountDatabase(None)).append("secrets", b"secret")
         self.log = folder / "shop.log"
         handler = eventlog.write_to(self.log)
         eventlog.emit("shop", "finished", {"rounds": 1})

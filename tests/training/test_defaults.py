@@ -118,7 +118,7 @@ def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatc
 
 
 def test_parts_that_grow_are_for_block_descent() -> None:
-    with pytest.raises(ConfigError, match='batch_size: "growing" is for block_descent'):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION", option="batch_size"):
         vfl.Job(model="logistic", optimizer=vfl.FedSGD(lr=0.1), batch_size="growing")
 
 

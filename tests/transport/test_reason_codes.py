@@ -209,7 +209,7 @@ def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str,
     else:
         limited = limits(DisclosureLedger(ledger, "shop"))
         begin = partial(Server, part, held(run, "shop"), PeerSettings.of(peers), ledger=limited)
-    with pytest.raises(ConfigError, match="exceed the 3"):
+    with raises_code(ConfigError, "SVFL-LEAK-NOT-ACCEPTED"):
         begin(code_policy=wrong)
 
 
