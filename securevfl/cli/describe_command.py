@@ -28,13 +28,16 @@ def describe(
     variance inflation among your columns, and, with labels of two classes, the predictive power of each column.
     """
     from securevfl.cli.show import console, split_wide_table
+    from securevfl.data.load import is_large
     from securevfl.data.readers import read_party
+    from securevfl.data.store import copy_to_temporary_table
     from securevfl.training.description import describe as describe_party
 
     report.check()
     name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"
     declared = option_groups.declared_in(columns)
-    table = read_party(name, data, id_column=id_column, label_column=label_column, declared=declared)
+    read = copy_to_temporary_table if is_large(data) else read_party
+    table = read(name, data, id_column=id_column, label_column=label_column, declared=declared)
     description = describe_party(table)
     report.write(lambda: str(description), description.page)
     out = console()

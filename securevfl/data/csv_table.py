@@ -42,7 +42,7 @@ def read_csv_columns(
         TableError: if a column is empty or does not fit its type; several problems are one error.
     """
     kinds = {name: known.get(name) or declared_type(declared, name) for name in columns}
-    as_text = {name for name, kind in kinds.items() if not _may_be_numbers(kind)}
+    as_text = {name for name, kind in kinds.items() if not may_be_numbers(kind)}
     X = np.empty((file.max_rows, len(columns)))
     codes: dict[str, dict[str, int]] = {name: {} for name in as_text}
     batches, failed, rows = list[Any](), set[str](), 0
@@ -50,8 +50,8 @@ def read_csv_columns(
         end = rows + batch.num_rows
         for j, name in enumerate(columns):
             if name in as_text:
-                X[rows:end, j] = _encode(batch.column(name), codes[name])
-            elif name not in failed and not _read_numbers(batch.column(name), X[rows:end, j]):
+                X[rows:end, j] = encode_texts(batch.column(name), codes[name])
+            elif name not in failed and not read_numbers(batch.column(name), X[rows:end, j]):
                 failed.add(name)
         batches.append(batch.select(list(others)))
         rows = end
@@ -63,12 +63,12 @@ def read_csv_columns(
     return _convert(file, columns, codes, X, declared, known, where), table
 
 
-def _may_be_numbers(kind: ColumnType) -> bool:
+def may_be_numbers(kind: ColumnType) -> bool:
     """Return whether values of this type, or of one that is not decided yet, may be plain numbers."""
     return kind.type in (None, "number") and not kind.decimal and not kind.format
 
 
-def _read_numbers(column: Any, values: Floats) -> bool:
+def read_numbers(column: Any, values: Floats) -> bool:
     """Read a batch of a column as numbers into `values` (k,); return False if it holds others, or leading zeros."""
     pa = import_module("pyarrow")
     try:
@@ -83,7 +83,7 @@ def _read_numbers(column: Any, values: Floats) -> bool:
     return not compute.any(compute.match_substring_regex(column, _LEADING_ZERO)).as_py()
 
 
-def _encode(column: Any, codes: dict[str, int]) -> Floats:
+def encode_texts(column: Any, codes: dict[str, int]) -> Floats:
     """Return the number (k,) of each text of a batch, NaN for missing ones; new texts get the next numbers."""
     encoded = column.dictionary_encode()
     numbers = [codes.setdefault(text, len(codes)) for text in encoded.dictionary.to_pylist()]
@@ -99,7 +99,7 @@ def _read_texts(
     codes |= {name: {} for name in names}
     for batch in file.batches(names):
         for name in names:
-            X[start : start + batch.num_rows, columns.index(name)] = _encode(batch.column(name), codes[name])
+            X[start : start + batch.num_rows, columns.index(name)] = encode_texts(batch.column(name), codes[name])
         start += batch.num_rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
+
+READ_VALUES = 1 << 20
+"""Values of a table that are read at a time."""
 
 
 class ExternalTable(ABC):
@@ -33,6 +37,18 @@ class ExternalTable(ABC):
         None means that the caller should read the rows with `X[rows]` instead.
         """
 
+    def blocks(self, rows: Rows) -> Iterator[Floats]:
+        """Yield these rows in blocks (k, d), each row once, in the order that is read fastest."""
+        step = max(1, READ_VALUES // max(1, self.shape[1]))
+        for start in range(0, len(rows), step):
+            yield self[rows[start : start + step]]
+
+    def select(self, rows: Rows, columns: Sequence[int]) -> Floats:
+        """Return these columns of these rows (k, c); the table is read once."""
+        step = max(1, READ_VALUES // max(1, self.shape[1]))
+        pieces = [self[rows[start : start + step]][:, list(columns)] for start in range(0, len(rows), step)]
+        return np.concatenate(pieces) if pieces else np.empty((0, len(columns)))
+
 
 class ScaledExternalRows:
     """Some rows (m, d) of a table, scaled when they are read by slices."""
@@ -55,6 +71,16 @@ class ScaledExternalRows:
         else:
             X = self._table[self._rows[rows]]
         return self._scaling(X)
+
+
+def row_blocks(X: Floats | ExternalTable) -> Iterator[Floats]:
+    """Yield all rows of a table (n, d) in blocks (k, d); the order of the rows is that which is read fastest."""
+    if isinstance(X, ExternalTable):
+        yield from X.blocks(np.arange(len(X)))
+        return
+    step = max(1, READ_VALUES // max(1, X.shape[1]))
+    for start in range(0, len(X), step):
+        yield X[start : start + step]
 
 
 def as_slice(rows: Rows) -> Rows | slice:

@@ -1,6 +1,6 @@
 """A party's table from a file, in the order that all parties share.
 
-A Parquet file with more than MAX_IN_MEMORY_BYTES of numbers is copied once into a file of plain rows
+A CSV or Parquet file with more than MAX_IN_MEMORY_BYTES of numbers is copied once into a file of plain rows
 (`securevfl.data.store`), from which batches are read; other tables are held in memory. Both give the same party, and
 the same model, bit for bit.
 """
@@ -14,28 +14,35 @@ import numpy as np
 
 from securevfl.data.column_types import Types
 from securevfl.data.composite_ids import id_spelling, rule_matches
+from securevfl.data.csv_file import CsvFile
 from securevfl.data.id_keys import Keys
 from securevfl.data.join_tables import join_ids
-from securevfl.data.parquet_source import ParquetSource
+from securevfl.data.open_source import open_source
 from securevfl.data.party import Party
 from securevfl.data.readers import column_names, errors_name, open_parquet, read_party
 from securevfl.data.row_order import read_rows, rows_path
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.store import OnProgress, StoredParty, copy_to_temporary_table, store_table, table_path
+from securevfl.data.table_source import TableSource
 from securevfl.data.validation import name_list
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 
 MAX_IN_MEMORY_BYTES = 256 << 20
 """Bytes of numbers that are held in memory; reading them takes about four times as much."""
+_MAX_COMPRESSION = 64  # bytes of numbers for each byte of a compressed CSV file, about
 
 
 def is_large(path: Path) -> bool:
     """Return whether the table of a file is read from disk."""
-    if path.suffix != ".parquet":
-        return False
     try:
-        with errors_name(path), open_parquet(path) as file:
-            return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > MAX_IN_MEMORY_BYTES)
+        with errors_name(path):
+            if path.suffix == ".parquet":
+                with open_parquet(path) as file:
+                    return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > MAX_IN_MEMORY_BYTES)
+            if path.suffix == ".npz" or path.stat().st_size * _MAX_COMPRESSION < MAX_IN_MEMORY_BYTES:
+                return False
+            file = CsvFile(path)
+            return file.max_rows * len(file.names) * 8 > MAX_IN_MEMORY_BYTES
     except TableError:
         return False  # reading the file raises the error again
 
@@ -83,15 +90,15 @@ def read_aligned(
         id_column: the id column, or a list of columns as `--id` accepts it.
         label_column: the label column, at the active party.
         drop: columns that are not read.
-        declared: the declared types of columns; a table with declared types is read into memory.
+        declared: the declared types of columns.
         on_progress: called while a large table is copied.
 
     Returns:
         The party. DataError, as in `read_party`, if the file cannot be used.
     """
-    if declared or not is_large(data):
+    if not is_large(data):
         return read_in_order(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
-    rows = ParquetSource(name, data, id_column=id_column, label_column=label_column, drop=drop).rows
+    rows = open_source(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared).rows
     return store_table(
         name,
         data,
@@ -101,6 +108,7 @@ def read_aligned(
         id_column=id_column,
         label_column=label_column,
         drop=drop,
+        declared=declared,
         on_progress=on_progress,
     )
 
@@ -129,7 +137,7 @@ def read_parties(
         label_column: the label column of the active party's file.
         job: large tables are read from disk in the order of this job's batches; without a job, into memory.
         drop: columns of any party that are not read.
-        declared: the declared types of each party's columns; a table with declared types is read into memory.
+        declared: the declared types of each party's columns.
         on_progress: called while a large table is copied.
 
     Returns:
@@ -146,9 +154,16 @@ def read_parties(
     types = declared or {}
     if drop:
         _check_dropped(drop, {name: column_names(path, id_columns[name]) for name, path in paths.items()})
-    tables: dict[str, Party | ParquetSource] = {
-        name: ParquetSource(name, path, id_column=id_columns[name], label_column=label_column, drop=drop)
-        if job is not None and is_large(path) and not types.get(name)
+    tables: dict[str, Party | TableSource] = {
+        name: open_source(
+            name,
+            path,
+            id_column=id_columns[name],
+            label_column=label_column,
+            drop=drop,
+            declared=types.get(name),
+        )
+        if job is not None and is_large(path)
         else read_party(
             name,
             path,
@@ -198,6 +213,7 @@ def read_parties(
             id_column=id_columns[name],
             label_column=label_column,
             drop=drop,
+            declared=types.get(name),
             on_progress=on_progress,
         )
         for name, table in tables.items()
@@ -231,8 +247,8 @@ def _labels_error(
     return PartiesError(problem, remedy, code="SVFL-PARTIES-LABELS", parties=labelled)
 
 
-def _ids(table: Party | ParquetSource) -> tuple[np.ndarray, Keys]:
-    if isinstance(table, ParquetSource):
+def _ids(table: Party | TableSource) -> tuple[np.ndarray, Keys]:
+    if isinstance(table, TableSource):
         return table.ids().to_numpy(), table.keys()
     assert table.ids is not None and table.keys is not None, "tables from files have ids"  # noqa: PT018
     return table.ids, table.keys

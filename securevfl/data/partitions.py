@@ -16,6 +16,7 @@ No row leaves a worker: when an engine moves or spills a partition, it transfers
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
@@ -90,6 +91,14 @@ class PartitionedTable(ExternalTable):
 
     def __getitem__(self, rows: Rows | slice) -> Floats:
         return self._table[rows]
+
+    def blocks(self, rows: Rows) -> Iterator[Floats]:
+        """Yield these rows in blocks (k, d) from the file."""
+        return self._table.blocks(rows)
+
+    def select(self, rows: Rows, columns: Sequence[int]) -> Floats:
+        """Return these columns of these rows (k, c) from the file."""
+        return self._table.select(rows, columns)
 
     def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """Return these rows, scaled, as a matrix at the workers; None if their order is not that of the file."""

@@ -140,7 +140,7 @@ class Party:
     def prepared(self, by: FittedPreparation) -> Party:
         """Return a copy of this party with prepared columns."""
         party = copy(self)
-        party.X, party.columns, party.categories, party.preparation = by.apply(self.table), by.features, {}, by
+        party.X, party.columns, party.categories, party.preparation = self._prepared_by(by), by.features, {}, by
         party.dates = frozenset()
         return party
 
@@ -174,8 +174,20 @@ class Party:
                 column=column,
             )
         party = self.without([column])
-        setattr(party, use, self.X[:, self.columns.index(column)])
+        setattr(party, use, self._column(self.columns.index(column)))
         return party
+
+    def _prepared_by(self, by: FittedPreparation) -> Floats:
+        """Return the columns (n, d) as this preparation converts them."""
+        return by.apply(self.table)
+
+    def _select_columns(self, positions: Sequence[int]) -> Floats:
+        """Return the columns (n, c) at these positions."""
+        return self.X[:, positions]
+
+    def _column(self, position: int) -> Floats:
+        """Return the column (n,) at this position."""
+        return self.X[:, position]
 
     def without(self, columns: Sequence[str]) -> Party:
         """Return a copy of this party without these columns.
@@ -198,7 +210,7 @@ class Party:
                 party=self.name,
             )
         party = copy(self)
-        party.X, party.columns = self.X[:, remaining], [self.columns[j] for j in remaining]
+        party.X, party.columns = self._select_columns(remaining), [self.columns[j] for j in remaining]
         party.categories = {name: texts for name, texts in self.categories.items() if name not in columns}
         party.dates = self.dates.difference(columns)
         party.constant = [name for name in self.constant if name not in columns]

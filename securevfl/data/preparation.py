@@ -18,11 +18,12 @@ and limited for the resulting columns: 0/1 columns are easier to reconstruct tha
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from securevfl.base.arrays import Floats, SerializableFields
@@ -41,6 +42,7 @@ from securevfl.data.column_transforms import (
 )
 from securevfl.data.column_types import ColumnType, Kind, Types
 from securevfl.data.columns import Columns
+from securevfl.data.external_table import ExternalTable, row_blocks
 from securevfl.data.location_scale import QUARTILES
 from securevfl.data.schedule import Rows
 from securevfl.data.validation import name_list
@@ -52,6 +54,8 @@ MIN_FEATURE_ROWS = 5
 """Training rows that a 0/1 column must mark, at least."""
 MIN_TAIL_DISTANCE = 20
 """Interquartile ranges from the median, beyond which a value alone would set the scale of its column."""
+MAX_COLUMN_BYTES = 64 << 20
+"""Bytes of columns that are read from disk at a time."""
 _COLUMNS_PER_READ = 8  # a cache line
 _PROBED_VALUES, _PROBED_QUANTILES = 1000, (0.3, 0.7)  # of a column, which usually prove that it has no heavy tails
 
@@ -282,7 +286,7 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
         TableError: if a column cannot be used.
     """
     decided = {column: table.type_of(column) for column in table.names}
-    gaps = np.atleast_1d(np.isnan(table.X).any(axis=0))
+    gaps = _find_gaps(table.X)
     numeric = [column for column, missing in zip(table.names, gaps, strict=True) if missing]
     numeric = [column for column in numeric if column not in table.categories]
     if options.missing == "refuse" and numeric:
@@ -308,8 +312,9 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
     transformed = any(option is not None for option in (options.clip, options.bins, options.woe))
     if not (gaps.any() or table.categories or table.dates or heavy or transformed):
         return FittedPreparation(table.names, decided=decided)
-    X, steps = table.X[train], list[ColumnTransform]()
-    for column, values, has_gaps in zip(table.names, X.T, gaps.tolist(), strict=True):
+    steps = list[ColumnTransform]()
+    for j, values in read_columns(table.X, train, range(len(table.names))):
+        column, has_gaps = table.names[j], bool(gaps[j])
         if np.isnan(values).all():
             raise TableError(
                 f"party {name}: column {column!r} has no values in the training rows",
@@ -339,20 +344,62 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
 
 def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> list[str]:
     """Return the numeric columns to squash because of their training rows; none if the options exclude it."""
-    columns = list[str]()
     if options.tails == "keep" or any(option is not None for option in (options.clip, options.bins, options.woe)):
-        return columns
-    for start in range(0, len(table.names), _COLUMNS_PER_READ):
-        block = slice(start, start + _COLUMNS_PER_READ)
-        X = np.ascontiguousarray(table.X[train, block].T)  # one column after the other, as they are read below
-        for column, values in zip(table.names[block], X, strict=True):
-            if column in table.categories or column in table.dates:
-                continue
-            missing = np.isnan(values)
-            present = values[~missing] if missing.any() else values
-            if len(present) and _is_heavy_tailed(present):
-                columns.append(column)
+        return []
+    numeric = [j for j, name in enumerate(table.names) if name not in table.categories and name not in table.dates]
+    X: Floats | ExternalTable = table.X
+    if isinstance(X, ExternalTable):
+        numeric = _suspected_tails(X, train, numeric)
+    columns = list[str]()
+    for j, values in read_columns(X, train, numeric):
+        missing = np.isnan(values)
+        present = values[~missing] if missing.any() else values
+        if len(present) and _is_heavy_tailed(present):
+            columns.append(table.names[j])
     return columns
+
+
+def _find_gaps(X: Floats | ExternalTable) -> NDArray[np.bool_]:
+    """Return whether each column (d,) lacks a value in any row."""
+    gaps = np.zeros(X.shape[1], bool)
+    for block in row_blocks(X):
+        gaps |= np.isnan(block).any(axis=0)
+    return gaps
+
+
+def read_columns(X: Floats | ExternalTable, rows: Rows, columns: Sequence[int]) -> Iterator[tuple[int, Floats]]:
+    """Yield the position and the values (n,) of each of these columns; few columns are in memory at a time."""
+    step = max(1, MAX_COLUMN_BYTES // (8 * len(X))) if isinstance(X, ExternalTable) else _COLUMNS_PER_READ
+    for start in range(0, len(columns), step):
+        block = list(columns[start : start + step])
+        if isinstance(X, ExternalTable):
+            values = X.select(rows, block)
+        elif block[-1] - block[0] == len(block) - 1:
+            values = X[rows, block[0] : block[-1] + 1]
+        else:
+            values = X[np.ix_(rows, block)]
+        yield from zip(block, np.ascontiguousarray(values.T), strict=True)
+
+
+def _suspected_tails(X: ExternalTable, rows: Rows, columns: Sequence[int]) -> list[int]:
+    """Return the columns for which a sample and one pass over the table do not prove that they have no heavy tails."""
+    if not columns:
+        return []
+    sample = X[rows[:: max(1, len(rows) // _PROBED_VALUES)]][:, columns]
+    known = ~np.isnan(sample).all(axis=0)
+    first, last = np.full((2, len(columns)), np.nan)
+    first[known], last[known] = np.nanquantile(sample[:, known], _PROBED_QUANTILES, axis=0)
+    counts = np.zeros((3, len(columns)), np.int64)
+    low, high = np.full(len(columns), np.inf), np.full(len(columns), -np.inf)
+    for block in X.blocks(rows):
+        values = block[:, columns]
+        counts += np.array([(values <= first).sum(axis=0), (values >= last).sum(axis=0), (~np.isnan(values)).sum(0)])
+        low = np.fmin(low, np.fmin.reduce(values, axis=0, initial=np.inf))
+        high = np.fmax(high, np.fmax.reduce(values, axis=0, initial=-np.inf))
+    below, above, present = counts
+    within = np.minimum(below, above) > present / 4 + 1
+    proven = within & ((MIN_TAIL_DISTANCE - 1) * (last - first) > high - low)
+    return [column for column, is_proven in zip(columns, proven.tolist(), strict=True) if not is_proven]
 
 
 def _is_heavy_tailed(values: Floats) -> bool:

@@ -1,10 +1,10 @@
-"""Tables larger than memory: a Parquet file is copied once into a file of plain rows, from which a party reads.
+"""Tables larger than memory: a CSV or Parquet file is copied once into a file of plain rows, from which a party reads.
 
     shop = store_table("shop", "shop.parquet", "shop.table", rows=read_rows("shop.parquet", of=n), job=job)
     shop = open_table("shop", "shop.table")                       # the same party, on another day
 
-1. The Parquet file is read in batches. Each row is appended to the bucket of its position, and the checks of `Party`
-   run over the batches.
+1. The types of columns are decided, and the file is read in batches. Each row is appended to the bucket of its
+   position, and the checks of `Party` run over the batches.
 2. Each bucket is sorted and appended to the table.
 
 Both steps read and write sequentially. Rows are stored in the order of the job's batches (its partition is fixed), so
@@ -12,7 +12,7 @@ reading a batch is one read. Without a job they are stored in shared order, and 
 Any rows can be read from any table; the job only makes it faster.
 
 The table is a header (`securevfl.data.table_header`) and the rows, float32 if that is exact for every column and
-float64 otherwise. It contains the same data as the Parquet file, so it needs the same protection.
+float64 otherwise. It contains the same data as the original file, so it needs the same protection.
 """
 
 from __future__ import annotations
@@ -38,16 +38,20 @@ from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.base.files import make_private_folder
 from securevfl.base.platform_files import lock_exclusive, read_into
+from securevfl.data.column_types import Types
 from securevfl.data.content_digest import ContentDigest, digest_weights
-from securevfl.data.external_table import ExternalTable, ScaledExternalRows
+from securevfl.data.external_table import READ_VALUES, ExternalTable, ScaledExternalRows
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
-from securevfl.data.parquet_source import ParquetSource
+from securevfl.data.open_source import open_source
 from securevfl.data.party import Party, split
+from securevfl.data.preparation import FittedPreparation
+from securevfl.data.prepared_table import PreparedTable, SelectedColumns
 from securevfl.data.readers import errors_name
 from securevfl.data.register import KEYS_PER_READ, Register
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.table_header import TableHeader, file_digest, read_header, verify_checksum, write_header
+from securevfl.data.table_source import TableSource
 from securevfl.errors import DataError, TableError
 
 MAX_BATCH_BYTES = 128 << 20
@@ -87,6 +91,25 @@ class StoredTable(ExternalTable):
     def read_range(self, start: int, stop: int) -> NDArray[Any]:
         """Return the rows (k, d) at positions `start` to `stop`, in the type of the file."""
         return self._read(np.arange(start, stop), np.empty((stop - start, self.shape[1]), self._kind), self._offset)
+
+    def blocks(self, rows: Rows) -> Iterator[Floats]:
+        """Yield these rows in blocks (k, d), each row once, in the order of the file."""
+        chosen = np.zeros(len(self), bool)
+        chosen[self.positions(rows)] = True
+        for start, stop in self._ranges():
+            yield self.read_range(start, stop)[chosen[start:stop]].astype(np.float64, copy=False)
+
+    def select(self, rows: Rows, columns: Sequence[int]) -> Floats:
+        """Return these columns of these rows (k, c); the file is read once, from its beginning to its end."""
+        values = np.empty((len(self), len(columns)))
+        for start, stop in self._ranges():
+            values[start:stop] = self.read_range(start, stop)[:, list(columns)]
+        return values[self.positions(rows)]
+
+    def _ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of positions that are read at a time."""
+        step = max(1, READ_VALUES // max(1, self.shape[1]))
+        return ((start, min(start + step, len(self))) for start in range(0, len(self), step))
 
     def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """Return these rows, scaled, as a matrix that is read in chunks; None for rows of at most MAX_BATCH_BYTES."""
@@ -152,7 +175,41 @@ class StoredParty(Party):
         self.X = cast(Floats, table)  # training uses the shape and the length of X, and X[rows]
         self.y = header.y
         self.ids, self.keys = None, None
+        self.categories, self.dates, self.types = header.categories, header.dates, header.types
+        self.percents = frozenset(name for name, kind in header.types.items() if kind.kind == "percent")
         self._header, self._table = header, table
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the rows are at workers, where columns can be neither prepared nor left out."""
+        return cast(ExternalTable, self.X).is_remote
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all columns are numbers without gaps."""
+        return not (self._header.categories or self._header.dates or self._header.gaps)
+
+    def _prepared_by(self, by: FittedPreparation) -> Floats:
+        if not by.steps:
+            return self.X
+        return cast(Floats, PreparedTable(self._external(), by, self.table))
+
+    def _select_columns(self, positions: Sequence[int]) -> Floats:
+        return cast(Floats, SelectedColumns(self._external(), positions))
+
+    def _column(self, position: int) -> Floats:
+        return self._external().select(np.arange(len(self)), [position])[:, 0]
+
+    def _external(self) -> ExternalTable:
+        """Return the table, of which this process can change the columns."""
+        if self.is_remote:
+            raise TableError(
+                f"party {self.name}: the rows are at workers, where columns can be neither prepared nor left out",
+                "prepare the table before you store it, or train without workers",
+                code="SVFL-TABLE-ON-DISK",
+                party=self.name,
+            )
+        return cast(ExternalTable, self.X)
 
     @property
     def has_ids(self) -> bool:
@@ -191,9 +248,10 @@ def store_table(
     id_column: str = "id",
     label_column: str = "y",
     drop: Sequence[str] = (),
+    declared: Types | None = None,
     on_progress: OnProgress | None = None,
 ) -> StoredParty:
-    """Copy the rows of a Parquet file into a stored table, atomically, and open the party that reads from it.
+    """Copy the rows of a CSV or Parquet file into a stored table, atomically, and open the party that reads from it.
 
     An existing table of the same file, rows and job is used again. The copy needs disk space for the table, 64 bytes a
     row and BUCKET_BYTES.
@@ -208,6 +266,7 @@ def store_table(
         id_column: the id column, or a list of columns as `--id` accepts it.
         label_column: the label column, at the active party.
         drop: columns that are not stored.
+        declared: the declared types of columns.
         on_progress: called after each batch of rows.
 
     Returns:
@@ -216,11 +275,11 @@ def store_table(
     parquet, table = Path(parquet), Path(table)
     if rows is not None:
         rows = np.asarray(rows)
-    stamp = _stamp(parquet, rows, job, id_column, label_column, drop)
+    stamp = _stamp(parquet, rows, job, id_column, label_column, drop, declared)
     with suppress(DataError):
         if read_header(table).stamp == stamp:
             return open_table(name, table)
-    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column, drop=drop)
+    source = open_source(name, parquet, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
     with _draft_folder(table) as folder, _write_errors(table):
         _write(source, folder, rows, job, stamp, on_progress).replace(table)
     return open_table(name, table)
@@ -236,9 +295,10 @@ def copy_to_temporary_table(
     label_column: str = "y",
     chosen: Sequence[str] | None = None,
     drop: Sequence[str] = (),
+    declared: Types | None = None,
     on_progress: OnProgress | None = None,
 ) -> StoredParty:
-    """Copy the rows of a Parquet file into an unnamed stored table, which is deleted with the party.
+    """Copy the rows of a CSV or Parquet file into an unnamed stored table, which is deleted with the party.
 
     Args:
         name: the party.
@@ -249,30 +309,40 @@ def copy_to_temporary_table(
         label_column: the label column, at the active party.
         chosen: the columns to copy, for a prediction (`ParquetSource`); by default all.
         drop: columns that are not copied.
+        declared: the declared types of columns.
         on_progress: called after each batch of rows.
 
     Returns:
         The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
     """
     parquet = Path(parquet)
-    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column, chosen=chosen, drop=drop)
+    source = open_source(
+        name, parquet, id_column=id_column, label_column=label_column, chosen=chosen, drop=drop, declared=declared
+    )
     table = table_path(parquet)
     with _draft_folder(table) as folder, _write_errors(table):
         return open_table(name, _write(source, folder, rows, job, "", on_progress))
 
 
 def table_path(parquet: str | Path) -> Path:
-    """Return the path of a Parquet file's stored table: a file next to it."""
+    """Return the path of a data file's stored table: a file next to it."""
     return Path(f"{parquet}.table")
 
 
 def _stamp(
-    parquet: Path, rows: Rows | None, job: Batched | None, id_column: str, label_column: str, drop: Sequence[str]
+    parquet: Path,
+    rows: Rows | None,
+    job: Batched | None,
+    id_column: str,
+    label_column: str,
+    drop: Sequence[str],
+    declared: Types | None,
 ) -> str:
-    """Return a digest of everything on which the stored table of a Parquet file depends."""
+    """Return a digest of everything on which the stored table of a file depends."""
     with errors_name(parquet):
         status = parquet.stat()
     facts: list[Any] = [status.st_size, status.st_mtime_ns, id_column, label_column, sorted(drop)]
+    facts += [sorted((name, kind.model_dump(mode="json")) for name, kind in (declared or {}).items())]
     facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # these determine the batches
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:
@@ -281,7 +351,7 @@ def _stamp(
 
 
 def _write(
-    source: ParquetSource,
+    source: TableSource,
     folder: Path,
     rows: Rows | None,
     job: Batched | None,
@@ -289,6 +359,7 @@ def _write(
     on_progress: OnProgress | None,
 ) -> Path:
     """Write the table as a file in the folder, and return its path."""
+    source.decide(folder)
     keys = source.keys()
     y = source.labels()
     rows = (
@@ -331,6 +402,10 @@ def _write(
             key=register.key,
             content=content.digest(),
             stamp=stamp,
+            categories=source.table.categories,
+            dates=source.table.dates,
+            gaps=frozenset(source.gaps),
+            types=source.table.types,
         )
         write_header(file, header, register)
         buckets.empty_into(file)
@@ -413,7 +488,7 @@ def open_table(name: str, table: str | Path) -> StoredParty:
 class _Buckets:
     """Rows to be sorted: a file for each range of positions, unordered within the range."""
 
-    def __init__(self, folder: Path, rows: int, source: ParquetSource) -> None:
+    def __init__(self, folder: Path, rows: int, source: TableSource) -> None:
         self._record = np.dtype([("position", "<i8"), ("x", source.kind, (len(source.columns),))])
         bucket_bytes = max(BUCKET_BYTES, rows * self._record.itemsize // 256)  # limits the number of files
         self._bucket_rows = max(1, bucket_bytes // self._record.itemsize)

@@ -18,12 +18,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.data.column_types import ColumnType, Types
+from securevfl.data.columns import Categories
 from securevfl.data.id_keys import ID_DIGEST
 from securevfl.data.register import Register
 from securevfl.data.schedule import Rows
-from securevfl.errors import DataError
+from securevfl.errors import ConfigError, DataError
 
-MAGIC = b"securevfl.table/5\n"
+MAGIC = b"securevfl.table/6\n"
 ALIGNMENT = 4096
 CHECKSUM_BYTES = 32
 
@@ -43,6 +45,10 @@ class TableHeader:
         key: the key of the register.
         content: digest of the columns.
         stamp: digest of the source and the options from which the table was written.
+        categories: the sorted texts of each text column.
+        dates: names of the date columns.
+        gaps: names of the columns that lack values.
+        types: the types of the columns.
         register_at: offset of the register in the file, in bytes.
     """
 
@@ -56,6 +62,10 @@ class TableHeader:
     key: bytes = field(repr=False)
     content: str
     stamp: str
+    categories: Categories = field(default_factory=dict, repr=False)
+    dates: frozenset[str] = frozenset()
+    gaps: frozenset[str] = frozenset()
+    types: Types = field(default_factory=dict)
     register_at: int = 0
 
     @property
@@ -104,6 +114,10 @@ def read_header(path: Path) -> TableHeader:
                 key=bytes.fromhex(entries["key"]),
                 content=str(entries["content"]),
                 stamp=str(entries["stamp"]),
+                categories={name: tuple(texts) for name, texts in entries["categories"].items()},
+                dates=frozenset(entries["dates"]),
+                gaps=frozenset(entries["gaps"]),
+                types={name: ColumnType(**kind) for name, kind in entries["types"].items()},
                 register_at=file.tell(),
             )
             n, d = header.shape
@@ -117,7 +131,7 @@ def read_header(path: Path) -> TableHeader:
             code="SVFL-FILE-UNUSABLE",
             file=str(path),
         ) from None
-    except (ValueError, KeyError, TypeError, EOFError):
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, ConfigError):
         raise DataError(
             f"{path} is not a complete table of the format {MAGIC.decode().strip()}",
             "store the table again",
@@ -130,7 +144,10 @@ def write_header(file: BinaryIO, header: TableHeader, register: Register) -> Non
     """Write the header that `read_header` reads, and the register of a table with ids."""
     entries = {name: getattr(header, name) for name in ("columns", "constant", "rows", "content", "stamp")}
     entries |= {"kind": header.kind.str, "labels": header.y is not None, "positions": header.position is not None}
-    entries |= {"order": header.order.hex(), "key": header.key.hex()}
+    entries |= {"order": header.order.hex(), "key": header.key.hex(), "dates": sorted(header.dates)}
+    entries |= {"gaps": sorted(header.gaps)}
+    entries |= {"categories": {name: list(texts) for name, texts in header.categories.items()}}
+    entries |= {"types": {name: kind.model_dump(exclude_defaults=True) for name, kind in header.types.items()}}
     file.write(MAGIC + json.dumps(entries).encode() + b"\n")
     for array in (header.y, header.position):
         if array is not None:

@@ -21,7 +21,7 @@ J = TypeVar("J", bound=JobOptions)
 def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
     """Prepare a party's columns; the preparation is fitted on its training rows.
 
-    TableError is raised if the table is read from disk and the job would have to change its columns.
+    TableError is raised if the table is read from disk and the job asks for weights of evidence.
 
     Args:
         job: the job.
@@ -43,9 +43,16 @@ def prepare_rows(job: JobOptions, party: Party, schedule: Schedule) -> Party:
     column = None if job.weights is None or not party.active or party.weights is not None else job.weights.column
     exposure = job.exposure if party.active and party.exposure is None else None
     dropped = [name for name in job.prepare.drop if name in party.columns]
-    if isinstance(party, StoredParty):
-        _check_stored(job, party, dropped=bool(dropped), row_columns=column is not None or exposure is not None)
-        return party.prepared(FittedPreparation(party.columns))
+    if isinstance(party, StoredParty) and job.prepare.woe is not None:
+        raise TableError(
+            f"party {party.name}: weights of evidence cannot be computed for a table that is read from disk",
+            "use bins, or read a smaller table into memory",
+            code="SVFL-TABLE-ON-DISK",
+            party=party.name,
+        )
+    if isinstance(party, StoredParty) and party.is_remote:
+        changes = any(option is not None for option in (job.prepare.clip, job.prepare.bins, column, exposure))
+        return party.prepared(_remote_preparation(party, unchanged=not (dropped or changes)))
     if dropped:
         party = party.without(dropped)
     if column is not None:
@@ -56,30 +63,17 @@ def prepare_rows(job: JobOptions, party: Party, schedule: Schedule) -> Party:
     return party.prepared(fit_preparation(party.name, party.table, schedule.batch_order, options))
 
 
-def _check_stored(job: JobOptions, party: Party, *, dropped: bool, row_columns: bool) -> None:
-    """Check that the job does not have to change a table that is read from disk."""
-    code = "SVFL-TABLE-ON-DISK"
-    if dropped:
+def _remote_preparation(party: StoredParty, *, unchanged: bool) -> FittedPreparation:
+    """Return the preparation of a table at workers, which leaves the columns as they are."""
+    if not unchanged or not party.is_plain:
         raise TableError(
-            f"party {party.name}: columns cannot be dropped from a table that is read from disk",
-            "leave these columns out when you store the table",
-            code=code,
+            f"party {party.name}: the rows are at workers, where columns cannot be prepared, and this table has gaps, "
+            "texts or dates, or the job changes columns",
+            "prepare the table before you store it, or train without workers",
+            code="SVFL-TABLE-ON-DISK",
             party=party.name,
         )
-    if row_columns:
-        raise TableError(
-            f"party {party.name}: a table that is read from disk cannot contain row weights or exposures",
-            "use class weights, or read a smaller table into memory",
-            code=code,
-            party=party.name,
-        )
-    if any(option is not None for option in (job.prepare.clip, job.prepare.bins, job.prepare.woe)):
-        raise TableError(
-            f"party {party.name}: columns of a table that is read from disk cannot be clipped or binned",
-            "prepare the table before you store it",
-            code=code,
-            party=party.name,
-        )
+    return FittedPreparation(party.columns)
 
 
 def prepare_parties(job: JobOptions, parties: Sequence[Party]) -> list[Party]:

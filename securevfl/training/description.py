@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
-from securevfl.data.correlations import standardised
+from securevfl.data.external_table import row_blocks
 from securevfl.data.party import Party, check_is_party
-from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts
+from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts, read_columns
 from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
 from securevfl.display import html
 from securevfl.models.class_labels import class_name, find_classes
@@ -182,11 +182,13 @@ def describe(party: Party) -> Description:
     """Describe this party's table, column by column. Nothing is sent to anyone."""
     check_is_party(party)
     table, positive = party.table, _positive(party)
-    X = np.asarray(table.X)
+    X, rows, at = table.X, np.arange(len(table.X)), range(len(table.names))
     twins, vif = _twins(table, X), _inflation(table, X)
     is_positive = None if positive is None else party.y == positive
-    columns = tuple(_figures(table, X[:, j], j, vif.get(j), twins.get(j), is_positive) for j in range(len(table.names)))
-    doubled = len(X) - len(np.unique(_bytes_of_rows(X)))
+    columns = tuple(
+        _figures(table, values, j, vif.get(j), twins.get(j), is_positive) for j, values in read_columns(X, rows, at)
+    )
+    doubled = len(X) - len(np.unique(_digests_of_rows(X)))
     named = None if is_positive is None else (class_name(positive), float(is_positive.mean()))
     return Description(party.name, len(X), doubled, named, columns)
 
@@ -272,24 +274,39 @@ def _inflation(table: Columns, X: Floats) -> dict[int, float]:
     at = [j for j, name in enumerate(table.names) if name not in table.categories]
     if not 2 <= len(at) <= WIDEST:
         return {}
-    numbers = X[:, at].copy()
-    for column in numbers.T:
-        lacks = np.isnan(column)
-        if lacks.any():
-            column[lacks] = np.median(column[~lacks]) if not lacks.all() else 0.0
-    Z, varies = standardised(numbers)
-    values, vectors = np.linalg.eigh(Z.T @ Z / len(Z))
+    moments = [_moments(values) for _, values in read_columns(X, np.arange(len(X)), at)]
+    centre, deviation, fill = (np.array(figures) for figures in zip(*moments, strict=True))
+    varies = deviation > 0
+    gram = np.zeros((int(varies.sum()),) * 2)
+    for block in row_blocks(X):
+        numbers = block[:, at]
+        numbers = (np.where(np.isnan(numbers), fill, numbers) - centre)[:, varies] / deviation[varies]
+        gram += numbers.T @ numbers
+    values, vectors = np.linalg.eigh(gram / len(X))
     inflation = np.minimum((vectors**2 / np.maximum(values, 1e-10)).sum(axis=1), MOST_VIF)
     return dict(zip(np.array(at)[varies].tolist(), inflation.tolist(), strict=True))
+
+
+def _moments(values: Floats) -> tuple[float, float, float]:
+    """Return mean, deviation and median of a column (n,) whose missing values are replaced by the median.
+
+    The deviation is 0 if it is at most 1e-12 of the largest value.
+    """
+    lacks = np.isnan(values)
+    median = float(np.median(values[~lacks])) if not lacks.all() else 0.0
+    filled = np.where(lacks, median, values)
+    deviation = float(filled.std())
+    varies = deviation > 1e-12 * float(np.abs(filled).max(initial=0.0))
+    return float(filled.mean()), deviation if varies else 0.0, median
 
 
 def _twins(table: Columns, X: Floats) -> dict[int, str]:
     """Return, for each column that repeats an earlier one, the name of the earlier one."""
     seen: dict[tuple[bytes, tuple[str, ...]], str] = {}  # by a digest of its values
     twins = {}
-    for j, name in enumerate(table.names):
-        values = np.ascontiguousarray(X[:, j]) + 0.0  # one zero
-        key = hashlib.sha256(values.tobytes()).digest(), tuple(table.categories.get(name, ()))
+    for j, column in read_columns(X, np.arange(len(X)), range(len(table.names))):
+        values, name = column + 0.0, table.names[j]  # one zero
+        key = hashlib.sha256(values).digest(), tuple(table.categories.get(name, ()))
         if key in seen:
             twins[j] = seen[key]
         else:
@@ -297,10 +314,13 @@ def _twins(table: Columns, X: Floats) -> dict[int, str]:
     return twins
 
 
-def _bytes_of_rows(X: Floats) -> NDArray[Any]:
-    """Return each row as one value; equal rows have equal values."""
-    rows = np.ascontiguousarray(X, np.float64) + 0.0
-    return rows.view(np.dtype((np.void, rows.shape[1] * 8))).ravel()
+def _digests_of_rows(X: Floats) -> NDArray[Any]:
+    """Return a digest of 16 bytes for each row, in any order; memory holds the digests and one block of rows."""
+    digests = bytearray()
+    for block in row_blocks(X):
+        for row in np.ascontiguousarray(block, np.float64) + 0.0:  # one zero
+            digests += hashlib.blake2b(row, digest_size=16).digest()
+    return np.frombuffer(digests, np.dtype((np.void, 16)))
 
 
 def _day(days: float) -> str:

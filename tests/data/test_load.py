@@ -83,7 +83,8 @@ def test_only_what_is_large_is_copied(files: dict[str, Path], tmp_path: Path, mo
     csv.write_csv(parquet.read_table(files["shop"]), tmp_path / "shop.csv")
     monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", 0)
     bank, shop = read_parties(files | {"shop": tmp_path / "shop.csv"}, job=batches_job())[0]
-    assert (type(bank), type(shop)) == (StoredParty, Party)
+    assert (type(bank), type(shop)) == (StoredParty, StoredParty)
+    assert not load.is_large(tmp_path / "shop.npz")
 
 
 @pytest.mark.usefixtures("everything_is_large")

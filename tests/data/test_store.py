@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,16 +13,18 @@ import pytest
 from builders import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.data import parquet_source as parquet_source
-from securevfl.data import store
+from securevfl.data import csv_file, external_table, preparation, store, table_source
+from securevfl.data.column_types import read_types
 from securevfl.data.location_scale import moments
 from securevfl.data.party import Party
 from securevfl.data.readers import read_party
 from securevfl.data.store import StoredTable, open_table, store_table
+from securevfl.families.table_preparation import prepare_party
+from securevfl.training.description import describe
 
 N, D = 300, 4
 GENERATOR = np.random.default_rng(0)
@@ -54,7 +58,7 @@ def write(path: Path, X: np.ndarray = X, *, labels: bool = False, kind: str = "f
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 7 rows and buckets of 11."""
-    monkeypatch.setattr(parquet_source, "BATCH_BYTES", 8 * D * 7)
+    monkeypatch.setattr(table_source, "BATCH_BYTES", 8 * D * 7)
     monkeypatch.setattr(store, "BUCKET_BYTES", (8 + 8 * D) * 11)
 
 
@@ -171,23 +175,87 @@ def test_errors_are_those_of_a_table_in_memory(tmp_path: Path, problem: str) -> 
     assert os.listdir(tmp_path) == ["t.parquet"]
 
 
-@pytest.mark.parametrize(
-    ("column", "says"),
-    [
-        (pa.array([None if row == 5 else float(row) for row in range(N)]), "SVFL-TABLE-MISSING-VALUES"),
-        (pa.array([np.nan if row == 5 else float(row) for row in range(N)]), "SVFL-TABLE-MISSING-VALUES"),
-        (pa.array([None, *[True] * (N - 1)]), "SVFL-TABLE-MISSING-VALUES"),
-        (pa.array([f"{SECRET} EUR", "none"] * (N // 2) + ["none"] * (N % 2)), "SVFL-TABLE-TYPE"),
-    ],
-)
-def test_gaps_and_texts_are_for_tables_in_memory(tmp_path: Path, column: pa.Array, says: str) -> None:
-    path = tmp_path / "t.parquet"
-    parquet.write_table(pa.table({"id": IDS, **{f"c{j}": X[:, j] for j in range(D)}, "c9": column}), path)
-    assert "c9" in read_party("shop", path).columns
-    with raises_code(errors.TableError, says) as caught:
-        store_table("shop", path, tmp_path / "t.table")
-    assert str(SECRET) not in str(caught.value)
-    assert os.listdir(tmp_path) == ["t.parquet"]
+DAYS = np.datetime64("2020-02-27") + GENERATOR.integers(0, 700, N)
+TOWNS = [None if row % 31 == 0 else f"town {row % 7}" for row in range(N)]
+MIXED: dict[str, pa.Array] = {
+    "whole": pa.array(GENERATOR.integers(0, 4, N)),
+    "gaps": pa.array([None if row % 9 == 5 else float(X[row, 0]) for row in range(N)]),
+    "one gap": pa.array([np.nan if row == 5 else float(X[row, 1]) for row in range(N)]),
+    "flag": pa.array([None, *(X[1:, 2] > 0).tolist()]),
+    "town": pa.array(TOWNS),
+    "code": pa.array([f"{row % 5:02d}" for row in range(N)]).dictionary_encode(),
+    "day": pa.array(DAYS),
+    "share": pa.array([f"{row % 50}%" for row in range(N)]),
+    "heavy": pa.array(np.where(np.arange(N) % 40 == 0, 1e6, X[:, 3])),
+    "marked": pa.array([f"{-999 if row % 10 == 0 else row}" for row in range(N)]),
+}
+DECLARED = {"marked": {"type": "number", "missing": ["-999"]}, "whole": "category"}
+
+
+def write_mixed(path: Path) -> Path:
+    """Write a table with every kind of column, as the suffix of the file says."""
+    table = pa.table({"id": IDS, **MIXED})
+    if path.suffix == ".csv":
+        csv.write_csv(table.set_column(6, "code", table["code"].cast(pa.string())), path)
+    else:
+        parquet.write_table(table, path, row_group_size=64)
+    return path
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("declared", [{}, DECLARED], ids=["undeclared", "declared"])
+def test_every_kind_of_column_is_the_one_of_a_table_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, declared: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(preparation, "MAX_COLUMN_BYTES", 8 * N * 3)
+    monkeypatch.setattr(external_table, "READ_VALUES", 70)
+    monkeypatch.setattr(csv_file, "CSV_BLOCK_BYTES", 2048)
+    path, types = write_mixed(tmp_path / f"t.{suffix}"), read_types(declared)
+    in_memory = read_party("shop", path, declared=types)
+    stored = store_table("shop", path, tmp_path / "t.table", job=store_job(), declared=types)
+    assert (stored.columns, stored.categories, stored.dates) == (
+        in_memory.columns,
+        in_memory.categories,
+        in_memory.dates,
+    )
+    assert (stored.types, stored.percents, stored.content) == (in_memory.types, in_memory.percents, in_memory.content)
+    np.testing.assert_array_equal(stored.X[:], in_memory.X)
+    np.testing.assert_array_equal(open_table("shop", tmp_path / "t.table").X[40:90], in_memory.X[40:90])
+    for options in ({}, {"clip": 0.02}, {"bins": 4}, {"drop": ["town", "day"]}):
+        job = store_job().model_copy(update={"prepare": vfl.Preparation(**options)})
+        expected, prepared = (prepare_party(job, party, party.register) for party in (in_memory, stored))
+        assert prepared.preparation == expected.preparation
+        assert prepared.columns == expected.columns
+        rows = GENERATOR.permutation(N)[:50]
+        np.testing.assert_array_equal(prepared.X[rows], expected.X[rows])
+        np.testing.assert_array_equal(prepared.X[:], expected.X)
+    bank = Party("bank", X[:, :2], Y, ids=IDS)
+    one, other = (vfl.simulate(store_job(), [bank, party]) for party in (in_memory, stored))
+    for name, part in one.parts.items():
+        np.testing.assert_array_equal(part.theta, other.parts[name].theta)
+    assert one.metrics == other.metrics
+    for figures, expected_figures in zip(describe(stored).columns, describe(in_memory).columns, strict=True):
+        assert replace(figures, vif=None) == replace(expected_figures, vif=None)
+        assert (figures.vif or 0) == pytest.approx(expected_figures.vif or 0, rel=1e-9)
+
+
+def test_a_value_that_does_not_fit_is_the_error_of_a_table_in_memory(tmp_path: Path) -> None:
+    for suffix in ("csv", "parquet"):
+        path = write_mixed(tmp_path / f"t.{suffix}")
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as expected:
+            read_party("shop", path, declared=read_types({"town": "number", "share": "date"}))
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as caught:
+            store_table("shop", path, tmp_path / "t.table", declared=read_types({"town": "number", "share": "date"}))
+        assert str(caught.value) == str(expected.value)
+    assert sorted(os.listdir(tmp_path)) == ["t.csv", "t.parquet"]
+
+
+def test_weights_of_evidence_need_a_table_in_memory(tmp_path: Path) -> None:
+    stored = store_table("shop", write_mixed(tmp_path / "t.csv"), tmp_path / "t.table")
+    job = store_job().model_copy(update={"prepare": vfl.Preparation(woe={})})
+    with raises_code(errors.TableError, "SVFL-TABLE-ON-DISK"):
+        prepare_party(job, stored, stored.register)
 
 
 def test_a_column_that_does_not_vary_is_noticed_alike(tmp_path: Path) -> None:
@@ -291,12 +359,12 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from securevfl.base import chunked_matrix
-from securevfl.data import location_scale, parquet_source, store
+from securevfl.data import location_scale, store, table_source
 
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
-parquet_source.BATCH_BYTES, store.BUCKET_BYTES, chunked_matrix.BLOCK = 4 << 20, 8 << 20, 1 << 18
+table_source.BATCH_BYTES, store.BUCKET_BYTES, chunked_matrix.BLOCK = 4 << 20, 8 << 20, 1 << 18
 before = peak()
 party = store.store_table("shop", sys.argv[1], sys.argv[2])
 location_scale.moments(party.X, store.np.random.default_rng(0).permutation(len(party)))

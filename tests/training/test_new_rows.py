@@ -13,7 +13,7 @@ from pyarrow import csv, parquet
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.data import parquet_source as parquet_source
+from securevfl.data import table_source
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.row_order import write_rows
 from securevfl.data.scaling import Scaling
@@ -50,7 +50,7 @@ def part() -> ModelPart:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", 16)
-    monkeypatch.setattr(parquet_source, "BATCH_BYTES", 8 * 3 * 7)
+    monkeypatch.setattr(table_source, "BATCH_BYTES", 8 * 3 * 7)
 
 
 def table(X: np.ndarray = X) -> pa.Table:
@@ -140,14 +140,14 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from securevfl.training import new_rows
-from securevfl.data import parquet_source, store
+from securevfl.data import store, table_source
 from securevfl.families.participant import State
 from securevfl.training.model_part import ModelPart
 
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
-parquet_source.BATCH_BYTES, store.BUCKET_BYTES = 4 << 20, 8 << 20
+table_source.BATCH_BYTES, store.BUCKET_BYTES = 4 << 20, 8 << 20
 part = ModelPart.load(sys.argv[2])
 before = peak()
 rows = new_rows.rows_of_file(part, Path(sys.argv[1]), id_column="id")

@@ -1,0 +1,79 @@
+"""Views of tables that are not in memory: some of their columns, or their columns as a preparation converts them.
+
+Rows are converted whenever they are read, so that neither the original nor the prepared table is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from securevfl.base.arrays import Floats
+from securevfl.base.chunked_matrix import ChunkedMatrix
+from securevfl.data.columns import Columns
+from securevfl.data.external_table import ExternalTable, ScaledExternalRows
+from securevfl.data.preparation import FittedPreparation
+from securevfl.data.scaling import Scaling
+from securevfl.data.schedule import Rows
+
+MAX_VIEW_BATCH_BYTES = 128 << 20
+"""Bytes of a batch that is read at once; larger ones are read in chunks."""
+
+
+class _View(ExternalTable):
+    """A table whose rows are converted when they are read."""
+
+    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
+        """Return these rows, scaled, as a matrix that is read in chunks; None for small batches."""
+        if len(rows) * self.shape[1] * 8 <= MAX_VIEW_BATCH_BYTES:
+            return None
+        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
+
+
+class SelectedColumns(_View):
+    """Some columns of a table.
+
+    Args:
+        table: the table.
+        positions: the positions of the columns.
+    """
+
+    def __init__(self, table: ExternalTable, positions: Sequence[int]) -> None:
+        self.shape = len(table), len(positions)
+        self._table, self._positions = table, list(positions)
+
+    def __getitem__(self, rows: Rows | slice) -> Floats:
+        return self._table[rows][:, self._positions]
+
+    def blocks(self, rows: Rows) -> Iterator[Floats]:
+        """Yield these rows in blocks (k, d), each row once, in the order that is read fastest."""
+        return (block[:, self._positions] for block in self._table.blocks(rows))
+
+    def select(self, rows: Rows, columns: Sequence[int]) -> Floats:
+        """Return these columns of these rows (k, c); the table is read once."""
+        return self._table.select(rows, [self._positions[column] for column in columns])
+
+
+class PreparedTable(_View):
+    """The columns of a table as a preparation converts them.
+
+    Args:
+        table: the table.
+        by: the preparation.
+        columns: the names and types of the table's columns.
+    """
+
+    def __init__(self, table: ExternalTable, by: FittedPreparation, columns: Columns) -> None:
+        self.shape = len(table), len(by.features)
+        self._table, self._by = table, by
+        self._columns = columns
+
+    def __getitem__(self, rows: Rows | slice) -> Floats:
+        return self._apply(self._table[rows])
+
+    def blocks(self, rows: Rows) -> Iterator[Floats]:
+        """Yield these rows in blocks (k, d), each row once, in the order that is read fastest."""
+        return map(self._apply, self._table.blocks(rows))
+
+    def _apply(self, X: Floats) -> Floats:
+        return self._by.apply(replace(self._columns, X=X))

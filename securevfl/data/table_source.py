@@ -1,0 +1,207 @@
+"""A party's table in a file that is read in pieces: ids, labels, and batches of numbers, with the checks of `Party`.
+
+Columns other than plain numbers (texts, dates, columns with a declared type) are converted one at a time before the
+first batch, since the type of a column depends on all of its values, and are kept in files of float64 until then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.data.column_types import ColumnType, Origin, Types, check_declared
+from securevfl.data.columns import Columns, typed_columns
+from securevfl.data.composite_ids import IdColumns, id_columns
+from securevfl.data.csv_table import combined
+from securevfl.data.id_keys import Keys, id_keys
+from securevfl.data.raw_columns import ColumnValues
+from securevfl.data.readers import arrow, arrow_ids, errors_name, labels_of, table_columns, written_ids
+from securevfl.data.validation import check_extremes, check_finite, check_labels
+from securevfl.errors import TableError
+
+BATCH_BYTES = 8 << 20
+"""Bytes of rows in memory at a time."""
+_IDS_PER_READ = 1 << 16  # ids that are converted to Python objects at a time
+
+
+class TableSource(ABC):
+    """A party's table in a file.
+
+    Args:
+        name: the party.
+        path: the file.
+        names: the names of the file's columns.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+        label_column: the label column, at the active party.
+        chosen: the columns to read, in this order, for a prediction: then labels are not read, columns may be constant,
+            and all values must be present.
+        drop: columns that are not read.
+        declared: the declared types of columns.
+
+    Attributes:
+        path: the file.
+        columns: the names of the columns.
+        labelled: whether the file has the label column.
+        kind: float32 if that is exact for every column, float64 otherwise.
+        constant: the columns that do not vary, once all numbers have been read.
+        gaps: the columns that lack values, once all numbers have been read.
+        table: the columns with their types and without rows, once `decide` has decided them.
+    """
+
+    delimiter = ""
+    """The delimiter of the values of a CSV file."""
+    numbers_from: Origin = "file"
+    """Whether the file declares that plain numbers are numbers."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        names: list[str],
+        *,
+        id_column: str,
+        label_column: str,
+        chosen: Sequence[str] | None,
+        drop: Sequence[str],
+        declared: Types | None,
+    ) -> None:
+        self.path = path
+        self.kind = np.dtype("<f8")
+        self.constant: list[str] = []
+        self.gaps: list[str] = []
+        self._name, self._label = name, label_column
+        self._chosen = chosen is not None
+        self._declared = declared or {}
+        self._key = id_columns(id_column, names)
+        self.columns = table_columns(names, self._key, label_column, chosen, drop)
+        check_declared(self._declared, names)
+        self.labelled = label_column in names
+        self.table = Columns(np.empty((0, len(self.columns))), self.columns)
+        self._converted: dict[int, Path] = {}
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """The number of rows; TableError if there are none."""
+
+    @abstractmethod
+    def _read(self, columns: Sequence[str]) -> Any:
+        """Read columns as an Arrow table."""
+
+    @abstractmethod
+    def _batches(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
+        """Yield these columns of all rows in Arrow record batches, of at most `rows` rows if the format allows it."""
+
+    @abstractmethod
+    def _convert(self, folder: Path) -> dict[int, ColumnValues | TableError]:
+        """Convert the columns, by position, that are no plain numbers; `folder` may hold temporary files."""
+
+    def decide(self, folder: Path) -> None:
+        """Decide the types of the columns. Columns other than plain numbers are written to files in the folder.
+
+        Args:
+            folder: a folder for temporary files, which must last until all numbers have been read.
+
+        Raises:
+            TableError: if a column does not fit its type; several problems are one error.
+        """
+        with errors_name(self.path):
+            converted = self._convert(folder)
+            problems = [result for result in converted.values() if isinstance(result, TableError)]
+            if problems:
+                raise combined(problems, str(self.path))
+            number = ColumnValues(np.empty(0), ColumnType(type="number", origin=self.numbers_from))
+            columns = [converted.get(j, number) for j in range(len(self.columns))]
+            typed = [column for column in columns if isinstance(column, ColumnValues)]
+            self.table = typed_columns(self.table.X, self.columns, typed, str(self.path))
+
+    def _store(self, position: int, result: ColumnValues, folder: Path) -> ColumnValues:
+        """Write a converted column to a file, and return it without its values."""
+        path = folder / f"column-{position}"
+        np.ascontiguousarray(result.values, np.float64).tofile(path)
+        self._converted[position] = path
+        return result._replace(values=result.values[:0].copy())
+
+    def ids(self) -> Any:
+        """Read the ids of all rows as a chunked Arrow array; IdError if one is missing."""
+        with errors_name(self.path):
+            return arrow_ids(self._read(self._key.names), self._key)
+
+    @property
+    def key(self) -> IdColumns:
+        """The id columns."""
+        return self._key
+
+    def written(self) -> Sequence[Any] | None:
+        """Return the values of the id columns as they are, if ids are composed of them by the rule."""
+        with errors_name(self.path):
+            return written_ids(self._read(self._key.names), self._key) if self._key.by_rule else None
+
+    def keys(self) -> Keys:
+        """Return the digests of the ids of all rows; IdError if one is missing, invalid or repeated."""
+        column = self.ids()
+        with errors_name(self.path):
+            starts = range(0, len(column), _IDS_PER_READ)
+            return id_keys(self._name, (column.slice(start, _IDS_PER_READ).to_pylist() for start in starts))
+
+    def labels(self) -> NDArray[Any] | None:
+        """Return the checked labels of all rows, or None without a label column."""
+        if not self.labelled:
+            return None
+        with errors_name(self.path):
+            y = labels_of(self._read([self._label]), self._label, self.delimiter)
+            return check_labels(self._name, y, self.rows)
+
+    def numbers(self, max_rows: int | None = None) -> Iterator[NDArray[Any]]:
+        """Yield all rows in batches (k, d) of `kind`. The checks of `Party` run after the last one.
+
+        Args:
+            max_rows: the largest number of rows of a batch of a Parquet file.
+
+        Yields:
+            Batches.
+
+        Raises:
+            TableError: if a column is empty or holds infinities, or a chosen one lacks a value.
+        """
+        with errors_name(self.path):
+            yield from self._numbers(max_rows)
+
+    def _numbers(self, max_rows: int | None) -> Iterator[NDArray[Any]]:
+        pa = arrow()
+        d, start = len(self.columns), 0
+        low, high, missing = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d, np.int64)
+        plain = [(j, name) for j, name in enumerate(self.columns) if j not in self._converted]
+        size = max(1, BATCH_BYTES // (8 * d))
+        names = [name for _, name in plain] or [self._key.names[0]]
+        for batch in self._batches(names, min(size, max_rows or size)):
+            X = np.empty((batch.num_rows, d), self.kind)
+            for position, (j, _) in enumerate(plain):
+                X[:, j] = batch.column(position).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            for j, path in self._converted.items():
+                X[:, j] = np.fromfile(path, np.float64, len(X), offset=8 * start)
+            missing += np.isnan(X).sum(axis=0)
+            low, high = np.fmin(low, np.fmin.reduce(X, axis=0)), np.fmax(high, np.fmax.reduce(X, axis=0))
+            start += len(X)
+            yield X
+        if self._chosen:
+            check_finite(self._name, np.isfinite(low) & np.isfinite(high) & (missing == 0), self.columns)
+            return
+        empty = [self.columns[j] for j in np.flatnonzero(missing == start)]
+        if empty:
+            raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
+        self.gaps = [self.columns[j] for j in np.flatnonzero(missing)]
+        high = np.where((missing > 0) & (low == high), high + 1, high)  # gaps vary
+        self.constant = check_extremes(self._name, low, high, self.columns, start)
+
+
+def is_exact_in_float32(values: Floats) -> bool:
+    """Return whether float32 represents all of these values."""
+    with np.errstate(over="ignore"):
+        return bool(np.array_equal(values.astype(np.float32).astype(np.float64), values, equal_nan=True))
