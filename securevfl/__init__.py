@@ -22,6 +22,12 @@ from securevfl.base.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the only list of public names: type checkers read it, and so does `_read_homes`
     from securevfl.consent.consent_sheet import explain as explain
+    from securevfl.credit.correlate import correlate as correlate
+    from securevfl.credit.correlate import correlate_with as correlate_with
+    from securevfl.credit.description import describe as describe
+    from securevfl.credit.fairness_by_group import provide_groups as provide_groups
+    from securevfl.credit.fairness_by_group import request_group_rates as request_group_rates
+    from securevfl.credit.fairness_by_group import simulate_group_rates as simulate_group_rates
     from securevfl.data import datasets as datasets
     from securevfl.data.join_tables import align as align
     from securevfl.data.party import Helper as Helper
@@ -65,11 +71,6 @@ if TYPE_CHECKING:  # the only list of public names: type checkers read it, and s
     from securevfl.optim.proximal import Proximal as Proximal
     from securevfl.optim.rules import Sgd as Sgd
     from securevfl.options import Target as Target
-    from securevfl.organisations.correlate import correlate as correlate
-    from securevfl.organisations.correlate import correlate_with as correlate_with
-    from securevfl.organisations.fairness_by_group import provide_groups as provide_groups
-    from securevfl.organisations.fairness_by_group import request_group_rates as request_group_rates
-    from securevfl.organisations.fairness_by_group import simulate_group_rates as simulate_group_rates
     from securevfl.organisations.join import join as join
     from securevfl.organisations.predict import predict_with as predict_with
     from securevfl.protocols.engines import Ckks as Ckks
@@ -86,7 +87,6 @@ if TYPE_CHECKING:  # the only list of public names: type checkers read it, and s
     from securevfl.runtime.network import Network as Network
     from securevfl.runtime.network import Pauses as Pauses
     from securevfl.training.comparison import compare as compare
-    from securevfl.training.description import describe as describe
     from securevfl.training.run import Run as Run
     from securevfl.training.simulate import simulate as simulate
 

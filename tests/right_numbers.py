@@ -24,11 +24,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
 
 import securevfl as vfl
+from securevfl.credit.drift import measure_drift
+from securevfl.credit.scorecard import BASE, ScorecardScale
 from securevfl.data.baseline import baselines
-from securevfl.data.drift import measure_drift
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
-from securevfl.training.scorecard import BASE, ScorecardScale
 from tests.data.test_drift import Columns
 from tests.models import test_right_numbers as glm
 from tests.models import test_unbiased as unbiased

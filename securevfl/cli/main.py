@@ -21,18 +21,24 @@ from securevfl.base.machine import use_one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import (
     certs_commands,
-    correlate_command,
-    describe_command,
-    fairness_command,
+    forget_command,
     ledger_command,
     line_command,
-    model_commands,
     option_groups,
     party_commands,
     serve_commands,
 )
 from securevfl.cli import party_options as options
 from securevfl.cli.bench import bench
+from securevfl.credit import (
+    correlate_command,
+    describe_command,
+    drift_command,
+    export_command,
+    fairness_command,
+    reasons_command,
+    scorecard_command,
+)
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 
 if TYPE_CHECKING:
@@ -128,11 +134,11 @@ for command in (
     *(party_commands.predict, party_commands.relay),
     *(line_command.line, describe_command.describe, correlate_command.correlate, fairness_command.fairness),
     *(
-        model_commands.drift,
-        model_commands.scorecard,
-        model_commands.reasons,
-        model_commands.export,
-        model_commands.forget,
+        drift_command.drift,
+        scorecard_command.scorecard,
+        reasons_command.reasons,
+        export_command.export,
+        forget_command.forget,
     ),
     *(serve_commands.serve, serve_commands.score),
     ledger_command.ledger,

@@ -309,11 +309,11 @@ def predict(
     score most, under names that you choose. Your ledgers count that.
     """
     from securevfl.cli.prediction_output import write_predictions
+    from securevfl.credit.scorecard import scale_of
     from securevfl.display.progress import progress
     from securevfl.organisations.predict import predict_rows
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import no_rows, rows_of_file
-    from securevfl.training.scorecard import scale_of
 
     part, code_policy = ModelPart.load(model).with_named_module(model.parent), given_codes(reasons, codes)
     scale = None if points is None else scale_of(part, points)

@@ -15,11 +15,11 @@ import numpy as np
 from securevfl.base.files import atomic_writer, write_atomic
 
 if TYPE_CHECKING:
+    from securevfl.credit.scorecard import ScorecardScale
     from securevfl.organisations.prediction import OnUnscored, Prediction
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, NewRows
     from securevfl.training.run import Run
-    from securevfl.training.scorecard import ScorecardScale
 
 
 class PredictionCallbacks(TypedDict):

@@ -11,7 +11,7 @@ from securevfl.errors import ConfigError
 from securevfl.untrusted import parse_json
 
 if TYPE_CHECKING:
-    from securevfl.organisations.reason_codes import ReasonCodePolicy
+    from securevfl.credit.reason_codes import ReasonCodePolicy
 
 
 Reasons = Annotated[
@@ -44,7 +44,7 @@ def codes_in(file: Path) -> dict[str, str]:
 
 def given_codes(codes_per_row: int | None, file: Path | None) -> ReasonCodePolicy | None:
     """Return the reason codes of the options --reasons and --codes, or raise ConfigError if one of them is missing."""
-    from securevfl.organisations.reason_codes import ReasonCodePolicy
+    from securevfl.credit.reason_codes import ReasonCodePolicy
 
     if codes_per_row is None and file is None:
         return None

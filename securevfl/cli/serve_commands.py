@@ -51,11 +51,11 @@ def serve(
     which of your columns raise a row's score most, under names that you choose. Events are written to stderr or --log,
     one line of JSON each. SIGTERM lets a request that is being processed finish.
     """
+    from securevfl.credit.drift_page import drift
     from securevfl.organisations.monitor import Monitor
     from securevfl.organisations.serve import Server
     from securevfl.organisations.session_manager import SessionLimits
     from securevfl.runtime import eventlog
-    from securevfl.training.drift_page import drift
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, rows_of_file
     from securevfl.transport import certs as certificates

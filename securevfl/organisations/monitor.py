@@ -17,11 +17,11 @@ from typing import Any, Self
 
 from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
-from securevfl.data.drift import Drift
+from securevfl.credit.drift import Drift
+from securevfl.credit.drift_page import DRIFT_HEADS, rows
 from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.organisations.serve import RequestOutcome, Server
-from securevfl.training.drift_page import DRIFT_HEADS, rows
 from securevfl.transport.peers import split_address
 
 OUTCOMES = "answered", "refused", "failed"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.data.store import OnProgress
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import PartiesError
@@ -19,7 +20,6 @@ from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.prediction import OnUnscored, Prediction, ScoreCounts
 from securevfl.organisations.prediction_session import PredictionSession
-from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart

@@ -2,7 +2,7 @@
 
 1. all <-> all   PredictionHandshake   which training the part belongs to, rows, keyed digest of the row order, role
 2. all           the messages of the protocol family (`securevfl.families`); only the requesting party learns f
-3. some -> it    ReasonCodes           if parties provide reason codes (`securevfl.organisations.reason_codes`)
+3. some -> it    ReasonCodes           if parties provide reason codes (`securevfl.credit.reason_codes`)
 
 A party learns the same kind of values as in the evaluation of a training, for these rows. Passive parties record the
 disclosed scores in their ledgers before step 2. The same rows with the same columns count once if a family discloses
@@ -21,15 +21,15 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
+from securevfl.credit import reason_codes
+from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
 from securevfl.families.participant import Participant
-from securevfl.organisations import reason_codes
-from securevfl.organisations.joint_statistics import check_order, keyed_order
+from securevfl.organisations.order_check import check_order, keyed_order
 from securevfl.organisations.prediction import Prediction, prediction_of
-from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.joint_prediction import RowState, RowsToScore, ScoreResult
 from securevfl.protocols.party_context import LocalResources, PartyContext

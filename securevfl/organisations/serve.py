@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
@@ -24,7 +25,6 @@ from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import ScoreCounts
-from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.organisations.scoring import ServedTable, scoring_handshake, scoring_settings, serve_requests
 from securevfl.organisations.session_manager import SessionManager
 from securevfl.protocols.alignment.online_lookup import TableServer

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_atomic
 from securevfl.base.roles import Roles
+from securevfl.credit.scorecard import Scorecard, ScorecardScale, scorecard
 from securevfl.data.row_matching import ids_of_rows, match_tables, match_values, take_rows
 from securevfl.data.validation import check_labels
 from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
@@ -29,7 +30,6 @@ from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_costs import Costs
 from securevfl.training.run_page import cell, page
-from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -356,7 +356,7 @@ class Run:
         return self.job.family.participant(self.job, context, X.shape[1], part.state).model_outputs(X)
 
     def scorecard(self, points: float = 600, odds: float = 50, double: float = 20) -> Scorecard:
-        """Return the points of each bin of each column (`securevfl.training.scorecard`).
+        """Return the points of each bin of each column (`securevfl.credit.scorecard`).
 
         Args:
             points: the points at which the odds against the positive class are `odds` to 1.

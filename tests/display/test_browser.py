@@ -15,10 +15,10 @@ import pytest
 import securevfl as vfl
 from securevfl.audit.page import html
 from securevfl.audit.report import run_audit
+from securevfl.credit.correlations import page_of
+from securevfl.credit.drift import measure_drift
+from securevfl.credit.drift_page import page as drift_page
 from securevfl.data.columns import columns_of
-from securevfl.data.correlations import page_of
-from securevfl.data.drift import measure_drift
-from securevfl.training.drift_page import page as drift_page
 from tests.organisations.test_monitor_page import status_page
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or ""

@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from securevfl.credit.drift import Drift, measure_drift
 from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
-from securevfl.data.drift import Drift, measure_drift
 from securevfl.organisations.monitor import Monitor
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome

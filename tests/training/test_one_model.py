@@ -16,14 +16,14 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import securevfl as vfl
+from securevfl.credit.explanations import reasons, shapley
+from securevfl.credit.onnx_export import to_onnx
+from securevfl.credit.scorecard import BASE, Scorecard, ScorecardScale
 from securevfl.errors import ConfigError, DataError, DataNotice
 from securevfl.models import MODELS
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.linear import LinearModel
-from securevfl.training.explanations import reasons, shapley
 from securevfl.training.model_part import ModelPart
-from securevfl.training.onnx_export import to_onnx
-from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
 
 N = 900
 DRAW = np.random.default_rng(23)

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.credit.scorecard import BASE, Scorecard, ScorecardScale
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.quantizer import Quantizer
-from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
 
 N = 3000
 DRAW = np.random.default_rng(4)

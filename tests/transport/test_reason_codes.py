@@ -15,18 +15,18 @@ import pytest
 import securevfl as vfl
 from securevfl.cli.prediction_output import write_predictions
 from securevfl.cli.reason_code_options import given_codes
+from securevfl.credit.explanations import shapley
+from securevfl.credit.reason_codes import ReasonCodePolicy, ReasonCodes, receive_codes
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prediction import Prediction
-from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes, receive_codes
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS
-from securevfl.training.explanations import shapley
 from tests.builders import raises_code
 from tests.transport.processes import each
 from tests.transport.test_serve import held, limits, serving

@@ -28,8 +28,8 @@ def describe(
     variance inflation among your columns, and, with labels of two classes, the predictive power of each column.
     """
     from securevfl.cli.show import console, split_wide_table
+    from securevfl.credit.description import describe as describe_party
     from securevfl.data.readers import read_party
-    from securevfl.training.description import describe as describe_party
 
     report.check()
     name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"

@@ -51,7 +51,7 @@ def fairness(
     from securevfl.cli.consent_prompt import check_digest
     from securevfl.cli.show import console
     from securevfl.cli.show import table as format_table
-    from securevfl.organisations.fairness_by_group import local_group_rates, provide_groups, request_group_rates
+    from securevfl.credit.fairness_by_group import local_group_rates, provide_groups, request_group_rates
 
     check_digest(consent.accept)
     check_writable(report_json)

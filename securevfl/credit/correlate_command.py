@@ -24,8 +24,8 @@ def correlate(
     """
     from securevfl.cli.show import console
     from securevfl.cli.show import table as format_table
-    from securevfl.data.correlations import page_of
-    from securevfl.organisations.correlate import correlate_with
+    from securevfl.credit.correlate import correlate_with
+    from securevfl.credit.correlations import page_of
 
     ledger, agree = consent.asking(table.party, "securevfl correlate")
     report.check()

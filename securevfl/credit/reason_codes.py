@@ -9,7 +9,7 @@ the score:
 3. B -> asker  the names of all codes in alphabetical order, and for each row k positions among them, largest
                contribution first
 
-B ranks its columns by their Shapley values (`securevfl.training.explanations`). It needs its weights for this, so with
+B ranks its columns by their Shapley values (`securevfl.credit.explanations`). It needs its weights for this, so with
 secret shares it must be named in `open_weights`. It sends k codes for every row, even if a column lowers f, so that
 their number reveals nothing. k of n columns in order are one of n! / (n - k)! cases, so they reveal at most the base-2
 logarithm of that number in bits. The size of a contribution is not sent. A repeated request for the same row, with the
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
+from securevfl.credit.explanations import check_single, check_weights, heaviest
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError, ProtocolError
@@ -36,7 +37,6 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
-from securevfl.training.explanations import check_single, check_weights, heaviest
 from securevfl.training.model_part import ModelPart
 
 MAX_CODES = 100  # codes per row

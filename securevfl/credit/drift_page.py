@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from securevfl.credit.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
 from securevfl.data.baseline import SCORE
 from securevfl.data.columns import Columns
-from securevfl.data.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
 from securevfl.data.readers import read_table
 from securevfl.display import html
 from securevfl.errors import TableError

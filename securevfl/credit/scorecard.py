@@ -24,6 +24,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_atomic
+from securevfl.credit.explanations import check_weights
 from securevfl.data.bin_edges import format_number
 from securevfl.data.column_transforms import (
     MISSING,
@@ -38,7 +39,6 @@ from securevfl.data.woe import CategoricalWoe, NumericWoe
 from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.training.explanations import check_weights
 from securevfl.training.model_part import ModelPart
 
 BASE = "(base)"

@@ -1,0 +1,25 @@
+"""The command `export`: write a party's part of the model as ONNX. Nothing is sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from securevfl.base.files import check_writable
+from securevfl.cli.party_options import Model
+
+
+def export(model: Model, out: Annotated[Path, typer.Option(metavar="FILE.ONNX", help="File for the graph.")]) -> None:
+    """Write your part of a linear model as ONNX, with the preparation of your columns. Nothing is sent.
+
+    Input X: your columns in the printed order, in double precision. Output: your contribution to the score.
+    """
+    from securevfl.credit.onnx_export import export_onnx
+    from securevfl.training.model_part import ModelPart
+
+    part = ModelPart.load(model)
+    check_writable(out)
+    export_onnx(part, out)
+    typer.echo(f"{out} computes {part.name}'s contribution to the score from the columns {', '.join(part.columns)}")
