@@ -16,6 +16,7 @@ run = vfl.simulate(job, [bank, shop])
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from securevfl.base.version import __version__ as __version__
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # the only list of public names: type checkers read it, and s
     from securevfl.credit.fairness_by_group import provide_groups as provide_groups
     from securevfl.credit.fairness_by_group import request_group_rates as request_group_rates
     from securevfl.credit.fairness_by_group import simulate_group_rates as simulate_group_rates
+    from securevfl.credit.scorecard import ScorecardScale as ScorecardScale
+    from securevfl.credit.scorecard import scorecard as scorecard
     from securevfl.data import datasets as datasets
     from securevfl.data.join_tables import align as align
     from securevfl.data.party import Helper as Helper
@@ -95,14 +98,17 @@ _homes: dict[str, str] = {}
 
 
 def _read_homes() -> dict[str, str]:
-    """Read from this file which module defines each public name."""
+    """Read from this file which module defines each public name; names of absent rooms are left out."""
     if not _homes:
         import ast
         from pkgutil import get_data
 
         source = get_data(__name__, "__init__.py")
         listed = next(node for node in ast.parse(source or b"").body if isinstance(node, ast.If))
-        lines = [line for line in listed.body if isinstance(line, ast.ImportFrom)]
+        imports = [line for line in listed.body if isinstance(line, ast.ImportFrom)]
+        rooms = {".".join(str(line.module).split(".")[:2]) for line in imports}
+        absent = {room for room in rooms if find_spec(room) is None}
+        lines = [line for line in imports if ".".join(str(line.module).split(".")[:2]) not in absent]
         _homes.update({alias.name: str(line.module) for line in lines for alias in line.names})
     return _homes
 

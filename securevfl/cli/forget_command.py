@@ -1,4 +1,4 @@
-"""Commands on one party's part of the model, without other parties: drift, scorecard, reasons, export, forget."""
+"""The command `forget`: delete the files of a training."""
 
 from __future__ import annotations
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer
+
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(option_groups.expand_option_groups(correlate))
 
 
 def correlate(

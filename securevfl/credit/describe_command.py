@@ -12,6 +12,11 @@ from securevfl.cli import option_groups
 from securevfl.cli import party_options as options
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(option_groups.expand_option_groups(describe))
+
+
 def describe(
     data: Annotated[Path, typer.Argument(metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")],
     party: Annotated[

@@ -8,8 +8,13 @@ from typing import Annotated
 
 import typer
 
-from securevfl.cli.option_groups import ReportOptions
+from securevfl.cli.option_groups import ReportOptions, expand_option_groups
 from securevfl.cli.party_options import IdColumn, Model
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(expand_option_groups(drift))
 
 
 def drift(

@@ -14,6 +14,7 @@ from securevfl.data.columns import Columns
 from securevfl.data.readers import read_table
 from securevfl.display import html
 from securevfl.errors import TableError
+from securevfl.organisations.served_rows import ColumnShifts
 from securevfl.training.model_part import ModelPart
 
 DRIFT_HEADS = ["column", "PSI", "size", "KS", "p", "missing", "was missing", "unseen", "shifted"]
@@ -68,6 +69,16 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
     return measure_drift(score_baselines, Columns(np.ascontiguousarray(table.X[:, [column]]), [SCORE]), alarms=alarms)[
         0
     ]
+
+
+def column_shifts(part: ModelPart, data: Path, id_column: str) -> ColumnShifts:
+    """Return the drift of the rows that a party serves; see `organisations.served_rows.ServedRowsCheck`."""
+    drifts = drift(part, data, id_column=id_column)
+    figures = {
+        ("psi", "Population stability index"): {item.column: item.psi for item in drifts},
+        ("missing", "Share of missing values"): {item.column: item.missing for item in drifts},
+    }
+    return ColumnShifts(DRIFT_HEADS, rows(drifts), [item.column for item in drifts if item.shifted], figures)
 
 
 def plain(column_drifts: Sequence[Drift], part: ModelPart) -> dict[str, Any]:

@@ -8,7 +8,13 @@ from typing import Annotated
 import typer
 
 from securevfl.base.files import check_writable
+from securevfl.cli.option_groups import expand_option_groups
 from securevfl.cli.party_options import Model
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(expand_option_groups(export))
 
 
 def export(model: Model, out: Annotated[Path, typer.Option(metavar="FILE.ONNX", help="File for the graph.")]) -> None:

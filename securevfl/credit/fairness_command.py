@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(option_groups.expand_option_groups(fairness))
+
+
 def fairness(
     table: option_groups.TableOptions,
     predictions: Annotated[

@@ -33,6 +33,9 @@ from securevfl.credit.explanations import check_single, check_weights, heaviest
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError, ProtocolError
+from securevfl.families.facts import RunFacts
+from securevfl.job import Job
+from securevfl.organisations.score_reasons import ReasonProvider, ScoreReasons
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime.channel import Channel
@@ -57,7 +60,7 @@ class ReasonCodes(DisclosingMessage, frozen=True):
 
 
 @dataclass(frozen=True)
-class ReasonCodePolicy:
+class ReasonCodePolicy(ReasonProvider):
     """The reason codes that a party's operator discloses for each scored row.
 
     Attributes:
@@ -113,104 +116,116 @@ class ReasonCodePolicy:
         """Return the maximum number of bits that the codes reveal about a row."""
         return code_bits(len(part.columns), self.codes_per_row)
 
+    def fingerprint(self) -> str:
+        """Return a text that differs if other codes would be sent about the same rows."""
+        return repr((self.codes_per_row, sorted(self.codes.items())))
 
-def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what `ReasonCodes` reveals."""
-    reveals = Reveal(
-        "plain", "codes of the sender's columns that raise a row's score most, if its operator enables them; all names"
+    def admit(
+        self, part: ModelPart, ledger: ScoreLedger, ids: Sequence[Any] | None, X: Floats, max_bits: float
+    ) -> NDArray[np.bool_]:
+        """Record the codes of rows in the score ledger; see `ReasonProvider.admit`."""
+        if ids is None:
+            raise ConfigError(
+                f"party {part.name} cannot provide reason codes for rows without ids, because the ledger counts them "
+                "by id",
+                code="SVFL-ID-MISSING",
+                party=part.name,
+            )
+        rows = [id_digest(part.name, row_id) for row_id in ids]
+        return ledger.admit_codes(part.run, rows, X, bits=self.bits(part), max_bits=max_bits)
+
+    def reasons(self, part: ModelPart, scaled: Floats) -> list[list[str]]:
+        """Return the codes of each scaled row (m, d), largest contribution first.
+
+        Each row has k codes; repeated codes are replaced by empty strings at the end.
+        """
+        names = [self.codes[column] for column in part.columns]
+        columns = heaviest(part, scaled, self.codes_per_row).tolist()
+        return [_without_repetition([names[j] for j in row]) for row in columns]
+
+    def send(self, part: ModelPart, channel: Channel, scaled: Floats) -> None:
+        """Send the codes of scaled rows (m, d) to the requesting party."""
+        names = self.names()
+        position = np.array([names.index(self.codes[column]) for column in part.columns], _POSITIONS)
+        bits_per_row = math.ceil(self.bits(part))
+        permit = channel.permit(DisclosureRecord(part.asker, "codes", len(scaled), bits_per_row, about=(part.name,)))
+        positions = position[heaviest(part, scaled, self.codes_per_row)].tobytes()
+        channel.send(part.asker, ReasonCodes(tuple(names), positions), permit=permit)  # 3
+
+
+class ReasonCodesOfParties(ScoreReasons):
+    """Reason codes, as the package registers them for scores."""
+
+    def provider(self, codes_per_row: int, codes: Mapping[str, str]) -> ReasonCodePolicy:
+        """Return the reason codes that a party discloses; see `ScoreReasons.provider`."""
+        return ReasonCodePolicy(codes_per_row, codes)
+
+    def declares(self, roles: Roles) -> list[MessageDeclaration]:
+        """Declare what `ReasonCodes` reveals."""
+        reveals = Reveal(
+            "plain",
+            "codes of the sender's columns that raise a row's score most, if its operator enables them; all names",
+        )
+        return [MessageDeclaration(ReasonCodes, *pair, reveals) for pair in roles.pairs()]
+
+    def receive(self, name: str, channel: Channel, rows: int, codes_per_row: int) -> list[list[str]]:
+        """Receive the reason codes of a party.
+
+        Args:
+            name: name of the party.
+            channel: channel to the other parties.
+            rows: number of rows.
+            codes_per_row: number of codes per row.
+
+        Returns:
+            The codes of each row; repeated codes are replaced by empty strings at the end.
+
+        Raises:
+            ProtocolError: the message has another size or invalid names.
+        """
+        message = channel.recv(name, ReasonCodes)  # 3
+        complete = len(message.positions) == rows * codes_per_row * _POSITIONS.itemsize
+        positions = np.frombuffer(message.positions, _POSITIONS).reshape(rows, codes_per_row) if complete else None
+        if (
+            positions is None
+            or positions.max(initial=0) >= len(message.names)
+            or not all(map(_NAME.fullmatch, message.names))
+        ):
+            raise ProtocolError(
+                f"{name} did not send {codes_per_row} valid reason codes for each of {rows} rows",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=name,
+            )
+        return [_without_repetition([message.names[position] for position in row]) for row in positions.tolist()]
+
+
+REASON_CODES = ReasonCodesOfParties()
+
+
+def sheet_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[tuple[str, str]]:
+    """Return which reason codes of scored rows a party may send or receive; see `consent.sheet_lines.SheetLines`."""
+    shares, max_codes = job.protocol.shares, job.reason_codes
+    requester = job.family.score_requester(job, roles.lead)
+    senders = [
+        party for party in roles.parties if party != requester and (shares is None or party in shares.open_weights)
+    ]
+    if not max_codes or name not in (requester, *senders):
+        return []
+    formula = f"log2(d! / (d - {max_codes})!) bits"
+    columns = {} if facts is None else {party: facts.shape.columns.get(party, 0) for party in senders}
+    bits = {party: f"{code_bits(d, max_codes):.1f} bits" if d else formula for party, d in columns.items()}
+    if name == requester:
+        by_party = "\n".join(
+            f"{party}: at most {value} of a row, in addition to its score" for party, value in bits.items()
+        )
+        head = f"up to {max_codes} reason codes of a scored row, of each party whose owner sends them"
+        return [("learns", f"{head}\n{by_party}" if by_party else head)]
+    text = (
+        f"to {requester} which of its columns cost a scored row most, if its owner enables it when\n"
+        f"it predicts or serves: up to {max_codes} codes, at most {bits.get(name, formula)} of a row, under names that "
+        "it chooses"
     )
-    return [MessageDeclaration(ReasonCodes, *pair, reveals) for pair in roles.pairs()]
-
-
-def admit(
-    part: ModelPart,
-    policy: ReasonCodePolicy,
-    ledger: ScoreLedger,
-    ids: Sequence[Any] | None,
-    X: Floats,
-    max_bits: float,
-) -> NDArray[np.bool_]:
-    """Record the reason codes of rows in the score ledger, before anything about the rows is disclosed.
-
-    Args:
-        part: this party's part of the model.
-        policy: the reason codes that this party provides.
-        ledger: this party's score ledger.
-        ids: ids of the rows.
-        X: this party's columns (n, d).
-        max_bits: maximum number of bits that scores and codes may reveal about a row.
-
-    Returns:
-        A mask (n,) of the rows whose scores and codes together stay within `max_bits`.
-
-    Raises:
-        ConfigError: the rows have no ids, so their codes cannot be counted.
-    """
-    if ids is None:
-        raise ConfigError(
-            f"party {part.name} cannot provide reason codes for rows without ids, because the ledger counts them by id",
-            code="SVFL-ID-MISSING",
-            party=part.name,
-        )
-    rows = [id_digest(part.name, row_id) for row_id in ids]
-    return ledger.admit_codes(part.run, rows, X, bits=policy.bits(part), max_bits=max_bits)
-
-
-def coded(part: ModelPart, policy: ReasonCodePolicy, scaled: Floats) -> list[list[str]]:
-    """Return the reason codes of each row, largest contribution first, without repetition.
-
-    Args:
-        part: this party's part of the model.
-        policy: the reason codes.
-        scaled: scaled rows (m, d).
-
-    Returns:
-        k codes for each row; repeated codes are replaced by empty strings at the end.
-    """
-    names = [policy.codes[column] for column in part.columns]
-    columns = heaviest(part, scaled, policy.codes_per_row).tolist()
-    return [_without_repetition([names[j] for j in row]) for row in columns]
-
-
-def send_codes(part: ModelPart, policy: ReasonCodePolicy, channel: Channel, scaled: Floats) -> None:
-    """Send the reason codes of scaled rows (n, d) to the requesting party."""
-    names = policy.names()
-    position = np.array([names.index(policy.codes[column]) for column in part.columns], _POSITIONS)
-    bits_per_row = math.ceil(policy.bits(part))
-    permit = channel.permit(DisclosureRecord(part.asker, "codes", len(scaled), bits_per_row, about=(part.name,)))
-    positions = position[heaviest(part, scaled, policy.codes_per_row)].tobytes()
-    channel.send(part.asker, ReasonCodes(tuple(names), positions), permit=permit)  # 3
-
-
-def receive_codes(name: str, channel: Channel, rows: int, codes_per_row: int) -> list[list[str]]:
-    """Receive the reason codes of a party.
-
-    Args:
-        name: name of the party.
-        channel: channel to the other parties.
-        rows: number of rows.
-        codes_per_row: number of codes per row.
-
-    Returns:
-        The codes of each row; repeated codes are replaced by empty strings at the end.
-
-    Raises:
-        ProtocolError: the message has another size or invalid names.
-    """
-    message = channel.recv(name, ReasonCodes)  # 3
-    complete = len(message.positions) == rows * codes_per_row * _POSITIONS.itemsize
-    positions = np.frombuffer(message.positions, _POSITIONS).reshape(rows, codes_per_row) if complete else None
-    if (
-        positions is None
-        or positions.max(initial=0) >= len(message.names)
-        or not all(map(_NAME.fullmatch, message.names))
-    ):
-        raise ProtocolError(
-            f"{name} did not send {codes_per_row} valid reason codes for each of {rows} rows",
-            code="SVFL-PROTOCOL-VALUES",
-            peer=name,
-        )
-    return [_without_repetition([message.names[position] for position in row]) for row in positions.tolist()]
+    return [("may send", text)]
 
 
 def _without_repetition(codes: Sequence[str]) -> list[str]:

@@ -11,8 +11,14 @@ from typing import Annotated
 import typer
 
 from securevfl.base.files import check_writable, write_atomic
+from securevfl.cli.option_groups import expand_option_groups
 from securevfl.cli.party_options import IdColumn, Model
 from securevfl.cli.reason_code_options import codes_in
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(expand_option_groups(reasons))
 
 
 def reasons(

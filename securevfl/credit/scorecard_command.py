@@ -8,7 +8,13 @@ from typing import Annotated
 import typer
 
 from securevfl.base.files import check_writable, write_atomic
+from securevfl.cli.option_groups import expand_option_groups
 from securevfl.cli.party_options import Html, Model
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(expand_option_groups(scorecard))
 
 
 def scorecard(

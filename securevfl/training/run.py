@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_atomic
 from securevfl.base.roles import Roles
-from securevfl.credit.scorecard import Scorecard, ScorecardScale, scorecard
 from securevfl.data.row_matching import ids_of_rows, match_tables, match_values, take_rows
 from securevfl.data.validation import check_labels
 from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
@@ -354,19 +353,6 @@ class Run:
         meter, resources = Meter(channel.clock, channel.counters), LocalResources(simulated=True)
         context = PartyContext(channel, self.roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         return self.job.family.participant(self.job, context, X.shape[1], part.state).model_outputs(X)
-
-    def scorecard(self, points: float = 600, odds: float = 50, double: float = 20) -> Scorecard:
-        """Return the points of each bin of each column (`securevfl.credit.scorecard`).
-
-        Args:
-            points: the points at which the odds against the positive class are `odds` to 1.
-            odds: see `points`.
-            double: the points that double the odds.
-
-        Returns:
-            The scorecard. Raises ConfigError for a model without points.
-        """
-        return scorecard(self._lead_first, ScorecardScale(points, odds, double))
 
     def save(self, folder: str | Path) -> None:
         """Write <folder>/<party>.json for each party, with its part only; earlier files are renamed (`set_aside`)."""

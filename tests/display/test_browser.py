@@ -164,7 +164,7 @@ def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path,
     run = vfl.simulate(job, [bank, shop])
     part = run.parts["shop"]
     drift = measure_drift(part.baseline, columns_of("shop", shop.X * 1.5, part.columns))
-    run.scorecard().save(tmp_path / "card.html")
+    vfl.scorecard(run.parts).save(tmp_path / "card.html")
     pages = [
         vfl.describe(bank).page(),
         page_of(vfl.correlate([bank, shop])["shop"]),

@@ -199,7 +199,7 @@ def test_every_reader_of_a_model_says_what_is_served(
 @pytest.mark.parametrize("prepare", [{"bins": 4}, KEPT], ids=str)
 def test_a_scorecard_adds_up_to_the_score_of_every_row(prepare: dict[str, Any]) -> None:
     run, new, scale = train("logistic", prepare, "standard", "shares"), new_rows(), ScorecardScale()
-    card = run.scorecard()
+    card = vfl.scorecard(run.parts)
     (base,) = [line.points for line in card.lines if line.column == BASE]
     points_total = base + sum(points(card, run.parts[name], X) for name, X in new.items())
     f = sum(served(part, new[name], 8.0)[:, 0] for name, part in run.parts.items())
@@ -262,7 +262,7 @@ def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool)
         with pytest.raises((ConfigError, DataError), match=r"shop|trees"):
             read(shop, new["shop"])
     with pytest.raises((ConfigError, DataError)):
-        run.scorecard()
+        vfl.scorecard(run.parts)
     np.testing.assert_allclose(bank.explain(new["bank"]).total[:, 0], own_part(bank, new["bank"]), atol=1e-9)
 
 
