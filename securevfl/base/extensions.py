@@ -115,7 +115,7 @@ def find_tool(group: str, name: str) -> Any | None:
         ConfigError: if the import fails, or two packages provide the name.
     """
     point = allowed_entry_points(group).get(name)
-    return None if point is None else load_entry_point(point)[0]
+    return None if point is None else import_entry_point(point)
 
 
 def require_tool(group: str, name: str, purpose: str, party: str = "") -> Any:
@@ -157,26 +157,41 @@ def _is_on_disk(point: EntryPoint) -> bool:
     return not is_own(point) or find_spec(".".join(point.module.split(".")[:2])) is not None
 
 
-def load_entry_point(point: EntryPoint) -> tuple[Any, Extension]:
+def import_entry_point(point: EntryPoint) -> Any:
     """Import the object of an entry point.
 
     Args:
         point: the entry point.
 
     Returns:
-        The object and the package that provides it.
+        The object.
 
     Raises:
         ConfigError: if the import fails.
     """
     try:
-        value = point.load()
+        return point.load()
     except Exception as cause:
         raise ConfigError(
             f"{point.value} of the package {_distribution(point)} cannot be loaded ({type(cause).__name__})",
             code="SVFL-JOB-EXTENSION",
             name=point.name,
         ) from cause
+
+
+def load_entry_point(point: EntryPoint) -> tuple[Any, Extension]:
+    """Import the object of an entry point, and identify the package that provides it.
+
+    Args:
+        point: the entry point.
+
+    Returns:
+        The object and the package.
+
+    Raises:
+        ConfigError: if the import fails.
+    """
+    value = import_entry_point(point)
     version = point.dist.version if point.dist is not None else "?"
     return value, Extension(_distribution(point), version, _digest(point.module.partition(".")[0]))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from securevfl.base.extensions import available_entry_points, is_own, load_entry_point
+from securevfl.base.extensions import available_entry_points, import_entry_point, is_own
 from securevfl.base.files import check_writable
 from securevfl.base.machine import use_one_heap
 from securevfl.base.version import __version__
@@ -106,7 +106,7 @@ class Commands(TyperGroup):
 def _load_command(name: str, point: EntryPoint) -> Any:
     """Load the command, or the group of commands, that an entry point registers."""
     tool = typer.Typer(name=name, no_args_is_help=True)
-    load_entry_point(point)[0](tool)
+    import_entry_point(point)(tool)
     return typer.main.get_command(tool)
 
 

@@ -73,7 +73,11 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
 
 def column_shifts(part: ModelPart, data: Path, id_column: str) -> ColumnShifts:
     """Return the drift of the rows that a party serves; see `organisations.served_rows.ServedRowsCheck`."""
-    drifts = drift(part, data, id_column=id_column)
+    return shifts_of(drift(part, data, id_column=id_column))
+
+
+def shifts_of(drifts: Sequence[Drift]) -> ColumnShifts:
+    """Return the drift of columns as the monitor of a party that serves shows it."""
     figures = {
         ("psi", "Population stability index"): {item.column: item.psi for item in drifts},
         ("missing", "Share of missing values"): {item.column: item.missing for item in drifts},
