@@ -14,7 +14,7 @@ from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.optim.defaults import why_not_on_shares
 from securevfl.options import JobOptions
 
-COLUMNS = LeakKind(
+COLUMN_RECOVERY = LeakKind(
     "columns",
     "at least half as many numbers about each row as columns, or as many as recover the columns of the table at hand",
     "fewer epochs and evaluations, a sum of more parties, or shares",
@@ -48,7 +48,7 @@ def column_leaks(
         columns += " together" if len(disclosure.about) > 1 else ""
         span = "span" if numbers >= disclosure.capacity else "are enough to find most of"
         yield Leak(
-            COLUMNS,
+            COLUMN_RECOVERY,
             disclosure.learner,
             f"it receives {numbers} numbers about each row, which {span} the {columns}: repeated values can be read, "
             "and some known rows reveal all others",
