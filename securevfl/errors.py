@@ -251,7 +251,7 @@ class PeerStopped(TransportError):
     default_code = "SVFL-PEER-STOPPED"
 
     def __init__(self, party: str, stopped: StopReason, more: str = "") -> None:
-        super().__init__(f"{party} has stopped: {STOP_REASONS[stopped]}{more}", party=party)
+        super().__init__(f"{party} has stopped: {STOP_REASONS[stopped]}{more}", party=party, stopped=stopped)
         self.party = party
         self.stopped = stopped
 

@@ -58,7 +58,7 @@ def _notices() -> Iterator[None]:
         yield
 
 
-TOOLS = "securevfl.tools"  # entry points by which other packages add commands
+TOOL_ENTRY_POINTS = "securevfl.tools"  # entry points by which other packages add commands
 
 
 class Commands(TyperGroup):
@@ -67,12 +67,12 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """List the commands of this package, then those of other packages."""
         names = super().list_commands(ctx)
-        return [*names, *(name for name in available_entry_points(TOOLS) if name not in names)]
+        return [*names, *(name for name in available_entry_points(TOOL_ENTRY_POINTS) if name not in names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command. For a command of another package, return only its name and origin without loading it."""
         command = super().get_command(ctx, cmd_name)
-        if command is not None or (point := available_entry_points(TOOLS).get(cmd_name)) is None:
+        if command is not None or (point := available_entry_points(TOOL_ENTRY_POINTS).get(cmd_name)) is None:
             return command
         if is_own(point):
             return _load_command(cmd_name, point)
@@ -83,7 +83,7 @@ class Commands(TyperGroup):
         if (
             args
             and super().get_command(ctx, args[0]) is None
-            and (point := available_entry_points(TOOLS).get(args[0])) is not None
+            and (point := available_entry_points(TOOL_ENTRY_POINTS).get(args[0])) is not None
         ):
             return args[0], _load_command(args[0], point), args[1:]
         return super().resolve_command(ctx, args)

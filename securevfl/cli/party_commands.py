@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,42 +28,42 @@ def align(
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
     id_column: options.IdColumn = "id",
+    ledger: options.Ledger = None,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """Find the ids that all parties have, without revealing others, and write the shared row order next to the data.
 
-    Every party runs this. After an interruption, the same command resumes.
+    Every party runs this. After an interruption, the same command resumes. Your ledger counts how many of your ids the
+    other parties can test, and its limit of ids applies.
     """
     from securevfl.data.composite_ids import id_spelling
     from securevfl.data.readers import id_rule_version, read_ids
-    from securevfl.data.row_order import write_rows
-    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.data.row_order import rows_path, write_rows
     from securevfl.display.progress import progress
-    from securevfl.organisations.align import align_privately
-    from securevfl.organisations.peer_session import run_session
+    from securevfl.organisations.align import align_with
     from securevfl.organisations.peer_settings import check_among
-    from securevfl.runtime.channel import Channel
 
     settings, journal = session.settings(peers), Path(f"{data}.align")
-    active, *passives = settings.peers.parties
     check_among(settings.peers, party)
     ids, rule = read_ids(data, id_column=id_column), id_rule_version(data, id_column)
-
-    def talk(channel: Channel) -> int:
-        rows = align_privately(
-            party, ids, channel, active=active, passives=passives, on_progress=on_progress, journal=journal
-        )
-        write_rows(data, rows)
-        return len(rows)
-
-    handshake = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
+    check_writable(rows_path(data))
     with (
         shared_locks(data),
         signals.exit_on_signal(lambda: f"the progress is stored in {journal}"),
         session.events(party, peers),
         progress("aligning") as on_progress,
     ):
-        count = run_session(party, settings, handshake, talk, ledger=DisclosureLedger.open(party, None), resumes=True)
+        rows = align_with(
+            party,
+            ids,
+            settings,
+            ledger=ledger,
+            journal=journal,
+            rule=rule,
+            on_progress=on_progress,
+            on_rows=partial(write_rows, data),
+        )
+    count = len(rows)
     typer.echo(f"{count:,} of {len(ids):,} rows are common to all parties; their order is in {data}.rows.npy")
     if not count:
         typer.echo(

@@ -203,7 +203,10 @@ REASON_CODES = ReasonCodesOfParties()
 
 
 def sheet_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[tuple[str, str]]:
-    """Return which reason codes of scored rows a party may send or receive; see `consent.sheet_lines.SheetLines`."""
+    """Return which reason codes of scored rows a party may send or receive; see `consent.sheet_lines.SheetLines`.
+
+    A reason code names one of the columns that raise the score f of a row most.
+    """
     shares, max_codes = job.protocol.shares, job.reason_codes
     requester = job.family.score_requester(job, roles.lead)
     senders = [

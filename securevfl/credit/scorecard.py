@@ -27,8 +27,8 @@ from securevfl.base.files import write_atomic
 from securevfl.credit.explanations import check_weights
 from securevfl.data.bin_edges import format_number
 from securevfl.data.column_transforms import (
-    MISSING,
-    OTHER,
+    MISSING_CATEGORY,
+    OTHER_CATEGORY,
     BinTransform,
     ColumnTransform,
     NumericTransform,
@@ -221,7 +221,7 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
             zero = float(scaling.mean[0] * unit[0] - marked)
             points = [(ZERO, zero), (UNIT + "".join(within), -float(unit[0]))]
             if step.fill is not None:
-                points.append((MISSING, gained([np.nan])[0]))
+                points.append((MISSING_CATEGORY, gained([np.nan])[0]))
             return points
         case NumericWoe() | BinTransform():
             ends = [-np.inf, *step.edges, np.inf]
@@ -230,11 +230,11 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
             if (isinstance(step, BinTransform) and step.fill is not None) or (
                 isinstance(step, NumericWoe) and step.missing is not None
             ):
-                names, values = [*names, MISSING], [*values, np.nan]
+                names, values = [*names, MISSING_CATEGORY], [*values, np.nan]
             return list(zip(names, gained(values), strict=True))
         case OneHotTransform() | CategoricalWoe():
             known = (step.base, *step.categories) if isinstance(step, OneHotTransform) else step.categories
-            levels = (*known, OTHER)
+            levels = (*known, OTHER_CATEGORY)
             return list(zip(levels, gained([float(place) for place in range(len(levels))], levels), strict=True))
     remedy = 'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'
     if not isinstance(step, NumericTransform):  # of a date or of codes, which bins leave as they are

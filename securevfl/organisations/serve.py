@@ -275,4 +275,5 @@ def _check_limits(ledger: DisclosureLedger) -> None:
             f"set limits, as in `securevfl ledger --party {ledger.party} {options}`",
             code="SVFL-LIMIT-MISSING",
             party=ledger.party,
+            kinds=tuple(lacking),
         )

@@ -168,7 +168,7 @@ def aligned(name: str, liar: Liar) -> Act:
     lead, *others = local
 
     def role(me: str) -> Callable[[Channel], object]:
-        return lambda channel: align_privately(me, local[me], channel, active=lead, passives=others)
+        return lambda channel: align_privately(me, local[me], channel, active=lead, passives=others, ledger=None)
 
     return lambda: party_threads.run_threads({item: role(item) for item in local}, WallClock, timeout=3.0)
 

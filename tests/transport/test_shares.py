@@ -197,7 +197,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     noted = ScoreLedger(ledgers["shop"])
     coded = noted.disclosed_bits([id_digest("shop", f"new {row}") for row in range(40, 60)])
     assert [codes for _, codes in coded] == pytest.approx([np.log2(15 * 14)] * 20)
-    with pytest.raises(ConfigError, match="open_weights"):
+    with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS"):
         ReasonCodePolicy(1, {column: column for column in tables["bank"].columns}).check(parts["bank"])
     without = at_each(
         meeting,

@@ -44,7 +44,7 @@ from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
-from securevfl.protocols.score_ledger.row_ledger import NEW, ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ScoreLedger
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.column_correlations import CORRELATION_LEVELS, RoundedProducts
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
@@ -218,7 +218,7 @@ class _Kept(ScoreLedger):
     def admit(self, query: Any, X: Floats, *, bits: float = 0, **keys: Any) -> Any:
         """Note the bits and refuse nothing."""
         self.bits = bits
-        return np.full(len(query.rows), NEW, np.uint8)
+        return np.full(len(query.rows), ROW_NEW, np.uint8)
 
 
 def _scored(c: int, information_bits: float, codes: int) -> tuple[ScoringSession, _Kept]:
@@ -241,7 +241,7 @@ def _scored(c: int, information_bits: float, codes: int) -> tuple[ScoringSession
         resources=LocalResources(),
         channel=SimpleNamespace(permit=lambda record: None),
     )
-    committed = SimpleNamespace(rows=bytes(COMMITMENT_BYTES), states=bytes([NEW]))
+    committed = SimpleNamespace(rows=bytes(COMMITMENT_BYTES), states=bytes([ROW_NEW]))
     products = SimpleNamespace(context=context, others=("bank",), recv=lambda *_: committed, send=lambda *_, **__: None)
     player: Any = SimpleNamespace(
         _state=SimpleNamespace(iterations=20),
