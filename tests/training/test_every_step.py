@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from securevfl.training.explanations import heaviest, reasons, shapley
-from securevfl.training.onnx_export import to_onnx
-from securevfl.training.scorecard import BASE, ScorecardScale, scorecard
 
 import securevfl as vfl
+from securevfl.credit.explanations import heaviest, reasons, shapley
+from securevfl.credit.onnx_export import to_onnx
+from securevfl.credit.scorecard import BASE, ScorecardScale, scorecard
 from securevfl.data import preparation as preparations
 from securevfl.data.bin_edges import MAX_CODES_AT_AN_END, MIN_BIN_ROWS, find_bin_edges, format_number, shortest_between
 from securevfl.data.column_transforms import (
