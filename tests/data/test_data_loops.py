@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from securevfl.data import baseline, correlations, drift, location_scale
+from securevfl.credit import correlations, drift
+from securevfl.credit.correlations import Correlations, OwnColumns, standardised
+from securevfl.credit.drift import measure_drift
+from securevfl.data import baseline, location_scale
 from securevfl.data.baseline import categorical_baseline, counts_at_points, numeric_baseline
 from securevfl.data.columns import columns_of
-from securevfl.data.correlations import Correlations, OwnColumns, standardised
-from securevfl.data.drift import measure_drift
 from securevfl.data.location_scale import Moments, clip_free, merge_moments, moments, quartiles
 from securevfl.data.scaling import GRID_BITS, Scaling, on_grid
 from securevfl.data.text_types import MAX_NUMERIC_CATEGORIES, decide_type
