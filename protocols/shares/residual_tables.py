@@ -27,6 +27,9 @@ from securevfl.protocols.shares.projection import projected
 _DITHER_BITS = 16  # additional fractional bits of stored entries, which random rounding removes
 _MAX_TARGETS_PER_CHUNK = 4096
 _MAX_ENTRIES_PER_CHUNK = 2**18
+_ROUNDING_SLACK = (
+    0.01  # by this part of an entry's last bit, coefficients of a projection may exceed a residual's bound
+)
 _UNCLIPPED_RANGE = 1.0  # residuals at forward sums from -1 to 1 must fit into an entry without clipping
 
 
@@ -147,7 +150,8 @@ def _above_base(
         raise _far_labels(encoding)
     # if a table is too wide, clip the residuals that are farthest from 0, but none that must not be clipped
     window = np.clip(np.clip(-width / 2, least, most - width), near_most - width, near_least)
-    bases = np.rint(np.where(most - least <= width + 0.5, least, window))
+    bases = np.floor(least + _ROUNDING_SLACK)
+    bases = np.where(most - bases <= width + 0.5, bases, np.floor(window))
     entries = np.clip(g - bases[:, None], 0, width)
     return np.rint(np.ldexp(entries, _DITHER_BITS)).astype(np.int32).reshape(-1), bases.astype(np.int64)
 

@@ -356,6 +356,41 @@ def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
         )
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("name", ["logistic", "smooth_hinge", "square", "poisson", "gamma"])
+def test_lifted_entries_are_residuals_above_their_base(name, bits):
+    """They fit into k - 1 bits, whatever the label; residuals near 0 are never clipped."""
+    loss = LOSSES[name]
+    if bits == 8 and not loss.has_unit_range:
+        return
+    numbers = FixedPointEncoding(3000, 1.0, lift_bits=bits, f_g=min(8, bits - 1))
+    y = np.array({"logistic": [-1.0, 1.0], "smooth_hinge": [-1.0, 1.0]}.get(name, [0.02, 1.0, 30.0]))[:, None]
+    look = ResidualTables(numbers, loss.residual, y, loss.minimizer, smooth=loss.smooth)
+    plain = ResidualTables(FixedPointEncoding(3000, 1.0), loss.residual, y, loss.minimizer, smooth=loss.smooth)
+    entries = look.entries(np.zeros(len(y), np.uint8), shares.Prg.fresh("test"))
+    assert entries.dtype.itemsize * 8 == bits
+    assert entries.max() < 2 ** (bits - 1)
+    got = (look._tables.reshape(len(y), -1) / 2.0**16 + look.bases()[:, None]) / numbers.residual_unit
+    expected = plain._tables.reshape(len(y), -1) / 2.0**24
+    error, width = np.abs(got - expected), 2.0 ** (bits - 1) / numbers.residual_unit
+    assert error[np.abs(expected) < width / 2 - 1].max(initial=0.0) <= 2.0**-16
+    exact = np.ptp(expected, axis=1) < width - 0.01
+    assert error[exact].max(initial=0.0) <= 2.0**-16
+    middle = numbers.index(np.array([-1 << numbers.shift], np.int64).view(np.uint64))[0]  # the sum 0
+    assert error[:, middle].max() <= 2.0**-16
+
+
+def test_labels_too_far_for_lifted_entries_are_refused():
+    numbers = FixedPointEncoding(3000, 1.0, lift_bits=16)
+    with pytest.raises(SecureVFLError) as caught:
+        ResidualTables(numbers, LOSSES["square"].residual, np.array([[0.0], [140.0]]))
+    assert caught.value.code == "SVFL-LABEL-RANGE"
+    for bits in (4, 12, 40):
+        with pytest.raises(SecureVFLError) as caught:
+            FixedPointEncoding(100, 1.0, lift_bits=bits)
+        assert caught.value.code == "SVFL-CRYPTO-PARAMETERS"
+
+
 def test_one_round_trip_a_visit_and_one_more_for_the_lift(run):
     sent = defaultdict(int)
     for event in run.events:
