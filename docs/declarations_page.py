@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securevfl.base.roles import Roles
+from securevfl.credit import correlate, fairness_by_group
 from securevfl.families import FAMILIES
 from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.job import Job
-from securevfl.organisations import (
-    correlate,
-    fairness_by_group,
-    line_measurement,
-    peer_session,
-    prediction_session,
-    scoring,
-)
+from securevfl.organisations import line_measurement, peer_session, prediction_session, scoring
 from securevfl.protocols import handshake
 from securevfl.protocols.alignment import online_lookup, psi
 from securevfl.protocols.declarations import MessageDeclaration

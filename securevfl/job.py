@@ -111,6 +111,11 @@ class Job(FamilyJob):
         family.check_types(self)
         return self
 
+    @property
+    def needed_tools(self) -> tuple[str, ...]:
+        """The options of the job that need a tool of a package, which every party must have."""
+        return ("reason_codes",) if self.reason_codes else ()
+
     def _check_reason_codes(self) -> None:
         if not self.reason_codes:
             return

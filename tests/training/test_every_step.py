@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.credit.explanations import heaviest, reasons, shapley
+from securevfl.credit.onnx_export import to_onnx
+from securevfl.credit.scorecard import BASE, ScorecardScale, scorecard
 from securevfl.data import preparation as preparations
 from securevfl.data.bin_edges import MAX_CODES_AT_AN_END, MIN_BIN_ROWS, find_bin_edges, format_number, shortest_between
 from securevfl.data.column_transforms import (
@@ -41,10 +44,7 @@ from securevfl.data.woe import (
     text_bins,
 )
 from securevfl.families.state import State
-from securevfl.training.explanations import heaviest, reasons, shapley
 from securevfl.training.model_part import ModelPart
-from securevfl.training.onnx_export import to_onnx
-from securevfl.training.scorecard import BASE, ScorecardScale, scorecard
 from tests.hard_tables import around, discrete_column
 
 Row = float | str | None

@@ -28,6 +28,7 @@ from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.consent import statistics_consent
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.credit import correlate, fairness_by_group
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.disclosure.information_content import code_bits
@@ -38,7 +39,7 @@ from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import Target
-from securevfl.organisations import correlate, fairness_by_group, join, peer_session
+from securevfl.organisations import join, peer_session
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.permits import STOP_DECISION_BITS

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.credit.correlations import standardised
 from securevfl.data.columns import Columns
-from securevfl.data.correlations import standardised
 from securevfl.data.party import Party, check_is_party
 from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts
 from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
