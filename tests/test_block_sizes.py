@@ -17,7 +17,7 @@ import pytest
 import securevfl as vfl
 from securevfl.crypto.kernel import row_plaintexts
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.ring_layout import choose_layout
+from securevfl.crypto.kernel.opening_checks import MIN_CHECKS
 from securevfl.crypto.kernel.row_plaintexts import SealedBlocks
 from securevfl.crypto.scheme import OpeningShape
 from securevfl.data import content_digest, csv_file, forest, location_scale, party, register
@@ -55,9 +55,9 @@ def blocks_of(source: new_rows.NewRows) -> list[Any]:
     first, second = (list(source.blocks()) for _ in range(2))
     sizes = [len(X) for _, X in first]
     assert [len(X) for _, X in second] == sizes
-    assert all(size == new_rows.ROWS_PER_BLOCK for size in sizes[:-1])
+    assert all(size == new_rows.SCORED_ROWS_PER_BLOCK for size in sizes[:-1])
     assert sum(sizes) == source.count
-    assert not sizes or 0 < sizes[-1] <= new_rows.ROWS_PER_BLOCK
+    assert not sizes or 0 < sizes[-1] <= new_rows.SCORED_ROWS_PER_BLOCK
     return [np.concatenate([X for _, X in first]).tolist(), [i for ids, _ in first for i in ids or []]]
 
 
@@ -98,8 +98,10 @@ def recorded_model(rows: int) -> Any:
 
 
 CASES: dict[str, Case] = {
-    "rows of a request": Case(((new_rows, "ROWS_PER_BLOCK"),), taken_rows),
-    "a party without a table": Case(((new_rows, "ROWS_PER_BLOCK"),), lambda rows: blocks_of(new_rows.no_rows(rows))),
+    "rows of a request": Case(((new_rows, "SCORED_ROWS_PER_BLOCK"),), taken_rows),
+    "a party without a table": Case(
+        ((new_rows, "SCORED_ROWS_PER_BLOCK"),), lambda rows: blocks_of(new_rows.no_rows(rows))
+    ),
     "content": Case(((party, "MAX_CHUNK_VALUES"),), digest_of_party),
     "keys": Case(((register, "KEYS_PER_READ"),), keys_of_register),
     "trees": Case(((forest, "CHUNK_ROWS"),), leaves_of_forest),
@@ -137,7 +139,11 @@ def test_products_under_encryption_are_right_at_exactly_full_pieces(
     monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", pieces)
     holder = KernelGradient().keygen(columns=2)
     evaluator = KernelGradient().evaluator(holder.public)
-    rows_per_block = next(rows for rows in range(1, 1 << 14) if choose_layout(rows + 1, 1, 2).sample_blocks == 2)
+
+    def blocks(rows: int) -> int:
+        return holder._parameters.choose(rows, 1, 2 + MIN_CHECKS, holder._openings).sample_blocks
+
+    rows_per_block = next(rows for rows in range(1, 1 << 14) if blocks(rows + 1) == 2)
     generator = np.random.default_rng(pieces)
     for rows in (*sizes_around(rows_per_block, 2)[1:], 4 * rows_per_block):
         X, g = generator.normal(size=(rows, 2)), generator.uniform(-1, 1, (rows, 1))
@@ -146,7 +152,7 @@ def test_products_under_encryption_are_right_at_exactly_full_pieces(
             evaluator.encode(prepared, piece, product)
             product = evaluator.transpose_product(prepared, piece, product)
             count += 1
-        assert count == -(-choose_layout(rows, 1, 2).sample_blocks // pieces)
+        assert count == -(-blocks(rows) // pieces)
         blinded, mask = evaluator.blind(product)
         opened = evaluator.unblind(holder.open(blinded, OpeningShape(rows, 1, 2)), mask)
         np.testing.assert_allclose(opened, X.T @ g, atol=1e-3 * rows)

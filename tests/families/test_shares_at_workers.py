@@ -48,7 +48,7 @@ distributed = pytest.importorskip("distributed")
 
 ROWS, BLOCK, HERE = 1500, 256, "securevfl"
 NAMES, COLUMNS = ("bank", "shop", "telco"), (slice(0, 4), slice(4, 12), slice(12, 16))
-KINDS = {"chunk_moments", "gram", "block_sums", "block_change", "multiply_block"}
+WORK_KINDS = {"chunk_moments", "gram", "block_sums", "block_change", "multiply_block"}
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_the_weights_are_those_of_one_process_and_no_row_leaves(
     alone, run = both(paths, of, DaskBackend(client), placed, draws)
     np.testing.assert_array_equal(weights(run), weights(alone))
     assert run.metrics == alone.metrics
-    assert {kind for kind, _ in results} == KINDS
+    assert {kind for kind, _ in results} == WORK_KINDS
     result_bytes = sum(len(value) for _, value in results)
     assert left(client) - before <= result_bytes + 1024 * len(results)  # and what names them
     everything, numbers = b"".join(value for _, value in results), run.job.protocol.shares
