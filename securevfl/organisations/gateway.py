@@ -88,6 +88,11 @@ class Gateway:
         window: seconds that a block waits for more rows.
         max_waiting_rows: maximum number of waiting rows.
         max_sessions: number of sessions, with one block under way in each.
+
+    Attributes:
+        blocks: number of blocks that the servers have answered.
+        scored: number of rows with a score.
+        unscored: number of rows that the servers have answered without a score.
     """
 
     def __init__(
@@ -111,9 +116,11 @@ class Gateway:
         self._held_over: list[_QueuedRow] = []
         self._entering = threading.Lock()
         self._gathering = threading.Lock()  # one session at a time takes rows for its next block
+        self._counting = threading.Lock()
         self._stopping = False
         self._connected = set[int]()
         self.blocks = 0
+        self.scored = self.unscored = 0
         several = bool(scoring_settings(settings).session_id)
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"gateway {number}", daemon=True)
@@ -126,13 +133,34 @@ class Gateway:
             thread.start()
 
     @property
+    def sessions(self) -> int:
+        """Number of sessions with the servers."""
+        return len(self._connected)
+
+    @property
+    def max_sessions(self) -> int:
+        """Maximum number of sessions with the servers."""
+        return len(self._threads)
+
+    @property
+    def ledger(self) -> DisclosureLedger:
+        """The ledger of this party."""
+        return self._ledger
+
+    @property
     def connected(self) -> bool:
         """Whether the servers are connected."""
         return bool(self._connected)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Answer the waiting rows, end the sessions, and stop after at most `timeout` seconds."""
-        self._stopping, deadline = True, time.monotonic() + timeout
+        """Answer the waiting rows, end the sessions, and stop after at most `timeout` seconds.
+
+        If the servers are away, no row is waiting, and nothing is worth waiting for.
+
+        Args:
+            timeout: seconds.
+        """
+        self._stopping, deadline = True, time.monotonic() + (timeout if self._connected else 0.0)
         self._queue.put(None)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -309,6 +337,9 @@ class Gateway:
         prediction = prediction_of(self._part, np.nan_to_num(result.f))
         states = result.states
         self.blocks += 1
+        scored = states.count("scored")
+        with self._counting:
+            self.scored, self.unscored = self.scored + scored, self.unscored + len(states) - scored
         for index, queued in enumerate(block):
             facts: dict[str, Any] = {"state": states[index]}
             if states[index] == "scored":
@@ -318,7 +349,9 @@ class Gateway:
                 elif prediction.proba is not None:
                     classes, proba = map(str, prediction.classes.tolist()), prediction.proba[index].tolist()
                     facts["probabilities"] = dict(zip(classes, proba, strict=True))
-                facts["reasons"] = {name: codes[index] for name, codes in result.reasons.items() if codes[index]} or None
+                facts["reasons"] = {
+                    name: codes[index] for name, codes in result.reasons.items() if codes[index]
+                } or None
             queued.settle(_row_score(queued.row_id, **facts))
 
     def _refuse_waiting(self) -> None:

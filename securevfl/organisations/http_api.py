@@ -99,9 +99,7 @@ class GatewayStatus:
     def health(self) -> tuple[int, GatewayHealth]:
         """Return the HTTP status and the reply of /health."""
         up = self._gateway.connected
-        state = GatewayHealth(
-            status="ok" if up else "away", rows_waiting=self._gateway.waiting, version=__version__
-        )
+        state = GatewayHealth(status="ok" if up else "away", rows_waiting=self._gateway.waiting, version=__version__)
         return 200 if up else 503, state
 
 

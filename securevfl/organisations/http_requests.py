@@ -71,7 +71,10 @@ class ScoreRequests:
     def __init__(self, types: Mapping[str, ColumnType], id_columns: IdColumns | None = None) -> None:
         self._kinds = {name: kind.kind for name, kind in types.items()}
         columns: dict[str, Any] = {
-            f"column_{number}": (_VALUE_TYPES[kind.kind][0], Field(alias=name, title=name, description=_description(kind)))
+            f"column_{number}": (
+                _VALUE_TYPES[kind.kind][0],
+                Field(alias=name, title=name, description=_description(kind)),
+            )
             for number, (name, kind) in enumerate(types.items())
         }
         values = create_model("Columns", __base__=_Part, __doc__="All columns of the model.", **columns)
@@ -148,7 +151,9 @@ class ScoreRequests:
                     row=index + 1,
                 )
             case ("rows", int(index), str(key), *_):
-                return UntrustedInputError(f"row {index + 1} has the key {shortened(key)!r}, which is not id or columns")
+                return UntrustedInputError(
+                    f"row {index + 1} has the key {shortened(key)!r}, which is not id or columns"
+                )
             case ("rows", int(index), *_):
                 return UntrustedInputError(f"row {index + 1} is not an object")
             case ("rows", *_):
@@ -174,7 +179,8 @@ def _id_type(id_columns: IdColumns | None) -> Any:
     if id_columns is None or not id_columns.by_rule:
         return IdText | WholeNumber
     fields: dict[str, Any] = {
-        f"part_{number}": (IdText | Number, Field(alias=name, title=name)) for number, name in enumerate(id_columns.names)
+        f"part_{number}": (IdText | Number, Field(alias=name, title=name))
+        for number, name in enumerate(id_columns.names)
     }
     composite = create_model("Id", __base__=_Part, __doc__="The columns that form the id.", **fields)
     return composite if len(id_columns.names) > 1 else IdText | Number | composite
