@@ -102,12 +102,13 @@ def serve(
                 status.shifts(drift(part, data, id_column=id_column))
             except TableError as error:  # the part has no baseline, or there are too few rows
                 eventlog.emit(part.name, "no drift", {"reason": str(error)})
-            status.watch(server)
         title = f"{part.name} serves {len(rows.ids):,} rows"
         screen = ServiceScreen(
             title, lambda: tally.figures(server.sessions, server.max_sessions), lambda: budgets_of(server.ledger)
         )
         with signals.service_signals(lambda: server.answering) as stop, service_screen(screen):
+            if status is not None:
+                status.watch(server)
             server.run(lambda: stop.arrived)
         eventlog.emit(part.name, "ended", {})
         print_line(f"{part.name}: the service has ended after {stop.cause}: {tally}")
@@ -152,19 +153,21 @@ def score(
     part = ModelPart.load(model).with_named_module(model.parent)
     check_writable(out, unscored)
     rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    settings, events = session.settings(peers), session.events(part.name, peers)
+    settings = session.settings(peers)
     if http is not None:
+        from securevfl.cli.service_screen import shows_events
         from securevfl.organisations.gateway import Gateway
         from securevfl.organisations.http_server import HttpAddress
 
         address = HttpAddress(http, _token(http_token), http_cert, http_key)
-        with shared_locks(model, data), events:
+        verbose = session.verbose and not shows_events()  # the screen shows the events
+        with shared_locks(model, data), replace(session, verbose=verbose).events():
             _run_gateway(Gateway(part, rows, settings, ledger=ledger, max_sessions=sessions), address)
         return
     with (
         shared_locks(model, data),
         signals.exit_on_signal(),
-        events,
+        session.events(part.name, peers),
         write_predictions(part, out, unscored=unscored, rows=rows) as callbacks,
         options.pool_of(len(rows.ids)) as pool,
         progress("scoring") as on_progress,

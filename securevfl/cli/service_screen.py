@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from securevfl.errors import SecureVFLError
 from securevfl.runtime import eventlog
+from securevfl.untrusted import shortened
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -33,6 +34,7 @@ RATE_SECONDS = 60.0  # seconds over which the rate is measured
 LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
 MAX_EVENTS = 4  # latest events on the screen
 MAX_BUDGETS = 8  # rows of the table of limits
+MAX_PEER = 24  # characters of a peer's name
 
 
 class Budget(NamedTuple):
@@ -254,7 +256,7 @@ class ServiceScreen:
             for budget in budgets[:MAX_BUDGETS]:
                 empty = budget.left.startswith("0")
                 limits.add_row(
-                    budget.kind, budget.peer or "-", budget.limit, Text(budget.left, style="red" if empty else "")
+                    budget.kind, shortened(budget.peer, MAX_PEER) or "-", budget.limit, Text(budget.left, style="red" if empty else "")
                 )
             title = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
             events = [Text(event, no_wrap=True, overflow="ellipsis", style="dim") for event in self._events]

@@ -78,19 +78,12 @@ class ScoreRequests:
             for number, (name, kind) in enumerate(types.items())
         }
         values = create_model("Columns", __base__=_Part, __doc__="All columns of the model.", **columns)
-        row = create_model(
-            "Row",
-            __base__=_Part,
-            __doc__="A row to score.",
-            id=(_id_type(id_columns), Field(description="The id of the row as your table writes it.")),
-            columns=(
-                values | None,
-                Field(
-                    default=None,
-                    description="The values as your table writes them. Without them the gateway uses its own table.",
-                ),
-            ),
-        )
+        description = "The values as your table writes them. Without them the gateway uses its own table."
+        parts: dict[str, Any] = {
+            "id": (_id_type(id_columns), Field(description="The id of the row as your table writes it.")),
+            "columns": (values | None, Field(default=None, description=description)),
+        }
+        row = create_model("Row", __base__=_Part, __doc__="A row to score.", **parts)
         self.type: type[BaseModel] = create_model(
             "ScoreRequest",
             __base__=_Part,

@@ -134,7 +134,7 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
         until_up(url, again, gateway)
         assert one(200)["probability"] == pytest.approx(expected[200])
         scored = {("/v1/scores", status) for status in (200, 413, 422, 503)}
-        assert seen == scored | {("/health", 503), ("/metrics", 200)}
+        assert seen >= scored | {("/health", 503), ("/metrics", 200)}
     gateway.send_signal(signal.SIGTERM)
     out, errors = gateway.communicate(timeout=120)
     assert gateway.returncode == 0, errors
