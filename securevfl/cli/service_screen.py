@@ -255,9 +255,8 @@ class ServiceScreen:
             budgets = self._current_budgets()
             for budget in budgets[:MAX_BUDGETS]:
                 empty = budget.left.startswith("0")
-                limits.add_row(
-                    budget.kind, shortened(budget.peer, MAX_PEER) or "-", budget.limit, Text(budget.left, style="red" if empty else "")
-                )
+                left = Text(budget.left, style="red" if empty else "")
+                limits.add_row(budget.kind, shortened(budget.peer, MAX_PEER) or "-", budget.limit, left)
             title = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
             events = [Text(event, no_wrap=True, overflow="ellipsis", style="dim") for event in self._events]
             parts = [title, state, *([limits] if budgets else [Text("The ledger has no limits.")]), *events]

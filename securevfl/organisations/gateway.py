@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +40,8 @@ from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import IndexedRows
 
 _KEEPALIVE_SECONDS = 10.0  # seconds after which an idle session sends a sign of life
+_END_SECONDS = 5.0  # seconds for the sessions to end
+_POLL_SECONDS = 0.05
 _RECONNECT_PAUSE = 1.0  # seconds before the servers are called again
 _AWAY = "the parties that serve cannot be reached"
 
@@ -120,7 +122,7 @@ class Gateway:
         self._stopping = False
         self._connected = set[int]()
         self.blocks = 0
-        self.scored = self.unscored = 0
+        self.scored = self.unscored = self._unanswered = 0
         several = bool(scoring_settings(settings).session_id)
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"gateway {number}", daemon=True)
@@ -153,17 +155,26 @@ class Gateway:
         return bool(self._connected)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Answer the waiting rows, end the sessions, and stop after at most `timeout` seconds.
-
-        If the servers are away, no row is waiting, and nothing is worth waiting for.
+        """Answer the waiting rows and end the sessions.
 
         Args:
-            timeout: seconds.
+            timeout: maximum number of seconds for the waiting rows. The sessions then have `_END_SECONDS` to end, and
+                no time if the servers are away.
         """
-        self._stopping, deadline = True, time.monotonic() + (timeout if self._connected else 0.0)
+        self._stopping = True
         self._queue.put(None)
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._wait_while(lambda: bool(self._connected and self._unanswered), timeout)
+        self._wait_while(lambda: bool(self._connected), _END_SECONDS)
+
+    @staticmethod
+    def _wait_while(condition: Callable[[], bool], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while condition() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+
+    def _count_answered(self, answer: Future[RowScore]) -> None:
+        with self._counting:
+            self._unanswered -= 1
 
     def ask(self, rows: Sequence[RequestedRow]) -> list[RowScore | Future[RowScore]]:
         """Request scores.
@@ -198,7 +209,10 @@ class Gateway:
         with self._entering:  # all rows or none: a refused request must not have some of its rows scored
             if self._queue.maxsize - self._queue.qsize() <= len(waiting):
                 raise ServiceUnavailable("too many rows are waiting")
+            with self._counting:
+                self._unanswered += len(waiting)
             for queued in waiting:
+                queued.answer.add_done_callback(self._count_answered)
                 self._queue.put_nowait(queued)
         return answers
 

@@ -42,7 +42,16 @@ def test_no_line_is_wider_than_80_columns_and_every_figure_is_on_the_screen() ->
     screen.note("12:00:00 refused: reason " + "a limit of the ledger is reached " * 9)
     text = drawn(screen, 80)
     assert max(map(len, text.splitlines())) <= 80
-    for figure in ("16 of 16", "1,234,567 requests", "98,765,432 rows", "12,345", "7", "4,096 rows", "50,000", "scores"):
+    for figure in (
+        "16 of 16",
+        "1,234,567 requests",
+        "98,765,432 rows",
+        "12,345",
+        "7",
+        "4,096 rows",
+        "50,000",
+        "scores",
+    ):
         assert figure in text, figure
     assert "\n\n" not in text.strip()  # an ellipsis, and no second line, where a text is too long
 
@@ -107,7 +116,8 @@ def test_without_a_terminal_lines_are_printed_when_figures_change(
     eventlog.LOGGER.setLevel(level)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        "bank's gateway: 0 of 4 sessions, 0 requests, 0 rows scored (0.0 a second), 0 refused, 50,000 of 50,000 ids left",
+        "bank's gateway: 0 of 4 sessions, 0 requests, 0 rows scored (0.0 a second), 0 refused, "
+        "50,000 of 50,000 ids left",
         "bank's gateway: 2 of 4 sessions, 3 requests, 120 rows scored (120.0 a second), 5 refused, "
         "50,000 of 50,000 ids left",
     ]

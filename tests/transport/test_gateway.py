@@ -135,9 +135,17 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
         assert one(200)["probability"] == pytest.approx(expected[200])
         scored = {("/v1/scores", status) for status in (200, 413, 422, 503)}
         assert seen >= scored | {("/health", 503), ("/metrics", 200)}
+    again.send_signal(signal.SIGTERM)  # with idle sessions of the gateway
+    out, log = again.communicate(timeout=120)
+    assert again.returncode == 0, log
+    assert out.splitlines()[-1].startswith("shop: the service has ended after SIGTERM: 1 requests answered, 1 rows")
+    assert '"event": "stopped"' in log
+    assert "KeyboardInterrupt" not in log
+    assert "run the same command" not in log
     gateway.send_signal(signal.SIGTERM)
     out, errors = gateway.communicate(timeout=120)
     assert gateway.returncode == 0, errors
+    assert "bank: the gateway has ended after SIGTERM: " in out
     assert "customer" not in out + errors
     assert "Traceback" not in errors
 
