@@ -21,7 +21,7 @@ from securevfl.base.version import __version__
 from securevfl.errors import DataError, IdError, SecureVFLError, TableError
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
 from securevfl.organisations.gateway_rows import STATE_MEANINGS, RowScore
-from securevfl.organisations.http_endpoints import Endpoint, Refusal, Reply, asgi_application
+from securevfl.organisations.http_endpoints import HttpEndpoint, HttpReply, Refusal, asgi_application
 from securevfl.organisations.http_requests import MAX_BODY_BYTES, ScoreRequests
 from securevfl.untrusted import UntrustedInputError
 
@@ -171,17 +171,17 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         "securevfl scores",
         status,
         [
-            Endpoint(
+            HttpEndpoint(
                 "/v1/scores",
                 "Scores of rows, by id",
                 scores,
                 {
-                    200: Reply(f"The answer to each row. Its state is one of these. {states}", ScoreReply),
-                    400: Reply("The client has disconnected, or the request's end is ambiguous.", Refusal),
-                    401: Reply("The token is missing or wrong.", Refusal),
-                    413: Reply("The request is too large.", Refusal),
-                    422: Reply("The body or a row is invalid.", Refusal),
-                    503: Reply(
+                    200: HttpReply(f"The answer to each row. Its state is one of these. {states}", ScoreReply),
+                    400: HttpReply("The client has disconnected, or the request's end is ambiguous.", Refusal),
+                    401: HttpReply("The token is missing or wrong.", Refusal),
+                    413: HttpReply("The request is too large.", Refusal),
+                    422: HttpReply("The body or a row is invalid.", Refusal),
+                    503: HttpReply(
                         "Too many rows are waiting, or the servers cannot be reached.",
                         Refusal,
                         headers={"Retry-After": "Seconds after which the client may retry."},

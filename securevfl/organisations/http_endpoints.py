@@ -49,7 +49,7 @@ class Refusal(BaseModel):
 
 
 @dataclass(frozen=True)
-class Reply:
+class HttpReply:
     """What an endpoint may reply.
 
     Attributes:
@@ -66,7 +66,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class HttpEndpoint:
     """A path of the application.
 
     Attributes:
@@ -82,7 +82,7 @@ class Endpoint:
     path: str
     summary: str
     answer: Callable[[Request], Awaitable[Response]]
-    replies: Mapping[int, Reply]
+    replies: Mapping[int, HttpReply]
     method: str = "GET"
     request: type[BaseModel] | None = None
     needs_token: bool = False
@@ -107,7 +107,7 @@ class ServiceStatus(Protocol):
         """Return the HTTP status and the reply of /health."""
 
 
-def asgi_application(title: str, status: ServiceStatus, endpoints: Sequence[Endpoint]) -> Any:
+def asgi_application(title: str, status: ServiceStatus, endpoints: Sequence[HttpEndpoint]) -> Any:
     """Create the ASGI application of a service.
 
     Args:
@@ -144,7 +144,7 @@ def asgi_application(title: str, status: ServiceStatus, endpoints: Sequence[Endp
         refusal = Refusal(error=f"{error.detail}. The paths are {known}.", code="SVFL-HTTP-REQUEST")
         return JSONResponse(refusal.model_dump(exclude_none=True), error.status_code, error.headers)
 
-    def guarded(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    def guarded(endpoint: HttpEndpoint) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
                 return await endpoint.answer(request)
@@ -159,29 +159,29 @@ def asgi_application(title: str, status: ServiceStatus, endpoints: Sequence[Endp
 
     listed = [
         *endpoints,
-        Endpoint(
+        HttpEndpoint(
             "/health",
             "Whether the service can answer",
             health,
             {
-                200: Reply("The service can answer.", status.health_type),
-                503: Reply("The service cannot answer at present.", status.health_type),
+                200: HttpReply("The service can answer.", status.health_type),
+                503: HttpReply("The service cannot answer at present.", status.health_type),
             },
         ),
-        Endpoint(
+        HttpEndpoint(
             "/metrics",
             "Counts and seconds for Prometheus",
             metrics,
-            {200: Reply("The figures.", media_type=library.CONTENT_TYPE_LATEST.partition(";")[0])},
+            {200: HttpReply("The figures.", media_type=library.CONTENT_TYPE_LATEST.partition(";")[0])},
         ),
-        Endpoint("/openapi.json", "This description", description, {200: Reply("The description.")}),
+        HttpEndpoint("/openapi.json", "This description", description, {200: HttpReply("The description.")}),
     ]
     described = openapi(title, listed)
     routes = [Route(endpoint.path, guarded(endpoint), methods=[endpoint.method]) for endpoint in listed]
     return refuse_ambiguous_framing(Starlette(routes=routes, exception_handlers={HTTPException: refuse}))
 
 
-def openapi(title: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+def openapi(title: str, endpoints: Sequence[HttpEndpoint]) -> dict[str, Any]:
     """Return the description of an application in OpenAPI 3.1.
 
     Args:
@@ -223,7 +223,7 @@ def _content(kind: type[BaseModel]) -> dict[str, Any]:
     return {_JSON: {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}
 
 
-def _response(reply: Reply) -> dict[str, Any]:
+def _response(reply: HttpReply) -> dict[str, Any]:
     response: dict[str, Any] = {"description": reply.meaning}
     response["content"] = {reply.media_type: {}} if reply.type is None else _content(reply.type)
     if reply.headers:

@@ -17,7 +17,7 @@ from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
 from securevfl.data.drift import Drift
 from securevfl.display import html
-from securevfl.organisations.http_endpoints import Endpoint, Reply, asgi_application
+from securevfl.organisations.http_endpoints import HttpEndpoint, HttpReply, asgi_application
 from securevfl.organisations.serve import Outcome, RequestOutcome, Server
 from securevfl.training.drift_page import DRIFT_HEADS, rows
 
@@ -183,5 +183,5 @@ def monitor_application(monitor: Monitor) -> Any:
     async def page(request: Request) -> Response:
         return HTMLResponse(monitor.page())
 
-    endpoint = Endpoint("/", "The state as a page", page, {200: Reply("The page.", media_type="text/html")})
+    endpoint = HttpEndpoint("/", "The state as a page", page, {200: HttpReply("The page.", media_type="text/html")})
     return asgi_application("securevfl service", monitor, [endpoint])
