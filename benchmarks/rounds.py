@@ -101,7 +101,10 @@ def run(
     for what, names in (("table", tables), ("residual", residuals), ("algorithm", against)):
         if unknown := [name for name in names if name not in known[what]]:
             raise ConfigError(
-                f"unknown {what} {unknown[0]!r}", f"choose from {', '.join(known[what])}", code="SVFL-COMMAND-USAGE"
+                f"unknown {what} {unknown[0]!r}",
+                f"choose from {', '.join(known[what])}",
+                code="SVFL-COMMAND-USAGE",
+                option=what,
             )
     rows = []
     for name in tables or READERS:

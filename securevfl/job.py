@@ -24,7 +24,7 @@ from securevfl.data.column_types import ColumnType, read_types
 from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families import EXTENSIONS, FAMILIES, leak_kinds
+from securevfl.families import FAMILIES, FAMILY_EXTENSIONS, leak_kinds
 from securevfl.families.family import Family, FamilyJob
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
@@ -55,7 +55,7 @@ class Job(FamilyJob):
         known = metrics.metric_names(self.model.loss)
         for name, option in (("target", self.target), ("patience", self.patience)):
             if option is not None and option.metric not in known:
-                raise ValueError(f"{name}.metric must be one of {', '.join(known)} for this model")
+                raise ValueError(f"{name}.metric: must be one of {', '.join(known)} for this model")
         return self
 
     @model_validator(mode="after")
@@ -65,14 +65,14 @@ class Job(FamilyJob):
             supported = [name for name, kind in MODELS.items() if family.supports_model(kind)]
             if self.protocol.family is not None:
                 raise ValueError(
-                    f"protocol.{self.protocol.family} trains {', '.join(supported)} models only: "
+                    f"model: protocol.{self.protocol.family} trains {', '.join(supported)} models only: "
                     f'{why_not_on_shares(self.model) or self.model.name + " is another model"}; use protocol = "ckks"'
                 )
             fits = [
                 name for name, kind in OPTIMIZERS.items() if FAMILIES[kind.family]().supports_model(type(self.model))
             ]
             raise ValueError(
-                f"optimizer {self.optimizer.name} trains {', '.join(supported)} models only; "
+                f"optimizer: {self.optimizer.name} trains {', '.join(supported)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
             )
         supports_weights = family.supports_row_weights and (self.model.by_column or self.model.family == family.name)
@@ -110,6 +110,11 @@ class Job(FamilyJob):
         family.check_job(self)
         family.check_types(self)
         return self
+
+    @property
+    def needed_tools(self) -> tuple[str, ...]:
+        """The options of the job that need a tool of a package, which every party must have."""
+        return ("reason_codes",) if self.reason_codes else ()
 
     def _check_reason_codes(self) -> None:
         if not self.reason_codes:
@@ -183,7 +188,7 @@ class Job(FamilyJob):
     @property
     def extension(self) -> Extension | None:
         """The extension package that provides the protocol family; None if the family is part of securevfl."""
-        return EXTENSIONS.get(self.family.name)
+        return FAMILY_EXTENSIONS.get(self.family.name)
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:

@@ -17,13 +17,15 @@ only on the ids and the nonce.
 
 A party can only ask about ids that are in its set, and the other parties see the size of the set. Nothing prevents it
 from adding ids that it guesses: each guess costs one entry. With oblivious transfer, a malicious party can ask about a
-third more ids than its stated number of rows; the others record this larger number (docs/proof.md). If the other
-parties have granted it a fixed number of ids before, it must use points, and they check the number before they send any
-answer. It cannot name an id as common without having asked about it, because it names ids by their PRF values.
+third more ids than its stated number of rows; the others enter this larger number in their accounts (docs/proof.md). If
+the other parties have granted it a fixed number of ids before, it must use points, and they check the number before
+they send any answer. It cannot name an id as common without having asked about it, because it names ids by their PRF
+values.
 
 Each party stores its completed work in a journal. An interrupted alignment resumes after the last complete chunk of
 messages if all parties still have their journals. It then uses the same secrets for the same ids, so nobody sees
-anything new. If a party has lost its journal, all parties start again with new secrets.
+anything new. If a party has lost its journal, all parties start again with new secrets. With an older copy of a journal
+a peer could ask about further ids under the same secrets; journal_folder.py refuses it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,11 @@ passive parties, they learn which of P_1's ids all others have. Passive parties 
 P_1 has F_i"(x) only for ids about which it has asked P_i. A malicious P_1 therefore cannot name an id that it has not
 asked about, and not more ids than its stated number. P_i raises the same error for every tag that it does not have. The
 error reveals whether P_i has some id that P_1 asked about. The disclosure record of step 1 covers this: it counts one
-answer for each id that P_1 may have asked about, which is one per slot of P_1's store, or one per point.
+answer for each id that P_1 may have asked about, which is one per slot of P_1's store, or one per point. What other
+passive parties learn about X_i follows from these answers. P_1 counts one answer for each of P_i's stated rows, because
+P_i can bring ids that are not its own.
+
+Each party enters these counts in its account before it sends anything that depends on its ids (`record_ids`).
 """
 
 from __future__ import annotations
@@ -122,6 +126,7 @@ def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]
     Returns:
         Indices of the common rows in P_1's table, in the order that all parties use.
     """
+    work.record_ids(passive_rows)
     ask = psi_transfers.ask if work.transfers else psi_points.ask
     answers = ask(work, done)  # 1
     values = {passive: answers(passive) for passive in work.passives}  # 1
@@ -138,7 +143,7 @@ def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]
     for passive in work.passives:
         names = values[passive][shared, 2:]
         tags = names[ascending_order(names)].tobytes()
-        permit = work.permit_ids(passive, len(shared))
+        permit = work.permit_ids(passive, passive_rows[passive])
         work.channel.send(passive, IntersectionSize(len(shared)), permit=permit)  # 3
         for start in range(0, len(tags), ITEMS_PER_MESSAGE * TAG_BYTES):
             work.channel.send(
@@ -186,6 +191,8 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
     """
     prf, two_parties = psi_transfers if work.transfers else psi_points, len(work.passives) == 1
     items = work.rows if two_parties else okvs.table_rows(work.rows)
+    questions = prf.questions(begin.rows)
+    work.record_ids({work.active: questions})
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
     values = prf.serve(work, begin)()  # 1
     if not work.journal.count("store"):
@@ -198,7 +205,7 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
         work.journal.append("store", seed + table.tobytes())
     store = work.journal.chunk("store", 0)
     seed, answers = store[: -items * okvs.VALUE_BYTES], store[-items * okvs.VALUE_BYTES :]
-    permit = work.permit_ids(work.active, prf.questions(begin.rows))
+    permit = work.permit_ids(work.active, questions)
     if not two_parties:
         work.channel.send(work.active, StoreHeader(seed, items))  # 2
     step = ITEMS_PER_MESSAGE * okvs.VALUE_BYTES

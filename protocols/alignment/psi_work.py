@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 
 import msgspec
@@ -44,6 +44,9 @@ ITEMS_PER_MESSAGE = 1 << 16  # number of points, slots or tags in a chunk of a l
 TAG_BYTES = 16
 
 Progress = Callable[[int, int], None]
+IdRecorder = Callable[[str, Mapping[str, int]], None]
+"""Receives the name of an alignment's secrets, and the number of ids that each peer can test with them. It enters them
+in this party's account, or raises an error to refuse them."""
 
 
 class AlignmentHello(DisclosingMessage, frozen=True):
@@ -103,6 +106,12 @@ class Journal:
 
     def __init__(self) -> None:
         self._streams: dict[str, list[bytes]] = {}
+        self._name = secrets.token_hex(16)
+
+    @property
+    def name(self) -> str:
+        """A random name, which is new whenever the journal's secrets are."""
+        return self._name
 
     def count(self, stream: str) -> int:
         """Return the number of chunks in a stream."""
@@ -123,6 +132,7 @@ class Journal:
     def clear(self) -> None:
         """Delete all streams."""
         self._streams.clear()
+        self._name = secrets.token_hex(16)
 
 
 class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -208,6 +218,7 @@ class AlignmentWork:
         parties = encode_context(self.me, active, *passives)
         self._subject = hashlib.sha256(parties + self.keys.tobytes()).digest()
         self._report = on_progress
+        self._recorder: IdRecorder | None = None
         self._progress = [0, 0]
 
     @property
@@ -284,6 +295,15 @@ class AlignmentWork:
         start = number * ITEMS_PER_MESSAGE * POINT_BYTES
         chunk = points[start : start + ITEMS_PER_MESSAGE * POINT_BYTES]
         self.channel.send(to, Points(chunk))
+
+    def record_with(self, recorder: IdRecorder) -> None:
+        """Pass the number of ids that each peer can test to this recorder before any of this party's ids leave."""
+        self._recorder = recorder
+
+    def record_ids(self, ids: Mapping[str, int]) -> None:
+        """Enter how many ids each peer can test, before any message that depends on this party's ids is sent."""
+        if self._recorder is not None:
+            self._recorder(self.journal.name, ids)
 
     def permit_ids(self, to: str, ids: int) -> DisclosurePermit:
         """Return the permit for a message from which the party `to` learns whether each of `ids` ids is common."""

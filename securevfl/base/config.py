@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
@@ -20,7 +20,8 @@ class Config(BaseModel):
         **options: the options by name.
 
     Raises:
-        ConfigError: if options are missing, unknown or of the wrong type or range, with one line for each problem.
+        ConfigError: if options are missing, unknown or of the wrong type or range, with one line for each problem. Its
+            field `option` is the full key of the first one that a line names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)
@@ -29,7 +30,10 @@ class Config(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as cause:
-            raise ConfigError(describe_problems(cause, type(self)), code="SVFL-JOB-OPTION") from None
+            problems = find_problems(cause, type(self))
+            option = next((problem.option for problem in problems if problem.option), None)
+            text = "\n".join(problem.text for problem in problems)
+            raise ConfigError(text, code="SVFL-JOB-OPTION", option=option) from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a validated copy with some options replaced.
@@ -61,6 +65,9 @@ class NamedOption(Config):
 N = TypeVar("N", bound=NamedOption)
 MAX_PROBLEMS = 50
 """Number of problems of options that one error lists."""
+
+LEADING_KEY = re.compile(r"([a-z_][\w.]*): ")
+"""The key of an option at the beginning of a message."""
 
 
 class Registry(dict[str, type[N]]):
@@ -115,14 +122,15 @@ def read_nested(kind: type[Config], keys: Any) -> Any:
         The option; anything but a mapping is returned unchanged.
 
     Raises:
-        PydanticCustomError: if the options do not fit; `describe_problems` adds the key of the table.
+        PydanticCustomError: if the options do not fit; `find_problems` adds the key of the table.
     """
     if not isinstance(keys, Mapping):
         return keys
     try:
         return kind(**keys)
     except ConfigError as cause:
-        raise PydanticCustomError("nested", "{lines}", {"lines": cause.problem}) from None
+        option = cause.fields.get("option") or ""
+        raise PydanticCustomError("nested", "{lines}", {"lines": cause.problem, "option": option}) from None
 
 
 def to_plain(option: Config) -> dict[str, Any]:
@@ -178,25 +186,47 @@ def flatten(keys: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def describe_problems(error: ValidationError, kind: type[Config]) -> str:
-    """Return one line for each of the first problems, beginning with the key and without values of the options."""
-    lines: list[str] = []
+class OptionProblem(NamedTuple):
+    """One or more lines about options that cannot be used.
+
+    Args:
+        option: the full key of the option, such as "optimizer.lr"; empty if several options contradict each other.
+        text: the problem, beginning with the key and without values of the options.
+    """
+
+    option: str
+    text: str
+
+
+def find_problems(error: ValidationError, kind: type[Config]) -> list[OptionProblem]:
+    """Return the first problems that pydantic found in the options of class `kind`.
+
+    A validator of several options names one of them by a message that begins with its key, as in "lr: is missing".
+    """
+    problems: list[OptionProblem] = []
     for item in error.errors(include_input=False, include_url=False):
-        if len(lines) >= MAX_PROBLEMS:
-            lines.append("further problems are not listed")
+        if sum(problem.text.count("\n") + 1 for problem in problems) >= MAX_PROBLEMS:
+            problems.append(OptionProblem("", "further problems are not listed"))
             break
-        key = shortened(".".join(str(part) for part in item["loc"])) or kind.__name__
+        option = shortened(".".join(str(part) for part in item["loc"]))
+        key = option or kind.__name__
         match item["type"]:
             case "nested":
-                lines += [f"{key}{_joint(line)}{line}" for line in item["msg"].splitlines()]
+                inner = item["ctx"]["option"]
+                text = "\n".join(f"{key}{_joint(line)}{line}" for line in item["msg"].splitlines())
+                option = f"{option}.{inner}" if inner else option
             case "extra_forbidden":
-                known = ", ".join(field.alias or option for option, field in kind.model_fields.items())
-                lines.append(f"{key}: unknown option (known: {known})")
+                known = ", ".join(field.alias or name for name, field in kind.model_fields.items())
+                text = f"{key}: unknown option (known: {known})"
             case "missing":
-                lines.append(f"{key}: the option is missing")
+                text = f"{key}: the option is missing"
             case _:
-                lines.append(f"{key}: {item['msg'].removeprefix('Value error, ').removeprefix('Input ')}")
-    return "\n".join(lines)
+                message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
+                text = f"{key}: {message}"
+                if not option and (first := LEADING_KEY.match(message)):
+                    option, text = first[1], message
+        problems.append(OptionProblem(option, text))
+    return problems
 
 
 def _joint(line: str) -> str:

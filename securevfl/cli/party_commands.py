@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from securevfl.base.extensions import require_tool
 from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
@@ -26,42 +28,42 @@ def align(
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
     id_column: options.IdColumn = "id",
+    ledger: options.Ledger = None,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """Find the ids that all parties have, without revealing others, and write the shared row order next to the data.
 
-    Every party runs this. After an interruption, the same command resumes.
+    Every party runs this. After an interruption, the same command resumes. Your ledger counts how many of your ids the
+    other parties can test, and its limit of ids applies.
     """
     from securevfl.data.composite_ids import id_spelling
     from securevfl.data.readers import id_rule_version, read_ids
-    from securevfl.data.row_order import write_rows
-    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.data.row_order import rows_path, write_rows
     from securevfl.display.progress import progress
-    from securevfl.organisations.align import align_privately
-    from securevfl.organisations.peer_session import run_session
+    from securevfl.organisations.align import align_with
     from securevfl.organisations.peer_settings import check_among
-    from securevfl.runtime.channel import Channel
 
     settings, journal = session.settings(peers), Path(f"{data}.align")
-    active, *passives = settings.peers.parties
     check_among(settings.peers, party)
     ids, rule = read_ids(data, id_column=id_column), id_rule_version(data, id_column)
-
-    def talk(channel: Channel) -> int:
-        rows = align_privately(
-            party, ids, channel, active=active, passives=passives, on_progress=on_progress, journal=journal
-        )
-        write_rows(data, rows)
-        return len(rows)
-
-    handshake = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
+    check_writable(rows_path(data))
     with (
         shared_locks(data),
         signals.exit_on_signal(lambda: f"the progress is stored in {journal}"),
         session.events(party, peers),
         progress("aligning") as on_progress,
     ):
-        count = run_session(party, settings, handshake, talk, ledger=DisclosureLedger.open(party, None), resumes=True)
+        rows = align_with(
+            party,
+            ids,
+            settings,
+            ledger=ledger,
+            journal=journal,
+            rule=rule,
+            on_progress=on_progress,
+            on_rows=partial(write_rows, data),
+        )
+    count = len(rows)
     typer.echo(f"{count:,} of {len(ids):,} rows are common to all parties; their order is in {data}.rows.npy")
     if not count:
         typer.echo(
@@ -311,12 +313,15 @@ def predict(
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
     from securevfl.organisations.predict import predict_rows
+    from securevfl.organisations.prediction import SCORE_COLUMNS, ScoreColumn
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import no_rows, rows_of_file
-    from securevfl.training.scorecard import scale_of
 
     part, code_policy = ModelPart.load(model).with_named_module(model.parent), given_codes(reasons, codes)
-    scale = None if points is None else scale_of(part, points)
+    score_columns = {}
+    if points is not None:
+        read_scale: ScoreColumn = require_tool(SCORE_COLUMNS, "points", "--points", part.name)
+        score_columns["points"] = read_scale(part, points)
     check_writable(out, unscored)
     if data is None and part.columns:
         raise ConfigError(
@@ -331,7 +336,7 @@ def predict(
         shared_locks(model, *([] if data is None else [data])),
         signals.exit_on_signal(),
         session.events(part.name, peers),
-        write_predictions(part, out, scale, unscored, rows=rows) as callbacks,
+        write_predictions(part, out, score_columns, unscored, rows=rows) as callbacks,
         progress("predicting") as on_progress,
     ):
         counts = predict_rows(

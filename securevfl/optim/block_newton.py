@@ -92,12 +92,12 @@ class BlockNewton(RoundsTraining):
         """Raise ValueError unless the model is linear and its loss has a curvature bound."""
         if not model.by_column:
             raise ValueError(
-                f"optimizer {self.name} trains linear models; use optimizer fedbcd for a {model.name} model"
+                f"optimizer: {self.name} trains linear models; use optimizer fedbcd for a {model.name} model"
             )
         if model.loss.curvature is None:
             raise ValueError(
-                f"loss {model.loss.name} has no curvature bound, which optimizer {self.name} needs; state one, or use "
-                "optimizer fedbcd"
+                f"model: loss {model.loss.name} has no curvature bound, which optimizer {self.name} needs; state one, "
+                "or use optimizer fedbcd"
             )
 
     def declares(self) -> list[MessageDeclaration]:

@@ -1,29 +1,96 @@
 """Private alignment: each party passes its ids and receives its row numbers of the ids that all parties have.
 
-    rows = align_privately("shop", ids, channel, active="bank", passives=["shop"])
-    write_rows("shop.parquet", rows)                         # shop.parquet.rows.npy
+    settings = PeerSettings.of("kits/shop/peers.toml")
+    rows = align_with("shop", ids, settings, ledger=None, journal=Path("shop.csv.align"))    # None: the default ledger
+    write_rows("shop.csv", rows)                                                             # shop.csv.rows.npy
 
 Row rows[i] of one party and row rows[i] of another party have the same id. protocols/alignment/psi.py describes what
-each party learns.
+each party learns. Each party enters in its disclosure ledger how many of its ids each peer can test, before anything
+that depends on its ids leaves. The limit `ids` counts them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.checked_files import DamagedFileError, read_checked, write_checked
+from securevfl.base.file_locks import reserved_path
+from securevfl.consent.alignment_session import AlignmentSession
 from securevfl.crypto.identifiers import canonical_ids, canonical_ids_in_bulk
-from securevfl.errors import DataError, IdError, PartiesError
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import IdError, PartiesError
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings, check_among
+from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
 from securevfl.runtime.channel import Channel
+
+
+def align_with(
+    party_name: str,
+    ids: Iterable[Any],
+    settings: PeerSettings,
+    *,
+    ledger: DisclosureLedger | str | Path | None,
+    journal: Path,
+    rule: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    on_rows: Callable[[NDArray[np.intp]], object] = lambda rows: None,
+) -> NDArray[np.intp]:
+    """Compute this party's row numbers of the ids that all parties have, with the parties on their own machines.
+
+    Args:
+        party_name: name of this party.
+        ids: the id of each row.
+        settings: addresses, certificates and time limits; the first party of the file of peers is the active one.
+        ledger: this party's ledger, or its file; None for the default one.
+        journal: a folder of this party, from which an interrupted alignment resumes. It contains the secrets of the
+            alignment, readable only by its owner, and is emptied at the end. It is single-use: an older copy is
+            refused, because the ledger lists its content.
+        rule: version of the rule by which ids were made alike; all parties need the same one.
+        on_progress: is called with the number of points done and the total.
+        on_rows: stores the row numbers, before the other parties learn that this party has finished.
+
+    Returns:
+        The row numbers (m,), in an order that all parties share.
+
+    Raises:
+        ConfigError: another process aligns with this journal.
+        LeakageError: a peer could test more ids than a limit of the ledger allows; nothing has been disclosed then.
+        DataError: the journal is an older copy or is damaged.
+        TransportError: a party is away, was refused or has stopped.
+    """
+    check_among(settings.peers, party_name)
+    active, *passives = settings.peers.parties
+    account = DisclosureLedger.open(party_name, ledger)
+    handshake = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
+
+    with reserved_path(journal):
+        progress = FolderJournal(journal, account.database)  # an older copy is refused before anybody is called
+
+        def talk(channel: Channel) -> NDArray[np.intp]:
+            rows = align_privately(
+                party_name,
+                ids,
+                channel,
+                active=active,
+                passives=passives,
+                on_progress=on_progress,
+                ledger=account,
+                journal=progress,
+            )
+            on_rows(rows)
+            return rows
+
+        rows = run_session(party_name, settings, handshake, talk, ledger=account, resumes=True)
+        progress.clear()
+        return rows
 
 
 def align_privately(
@@ -35,7 +102,8 @@ def align_privately(
     passives: Sequence[str],
     executor: Executor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-    journal: Path | None = None,
+    ledger: DisclosureLedger | None,
+    journal: Journal | None = None,
     granted: int | None = None,
 ) -> NDArray[np.intp]:
     """Compute this party's row numbers of the ids that all parties have.
@@ -48,9 +116,10 @@ def align_privately(
         passives: names of the other parties.
         executor: worker processes for the elliptic-curve operations.
         on_progress: is called with the number of points done and the total.
-        journal: a folder of this party. An interrupted alignment resumes from there if every party passes its journal
-            again. The folder contains the secrets of the alignment, readable only by its owner, and is emptied at the
-            end.
+        ledger: this party's ledger, in which the ids that each peer can test are entered before they leave. None if
+            the caller has entered them, or if all parties are threads of one process.
+        journal: stores completed work. If it is a `FolderJournal`, an interrupted alignment resumes from there,
+            provided that every party passes its journal again. The caller clears it once all parties have finished.
         granted: number of ids that the active party may ask about. All parties enforce it. With this argument it is
             not an error if no id is common.
 
@@ -59,7 +128,8 @@ def align_privately(
 
     Raises:
         IdError: an id is missing or occurs twice, or no id is common.
-        LeakageError: the active party asks about more ids than were granted; nothing has been disclosed then.
+        LeakageError: the active party asks about more ids than were granted, or a peer could test more ids than a limit
+            of the ledger allows; nothing has been disclosed then.
         ProtocolError: a peer sent an invalid message.
         CryptoError: a peer sent an invalid point.
         TransportError: a peer is away.
@@ -88,19 +158,24 @@ def align_privately(
             code="SVFL-TABLE-EMPTY",
             party=party_name,
         )
-    progress = Journal() if journal is None else FolderJournal(journal)
+    entries = None if ledger is None else AlignmentSession(ledger, party_name, canonical, channel.gate)
     work = AlignmentWork(
         channel,
         canonical,
         active=active,
         passives=passives,
-        journal=progress,
+        journal=journal,
         executor=executor,
         on_progress=on_progress,
         granted=granted,
     )
-    rows = align_active(work) if party_name == active else align_passive(work)
-    progress.clear()
+    if entries is not None:
+        work.record_with(entries.record)
+    try:
+        rows = align_active(work) if party_name == active else align_passive(work)
+    finally:
+        if entries is not None:
+            entries.settle()
     if not len(rows) and granted is None:
         raise IdError(
             f"party {party_name} has no id that all other parties have as well",
@@ -108,63 +183,3 @@ def align_privately(
             party=party_name,
         )
     return rows
-
-
-class FolderJournal(Journal):
-    """Journal in a folder that only its owner may read, with one file for each chunk.
-
-    Args:
-        folder: the folder, which is created if it does not exist.
-
-    Raises:
-        DataError: other users can read the folder.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        super().__init__()
-        self._folder = Path(folder)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._folder.stat().st_mode & 0o077:
-            raise DataError(
-                f"other users can read {self._folder}, which will contain secrets",
-                "run `chmod 700` on it",
-                code="SVFL-FILE-READABLE-BY-OTHERS",
-                path=str(self._folder),
-            )
-
-    def _file(self, stream: str, number: int) -> Path:
-        return self._folder / f"{stream}.{number}.chunk"
-
-    def count(self, stream: str) -> int:
-        """Return the number of chunks of a stream."""
-        number = 0
-        while self._file(stream, number).exists():
-            number += 1
-        return number
-
-    def append(self, stream: str, chunk: bytes) -> None:
-        """Write the next chunk of a stream."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_checked(self._file(stream, self.count(stream)), chunk)
-
-    def chunk(self, stream: str, number: int) -> bytes:
-        """Read a chunk, or raise DataError if it is missing or damaged."""
-        path = self._file(stream, number)
-        try:
-            return read_checked(path)
-        except (OSError, DamagedFileError):
-            raise DataError(
-                f"{path}, a file of an interrupted alignment, is missing or damaged",
-                f"remove {self._folder} at every party and align again",
-                code="SVFL-FILE-DAMAGED",
-                path=str(path),
-            ) from None
-
-    def clear(self) -> None:
-        """Remove the journal's files, secrets first, and the folder if it is empty then."""
-        self._file("secrets", 0).unlink(missing_ok=True)
-        drafts = self._folder.glob(".*.chunk.*")  # unfinished files of killed processes
-        for path in (*self._folder.glob("*.chunk"), *drafts):
-            path.unlink()
-        with suppress(OSError):
-            self._folder.rmdir()

@@ -7,7 +7,6 @@ that of `securevfl.organisations.http_endpoints`, with the page as one more endp
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,11 +14,10 @@ from pydantic import BaseModel, ConfigDict
 
 from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
-from securevfl.data.drift import Drift
 from securevfl.display import html
 from securevfl.organisations.http_endpoints import HttpEndpoint, HttpReply, asgi_application
 from securevfl.organisations.serve import Outcome, RequestOutcome, Server
-from securevfl.training.drift_page import DRIFT_HEADS, rows
+from securevfl.organisations.served_rows import ColumnShifts
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -68,7 +66,7 @@ class Monitor:
         self.health_type: type[BaseModel] = ServiceHealth
         self._server: Server | None = None
         self._latest: RequestOutcome | None = None
-        self._drift: list[Drift] = []
+        self._shifts: ColumnShifts | None = None
         self._limits: dict[str, html.Cell] = {}
         self._library = library = import_extra("prometheus_client", "serve", "--monitor")
         self.registry = library.CollectorRegistry()
@@ -89,15 +87,15 @@ class Monitor:
         )
         library.Gauge("certificate_expiry_timestamp_seconds", "Expiry of the certificate.", **options).set(expires)
 
-    def shifts(self, drifts: Sequence[Drift]) -> None:
+    def show_shifts(self, shifts: ColumnShifts) -> None:
         """Show how far the columns of the served rows have drifted from those of the training."""
-        self._drift = list(drifts)
-        for name, description in (("psi", "Population stability index"), ("missing", "Share of missing values")):
+        self._shifts = shifts
+        for (name, description), values in shifts.figures.items():
             gauge = self._library.Gauge(f"drift_{name}", f"{description} of a column.", ["column"], **self._options)
-            for drift in drifts:
-                gauge.labels(drift.column).set(getattr(drift, name))
+            for column, value in values.items():
+                gauge.labels(column).set(value)
         shifted = self._library.Gauge("drift_shifted_columns", "Columns that have shifted.", **self._options)
-        shifted.set(sum(drift.shifted for drift in drifts))
+        shifted.set(len(shifts.shifted))
 
     def watch(self, server: Server) -> None:
         """Show the state of this server."""
@@ -135,7 +133,6 @@ class Monitor:
     def page(self) -> str:
         """Return the state as an HTML page with the figures of /metrics."""
         _, state = self.health()
-        shifted = [drift.column for drift in self._drift if drift.shifted]
         expires = datetime.fromtimestamp(self._expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
         requests: dict[str, html.Cell] = {
             f"requests {outcome}": self._figure("requests_total", outcome=outcome) for outcome in OUTCOMES
@@ -154,9 +151,10 @@ class Monitor:
             html.section("State", html.facts(facts)),
             html.section("Requests", html.facts(requests | counts)),
         ]
-        if self._drift:
+        if self._shifts is not None:
+            shifted = self._shifts.shifted
             summary = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
-            table = html.table(DRIFT_HEADS, rows(self._drift))
+            table = html.table(self._shifts.heads, self._shifts.rows)
             body.append(html.section("Drift of the served rows", f"<p>{html.escape(summary)}</p>", table))
         return html.page(f"{self.party} serves", body)
 

@@ -47,7 +47,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import OnUnscored, Prediction, ScoreCounts, prediction_of
 from securevfl.organisations.prediction_session import PredictionSession
-from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.score_reasons import ReasonProvider
 from securevfl.protocols.alignment.online_lookup import TableClient, TableServer
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.joint_prediction import ScoreResult
@@ -214,6 +214,8 @@ class ScoreClient:
         if self.max_ids < 1:
             raise ProtocolError("a server allows no ids per request", code="SVFL-PROTOCOL-VALUES")
         self._table = TableClient(channel, part.parties[1]) if len(part.parties) == 2 else None
+        self._ledger = ledger
+        self._ids = 0  # ids that the servers were asked about in this session
 
     def ask(self, ids: Sequence[Any], X: NDArray[Any]) -> ScoreResult:
         """Request scores. Values that this party has stored are not sent.
@@ -245,12 +247,27 @@ class ScoreClient:
         return result
 
     def _common(self, requested: NDArray[np.intp], ids: list[Any]) -> NDArray[np.intp]:
-        """Return those of the requested rows whose ids all parties have."""
+        """Return those of the requested rows whose ids all parties have; the servers learn which of theirs these are.
+
+        The ids are entered in this party's ledger before they are sent.
+        """
+        self._ids += len(ids)
+        session = self._channel.session.hex()
+        for server in self._part.parties[1:]:
+            disclosure = Disclosure("ids", server, (self._part.name,), self._ids, 0)
+            self._ledger.record_answer(self._part.run, session, disclosure)
         if self._table is not None:
             return requested[self._table.ask(ids, self._executor)]
         lead, *others = self._part.parties
         positions = align_privately(
-            lead, ids, self._channel, active=lead, passives=others, granted=len(ids), executor=self._executor
+            lead,
+            ids,
+            self._channel,
+            active=lead,
+            passives=others,
+            ledger=None,
+            granted=len(ids),
+            executor=self._executor,
         )
         return requested[positions]
 
@@ -282,7 +299,7 @@ class ServedTable:
     rows: IndexedRows
     max_ids: int
     executor: Executor | None = None
-    code_policy: ReasonCodePolicy | None = None
+    code_policy: ReasonProvider | None = None
     table: TableServer | None = None
 
 
@@ -329,7 +346,14 @@ def serve_requests(
             common = table.answer(channel, lead, request.rows, executor)  # 2
         else:
             common = align_privately(  # 2
-                part.name, rows.ids, channel, active=lead, passives=others, granted=request.rows, executor=executor
+                part.name,
+                rows.ids,
+                channel,
+                active=lead,
+                passives=others,
+                ledger=None,
+                granted=request.rows,
+                executor=executor,
             )
         scored = 0
         for start in range(0, len(common), ROWS_PER_BLOCK):

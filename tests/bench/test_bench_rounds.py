@@ -61,9 +61,9 @@ def test_the_auc_has_settled_where_it_stays() -> None:
 
 
 def test_missing_files_and_names_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="default_credit"):
+    with raises_code(ConfigError, "SVFL-COMMAND-USAGE", option="table"):
         rounds.run(tmp_path, ["iris"])
-    with pytest.raises(ConfigError, match="open"):
+    with raises_code(ConfigError, "SVFL-COMMAND-USAGE", option="residual"):
         rounds.run(tmp_path, ["support2"], residuals=["none"])
     for name in ("support2", "phishing-3"):
         with raises_code(DataError, "SVFL-TABLE-UNREADABLE"):

@@ -169,7 +169,7 @@ def test_a_job_file_and_its_digest(tmp_path: Path) -> None:
         ('"auto"', '"tre"', ["protocol.sum: sum name must be one of direct"]),
         ('"ckks"', '{name = "ckks", profile = "fast"}', ["protocol.residual.profile: "]),
         ('"ckks"', '{name = "paillier", bits = 1024}', ["protocol.residual.*2048"]),
-        ("batch_size = 64", 'target = {metric = "r2", value = 1.0}', ["target.metric must be one of auc"]),
+        ("batch_size = 64", 'target = {metric = "r2", value = 1.0}', ["target.metric: must be one of auc"]),
         ("[model]", "[model", ["not valid TOML: .*line 3"]),
     ],
 )

@@ -374,5 +374,5 @@ def test_several_classes_are_learnt_one_against_the_rest_unless_a_loss_is_named(
     assert run.job.model.loss.name == "one_vs_rest"
     assert run.predict_proba({"bank": tables[0].X[:5], "shop": tables[1].X[:5]}).shape == (5, 4)
     assert run.metrics["auc"] > 0.65  # 0.90 over 20 runs, whose trees are drawn afresh, with a deviation of 0.036
-    with pytest.raises(LabelError, match="trees accept one_vs_rest"):
+    with raises_code(LabelError, "SVFL-LABEL-CLASSES", classes=4):
         vfl.simulate(vfl.Job(model=vfl.Trees(trees=4, depth=2, loss="logistic"), epochs=4), labelled)

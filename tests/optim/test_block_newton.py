@@ -269,7 +269,7 @@ def test_invalid_combinations_are_rejected_with_a_remedy(monkeypatch: pytest.Mon
     monkeypatch.setattr(type(LOSSES["smooth_hinge"]), "curvature", None)
     with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         newton_job(model=vfl.SmoothHinge())
-    with pytest.raises(ConfigError, match=r"optimizer block_newton trains .*logistic.*use optimizer fdskl"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION", option="optimizer"):
         newton_job(model=vfl.Kernel(gamma=0.1))
     generator = np.random.default_rng(0)
     wide = vfl.Party("shop", generator.normal(size=(40, 60)), aligned=True)
@@ -280,7 +280,7 @@ def test_invalid_combinations_are_rejected_with_a_remedy(monkeypatch: pytest.Mon
     few = vfl.Party("shop", wide.X[:, :2], aligned=True)
     with raises_code(TableError, "SVFL-TABLE-TOO-FEW-ROWS"):
         vfl.simulate(newton_job(model=vfl.Logistic(), batch_size=3), [bank, few])
-    with pytest.raises(ConfigError, match="lr: unknown option"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION", option="optimizer.lr"):
         vfl.Job.from_dict(newton_job().to_dict() | {"optimizer": {"name": "block_newton", "lr": 0.1}})
 
 

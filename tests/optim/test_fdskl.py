@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import raises_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -215,15 +216,15 @@ def test_parties_and_workers_draw_apart() -> None:
 
 def test_unsuitable_jobs_are_rejected() -> None:
     kernel, data = Kernel(gamma=0.3), kernel_parties(3, "logistic", labelled=2)
-    with pytest.raises(ConfigError, match="fdskl trains kernel models only"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION", option="optimizer"):
         kernel_job(vfl.Logistic())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="use optimizer fdskl"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION", option="optimizer"):
         kernel_job(kernel, optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"))
-    with pytest.raises(ConfigError, match=r"protocol\.residual is missing"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION", option="protocol.residual"):
         kernel_job(vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="leave protocol"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION", option="protocol.residual"):
         kernel_job(kernel, protocol=vfl.Protocol(residual="open"))
-    with pytest.raises(ConfigError, match="reshuffle"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION", option="reshuffle"):
         kernel_job(kernel, reshuffle=True)
     with pytest.raises(PartiesError):
         vfl.simulate(

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 import securevfl as vfl
 from securevfl.crypto.transfers import okvs, vole_pieces
 from securevfl.data.party import check_parties
+from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.align import align_privately
 from securevfl.protocols.alignment import psi, psi_many, psi_points, psi_transfers, psi_work
+from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
@@ -32,6 +34,16 @@ NAMES = ["bank", "shop", "telco", "clinic"]
 
 class Stop(Exception):
     """The error of a party that is interrupted."""
+
+
+def ledger_of(journals: Path, party: str) -> DisclosureLedger:
+    """Return the ledger of a party whose journals are in this folder."""
+    return DisclosureLedger(journals.with_name(f"{journals.name}.ledgers") / party, party)
+
+
+def journal_of(journals: Path, party: str) -> FolderJournal:
+    """Return the journal of a party in this folder."""
+    return FolderJournal(journals / party, ledger_of(journals, party).database)
 
 
 def play(
@@ -65,16 +77,21 @@ def play(
                 send(to, message if isinstance(message, Abort) else change(message), subchannel, permit=permit)
 
             channel.send = twisted  # type: ignore[method-assign]
-        return align_privately(
+        journal = None if journals is None else journal_of(journals, channel.me)
+        rows = align_privately(
             channel.me,
             ids,
             channel,
             active=names[0],
             passives=names[1:],
             on_progress=on_progress if channel.me == names[0] else None,
-            journal=None if journals is None else journals / channel.me,
+            ledger=None if journals is None else ledger_of(journals, channel.me),
+            journal=journal,
             granted=granted,
         )
+        if journal is not None:
+            journal.clear()
+        return rows
 
     roles = {name: partial(role, ids=ids) for name, ids in zip(names, sets, strict=True)}
     with pytest.MonkeyPatch.context() as patch:
@@ -156,7 +173,7 @@ def aligned_here(
 
     def role(party: vfl.Party) -> Callable[[Channel], np.ndarray]:
         return lambda channel: align_privately(
-            party.name, party.ids, channel, active=lead, passives=others, executor=executor
+            party.name, party.ids, channel, active=lead, passives=others, ledger=None, executor=executor
         )
 
     rows = run_threads({party.name: role(party) for party in parties}, WallClock, observe=observe)
@@ -203,7 +220,7 @@ def test_rows_that_are_no_ids_are_named(parties: int) -> None:
 
 def test_roles_that_do_not_fit() -> None:
     def role(channel: Channel) -> np.ndarray:
-        return align_privately("shop", [1], channel, active="bank", passives=["telco"])
+        return align_privately("shop", [1], channel, active="bank", passives=["telco"], ledger=None)
 
     with raises_code(PartiesError, "SVFL-PARTIES-NAME"):
         run_threads({"shop": role, "bank": role}, WallClock)

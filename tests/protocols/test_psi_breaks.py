@@ -8,11 +8,12 @@ import pytest
 from builders import raises_code
 from msgspec.structs import astuple
 
+from securevfl.account.database import AccountDatabase
 from securevfl.crypto.transfers import okvs
 from securevfl.data.row_order import read_rows, rows_path, write_rows
 from securevfl.errors import DataError, TransportError
-from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.alignment import psi_transfers, psi_work
+from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.alignment.psi_many import IntersectionSize, PrfValues, StoreHeader, StoreSlots
 from securevfl.protocols.alignment.psi_transfers import (
     BaseOtOffer,
@@ -163,18 +164,19 @@ def test_a_folder_that_others_may_read_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
     with raises_code(DataError, "SVFL-FILE-READABLE-BY-OTHERS"):
-        FolderJournal(folder)
+        FolderJournal(folder, AccountDatabase(None))
 
 
 def test_a_journal_leaves_other_files_alone(tmp_path: Path) -> None:
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o700)
     (folder / "notes.txt").write_text("mine")
-    journal = FolderJournal(folder)
+    account = AccountDatabase(None)
+    journal = FolderJournal(folder, account)
     journal.append("secrets", b"one")
     journal.append("mine", b"two")
     journal.append("mine", b"three")
-    assert FolderJournal(folder).read("mine") == b"twothree"
+    assert FolderJournal(folder, account).read("mine") == b"twothree"
     journal.clear()
     assert [file.name for file in folder.iterdir()] == ["notes.txt"]
 

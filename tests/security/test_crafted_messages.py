@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.credit import correlate, fairness_by_group
+from securevfl.credit.fairness_by_group import simulate_group_rates
 from securevfl.errors import SecureVFLError
-from securevfl.organisations import correlate, fairness_by_group
 from securevfl.organisations.align import align_privately
-from securevfl.organisations.fairness_by_group import simulate_group_rates
 from securevfl.protocols.alignment import psi
 from securevfl.runtime import party_threads
 from securevfl.runtime.channel import Channel
@@ -168,7 +168,7 @@ def aligned(name: str, liar: Liar) -> Act:
     lead, *others = local
 
     def role(me: str) -> Callable[[Channel], object]:
-        return lambda channel: align_privately(me, local[me], channel, active=lead, passives=others)
+        return lambda channel: align_privately(me, local[me], channel, active=lead, passives=others, ledger=None)
 
     return lambda: party_threads.run_threads({item: role(item) for item in local}, WallClock, timeout=3.0)
 

@@ -5,6 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from builders import raises_code  # noqa: E402
+
 import securevfl as vfl  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 
@@ -104,7 +106,7 @@ def test_residuals_are_cut_to_what_was_agreed() -> None:
 
 
 def test_what_it_shows_is_said_and_sums_that_would_hide_are_refused() -> None:
-    with pytest.raises(ConfigError, match="a top model needs the outputs of each party, which pairwise hides"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION", option="protocol.sum"):
         top_model_job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
     tables = standardized_parties(2)
     sheet = vfl.explain(top_model_job(), tables)

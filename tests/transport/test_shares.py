@@ -13,6 +13,7 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
+from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError
@@ -20,7 +21,6 @@ from securevfl.organisations.join import join
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prepare import prepare
-from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.organisations.scoring import score_rows
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime import eventlog
@@ -197,7 +197,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     noted = ScoreLedger(ledgers["shop"])
     coded = noted.disclosed_bits([id_digest("shop", f"new {row}") for row in range(40, 60)])
     assert [codes for _, codes in coded] == pytest.approx([np.log2(15 * 14)] * 20)
-    with pytest.raises(ConfigError, match="open_weights"):
+    with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS"):
         ReasonCodePolicy(1, {column: column for column in tables["bank"].columns}).check(parts["bank"])
     without = at_each(
         meeting,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import raises_code
 
 import securevfl as vfl
 from securevfl.data.readers import read_party
@@ -160,7 +161,7 @@ def test_an_earlier_model_is_said_to_be_one_and_is_of_the_same_table(meeting: An
         change(edited)
         assert edited.digest != bank.digest
         assert edited.order == bank.order
-        with pytest.raises(TransportError, match="has waited 3 s for shop"):
+        with raises_code(TransportError, "SVFL-PEER-AWAY", peer="shop"):
             join(job, edited, **own(edited, timeout=3, patience=60))
 
 

@@ -59,14 +59,16 @@ class FdmlFamily(Family[FdmlJob]):
         """Check that labels, residuals, noise and model fit together."""
         shows_labels = isinstance(job.optimizer, FDML) and job.optimizer.shows_labels
         if shows_labels and job.protocol.residual is not None:
-            raise ValueError("every party knows the labels and computes residuals itself; leave protocol.residual out")
+            raise ValueError(
+                "protocol.residual: every party knows the labels and computes residuals itself; leave it out"
+            )
         if not shows_labels and job.protocol.residual is None:
             raise ValueError(
-                "protocol.residual is missing; add it, or let all parties know the labels (optimizer.shows_labels)"
+                "protocol.residual: is missing; add it, or let all parties know the labels (optimizer.shows_labels)"
             )
         if shows_labels and job.max_label_auc is not None:
             raise ValueError(
-                "max_label_auc limits what is disclosed about labels, and optimizer.shows_labels sends all labels; "
+                "max_label_auc: it limits what is disclosed about labels, and optimizer.shows_labels sends all labels; "
                 "leave one of them out"
             )
         if stored_of(job).noise is not None and not job.test_fraction:
@@ -75,9 +77,13 @@ class FdmlFamily(Family[FdmlJob]):
                 "rows without noise; set test_fraction"
             )
         if job.reshuffle:
-            raise ValueError("a server stores predictions by batch, so batches must not change; set reshuffle = false")
+            raise ValueError(
+                "reshuffle: a server stores predictions by batch, so batches must not change; set reshuffle = false"
+            )
         if job.model.separates_outputs:
-            raise ValueError('a top model needs the outputs of each party, and workers pull sums; use joint = "sum"')
+            raise ValueError(
+                'model.joint: a top model needs the outputs of each party, and workers pull sums; use joint = "sum"'
+            )
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
         """Accept an active leading party, passive parties and a server."""

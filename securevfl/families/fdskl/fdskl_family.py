@@ -59,14 +59,16 @@ class PhasesFamily(Family[PhasesJob]):
     def check_job(self, job: JobOptions) -> None:
         """Check that the job has no residual, that preconditioners know a curvature, and that batches are fixed."""
         if job.protocol.residual is not None:
-            raise ValueError(f"optimizer {job.optimizer.name} sends no residual; leave protocol.residual out")
+            raise ValueError(f"protocol.residual: optimizer {job.optimizer.name} sends no residual; leave it out")
         if isinstance(job.optimizer, FDSKL) and job.optimizer.precondition and job.model.loss.curvature is None:
             raise ValueError(
-                f"loss {job.model.loss.name} defines no curvature, which preconditioners need; define it, or set "
-                "optimizer.precondition = false"
+                f"optimizer.precondition: loss {job.model.loss.name} defines no curvature, which preconditioners need; "
+                "define it, or set optimizer.precondition = false"
             )
         if job.reshuffle:
-            raise ValueError(f"optimizer {job.optimizer.name} caches features by batch; set reshuffle = false")
+            raise ValueError(
+                f"reshuffle: optimizer {job.optimizer.name} caches features by batch; set reshuffle = false"
+            )
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
         """Accept active parties, and passive parties that do not lead."""

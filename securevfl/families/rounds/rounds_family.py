@@ -65,7 +65,7 @@ class RoundsFamily(Family[RoundsJob]):
     def check_job(self, job: JobOptions) -> None:
         """Check that the job has a residual protocol and a sum protocol that fits the model."""
         if job.protocol.residual is None:
-            raise ValueError("protocol.residual is missing; add it")
+            raise ValueError("protocol.residual: is missing; add it")
         if isinstance(job.optimizer, RoundsTraining):
             job.optimizer.check(job.model)
         sums = job.protocol.sum_for(2)

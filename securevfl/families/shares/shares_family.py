@@ -109,22 +109,22 @@ class SharesFamily(Family[SharesJob]):
         if job.protocol.shares is None:
             if job.model.family == self.name:
                 raise ValueError(
-                    f"a {job.model.name} model can only be trained on shares, because any residual would disclose an "
-                    "equation about labels for each leaf; set protocol.shares, as in [protocol.shares]"
+                    f"protocol.shares: a {job.model.name} model can only be trained on shares, because any residual "
+                    "would disclose an equation about labels for each leaf; set it, as in [protocol.shares]"
                 )
             raise ValueError(
-                f"optimizer {job.optimizer.name} trains on shares; set protocol.shares, as in [protocol.shares]"
+                f"protocol.shares: optimizer {job.optimizer.name} trains on shares; set it, as in [protocol.shares]"
             )
         if not job.model.loss.elementwise:
             raise ValueError(
-                f"loss {job.model.loss.name} combines the sums of all classes in each residual, and lookup tables take "
-                "one sum; use one_vs_rest"
+                f"model: loss {job.model.loss.name} combines the sums of all classes in each residual, and lookup "
+                "tables take one sum; use one_vs_rest"
             )
         check_optimizer(job)
         largest_input = 0.0 if not isinstance(job.model, Trees) else job.model.reach
         if job.protocol.shares.clip < largest_input:
             raise ValueError(
-                f"protocol.shares.clip is below {largest_input:g}, the largest input of a {job.model.name} model; "
+                f"protocol.shares.clip: it is below {largest_input:g}, the largest input of a {job.model.name} model; "
                 "leave it out, or lower model.linear"
             )
         reach = (2 ** (job.protocol.shares.table_bits - 1) - 1) * 2.0 ** job.protocol.shares.step_bits(
@@ -132,17 +132,19 @@ class SharesFamily(Family[SharesJob]):
         )
         if reach < MIN_REACH:
             raise ValueError(
-                f"protocol.shares.table_bits and step cover sums of up to {reach:g} only, and at least {MIN_REACH:g} "
-                "are needed; increase one of them"
+                f"protocol.shares.table_bits: it and step cover sums of up to {reach:g} only, and at least "
+                f"{MIN_REACH:g} are needed; increase one of them"
             )
         if job.reshuffle:
-            raise ValueError("shares preprocess batches, which therefore must not change; set reshuffle = false")
+            raise ValueError(
+                "reshuffle: shares preprocess batches, which therefore must not change; set reshuffle = false"
+            )
         available = pair_metrics.pair_metric_names(job.model.loss)
         for key, stop in (("target", job.target), ("patience", job.patience)):
             if stop is not None and stop.metric not in available:
                 raise ValueError(
-                    f"{key}.metric must be one of {', '.join(available)} under shares, where scores of several classes "
-                    "of one row are never opened together; choose one of these"
+                    f"{key}.metric: must be one of {', '.join(available)} under shares, where scores of several "
+                    "classes of one row are never opened together; choose one of these"
                 )
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:

@@ -44,21 +44,25 @@ def check_optimizer(job: JobOptions) -> None:
     optimizer = job.optimizer
     if isinstance(optimizer, BlockDescent):
         if job.model.loss.curvature is None:
-            raise ValueError(f"loss {job.model.loss.name} defines no curvature, which step sizes need; use fedsgd")
+            raise ValueError(
+                f"optimizer: loss {job.model.loss.name} defines no curvature, which step sizes need; use fedsgd"
+            )
         model_has_ridge = isinstance(job.model, LinearModel) and job.model.ridge_of(1) is not None
         if model_has_ridge and optimizer.ridge != BlockDescent().ridge:
-            raise ValueError(f"a {job.model.name} model has its own ridge; set model.ridge instead of optimizer.ridge")
+            raise ValueError(f"optimizer.ridge: a {job.model.name} model has its own ridge; set model.ridge instead")
         return
     if not isinstance(optimizer, FedBCD):
         raise ValueError(
-            f"optimizer {optimizer.name}: training on shares needs steps that are linear in the residual; "
+            "optimizer: training on shares needs steps that are linear in the residual; "
             "use fedsgd, fedpbcd, fedbcd or block_descent"
         )
     optimizer.check_set()
     if optimizer.mode != "parallel":
-        raise ValueError('on shares, all parties update their weights with one residual; use mode = "parallel"')
+        raise ValueError(
+            'optimizer.mode: on shares, all parties update their weights with one residual; use mode = "parallel"'
+        )
     if not optimizer.update.linear:
         raise ValueError(
-            f"rule {optimizer.update.name} is not linear in gradients, and no party sees a gradient on shares; use "
-            "sgd, momentum or proximal"
+            f"optimizer.rule: {optimizer.update.name} is not linear in gradients, and no party sees a gradient on "
+            "shares; use sgd, momentum or proximal"
         )

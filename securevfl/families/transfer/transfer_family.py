@@ -66,16 +66,16 @@ class TransferFamily(Family[TransferJob]):
     def check_job(self, job: JobOptions) -> None:
         """Check that the job has a residual protocol without a defence, and parallel local steps."""
         if job.protocol.residual is None:
-            raise ValueError("protocol.residual is missing; add it")
+            raise ValueError("protocol.residual: is missing; add it")
         if not isinstance(job.optimizer, FedBCD) or job.optimizer.mode != "parallel":
             raise ValueError(
-                "both parties take their local steps in parallel, on one exchange in both directions; "
+                "optimizer: both parties take their local steps in parallel, on one exchange in both directions; "
                 'use fedsgd, fedpbcd, or fedbcd with mode = "parallel"'
             )
         job.optimizer.check_set()
         if getattr(job.protocol.residual, "defence", None) is not None:
             raise ValueError(
-                "protocol.residual.defence adds noise to residuals, and transfer learning sends vectors of "
+                "protocol.residual.defence: it adds noise to residuals, and transfer learning sends vectors of "
                 "representations instead; leave the defence out"
             )
 
