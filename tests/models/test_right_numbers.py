@@ -69,10 +69,12 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "shares": {},
 }
 BAR = 0.035  # standard errors
-# Sums are rounded at random on shares and under CKKS: a coefficient is normal over runs, of a deviation that
-# `securevfl.models.rounding_error` foresees. Its bound is 7 of these (P < 6 x 2.6e-12 a case) and what is left of
-# stopping, at least the bar.
 ERROR_LEFT = 0.014
+"""Standard errors by which a training stops before the optimum.
+
+Sums are rounded at random on shares and under CKKS, so a coefficient is normally distributed over runs. Its deviation is
+the one that `securevfl.models.rounding_error` predicts.
+"""
 LOSS = 0.005  # of the optimum's deviance
 
 
