@@ -102,7 +102,8 @@ class IndexedRows:
 
 def no_rows(count: int = NO_TABLE) -> NewRows:
     """Return `count` rows without columns, for a party without a table; the number may be unknown yet."""
-    sizes = (min(SCORED_ROWS_PER_BLOCK, count - start) for start in range(0, count, SCORED_ROWS_PER_BLOCK))
+    starts = range(0, count, SCORED_ROWS_PER_BLOCK)
+    sizes = [min(SCORED_ROWS_PER_BLOCK, count - start) for start in starts]  # for any number of reads
     return NewRows(count, b"", lambda: ((None, np.empty((size, 0))) for size in sizes))
 
 
