@@ -39,7 +39,6 @@ from securevfl.families.shares import shares_facts, shares_measures
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import offline_phase, product_work
 from securevfl.protocols.shares.shares_params import SharesParams
-from securevfl.runtime import worker_backend
 from securevfl.runtime.dask_backend import DaskBackend, DaskObject
 from tests.builders import raises_code
 from tests.data.test_partitions import Rooms
@@ -49,7 +48,7 @@ distributed = pytest.importorskip("distributed")
 
 ROWS, BLOCK, HERE = 1500, 256, "securevfl"
 NAMES, COLUMNS = ("bank", "shop", "telco"), (slice(0, 4), slice(4, 12), slice(12, 16))
-KINDS = {"chunk_moments", "gram", "block_sums", "block_change", "multiply_block"}
+WORK_KINDS = {"chunk_moments", "gram", "block_sums", "block_change", "multiply_block"}
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +164,7 @@ def test_the_weights_are_those_of_one_process_and_no_row_leaves(
     alone, run = both(paths, of, DaskBackend(client), placed, draws)
     np.testing.assert_array_equal(weights(run), weights(alone))
     assert run.metrics == alone.metrics
-    assert {kind for kind, _ in results} == KINDS
+    assert {kind for kind, _ in results} == WORK_KINDS
     result_bytes = sum(len(value) for _, value in results)
     assert left(client) - before <= result_bytes + 1024 * len(results)  # and what names them
     everything, numbers = b"".join(value for _, value in results), run.job.protocol.shares
@@ -249,13 +248,10 @@ def test_a_worker_that_is_killed_changes_nothing(
 @pytest.mark.long
 @pytest.mark.skipif(DASK is None, reason="needs the dask command")
 @pytest.mark.parametrize("lost", ["scheduler", "workers"])
-def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(
-    table_folder: Path, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(table_folder: Path, lost: str, tmp_path: Path) -> None:
     of = placed_job()
     paths, cluster = stored(table_folder, NAMES[:2], of), Cluster(tmp_path, nanny=False)
     try:
-        monkeypatch.setattr(worker_backend, "WORKER_TIMEOUT", 20.0)
         shop = partition_party("shop", paths["shop"], DaskBackend(cluster.client))
         victims = cluster._started[:1] if lost == "scheduler" else cluster._started[1:]
 

@@ -32,13 +32,21 @@ GRADES, RATES = GENERATOR.integers(0, 5, N), GENERATOR.integers(0, 400, N) / 4
 SINCE = [datetime.date(2020, 1, 1) + datetime.timedelta(days=int(day)) for day in GENERATOR.integers(0, 900, N)]
 TOWNS = GENERATOR.choice(["Bonn", "Jena", "Ulm"], N)
 Y = (GRADES + GENERATOR.normal(size=N) > 2).astype(int)
-NAMES, BORN = [f"Ann-{k} Löw" for k in range(N)], [f"19{50 + k % 40}-05-01" for k in range(N)]
-NUMBERS = [f"KD-{k:05}" for k in range(N)]
+CUSTOMER_NAMES, BORN = [f"Ann-{k} Löw" for k in range(N)], [f"19{50 + k % 40}-05-01" for k in range(N)]
+CONTRACT_NUMBERS = [f"KD-{k:05}" for k in range(N)]
 
 
 def write_tables(folder: Path) -> dict[str, Path]:
-    bank = zip(NUMBERS, NAMES, BORN, Y, GRADES, TOWNS, SINCE, [f"{rate} %" for rate in RATES], strict=True)
-    shop = zip([n.lower() for n in NUMBERS], [n.upper() for n in NAMES], BORN, GENERATOR.normal(size=N), strict=True)
+    bank = zip(
+        CONTRACT_NUMBERS, CUSTOMER_NAMES, BORN, Y, GRADES, TOWNS, SINCE, [f"{rate} %" for rate in RATES], strict=True
+    )
+    shop = zip(
+        [n.lower() for n in CONTRACT_NUMBERS],
+        [n.upper() for n in CUSTOMER_NAMES],
+        BORN,
+        GENERATOR.normal(size=N),
+        strict=True,
+    )
     paths = {name: folder / f"{name}.csv" for name in ("bank", "shop")}
     for path, head, rows in (
         (paths["bank"], ["Kunden-Nr", "name", "born", "y", "grade", "town", "since", "rate"], bank),
@@ -92,7 +100,9 @@ def test_an_application_sends_its_own_values_and_ids(
     monkeypatch.setattr(gateway, "ScoreClient", lambda *arguments: client)
     asked = gateway_of(part, rows, tmp_path)
     single = id_column.startswith("K")
-    ids: list[Any] = NUMBERS if single else [{"name": n, "born": b} for n, b in zip(NAMES, BORN, strict=True)]
+    ids: list[Any] = (
+        CONTRACT_NUMBERS if single else [{"name": n, "born": b} for n, b in zip(CUSTOMER_NAMES, BORN, strict=True)]
+    )
     columns = [
         {"grade": int(grade), "town": str(town), "since": str(day), "rate": f"{rate} %"}
         for grade, town, day, rate in zip(GRADES, TOWNS, SINCE, RATES, strict=True)
@@ -137,7 +147,9 @@ def test_predictions_join_back_to_the_file(id_column: str, tmp_path: Path) -> No
     rows = list(csv.DictReader(out.open(encoding="utf-8")))
     names = id_column.split(",") if id_column == "name,born" else ["id"]
     written = [tuple(row[name] for name in names) for row in rows]
-    assert written == (list(zip(NAMES, BORN, strict=True)) if len(names) > 1 else [(number,) for number in NUMBERS])
+    assert written == (
+        list(zip(CUSTOMER_NAMES, BORN, strict=True)) if len(names) > 1 else [(number,) for number in CONTRACT_NUMBERS]
+    )
     assert "|" not in out.read_text(encoding="utf-8")
     part = run.parts["bank"]
     new = rows_of_file(part, paths["bank"], id_column=id_column)

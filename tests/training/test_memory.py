@@ -7,11 +7,11 @@ import pytest
 import securevfl as vfl
 from securevfl.protocols.engines import Engine
 
-PAGE = 4096
+PAGE_BYTES = 4096
 
 
 def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
