@@ -31,9 +31,8 @@ from tests.small_keys import small
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 LEFT_OUT = pytest.StashKey[int]()
 
-# Examples are the same in every run, so that no change fails for one that it has nothing to do with, and no machine is
-# too slow for them: 50 of them, as more of the same find nothing new. `make soak` looks for others, with
-# --hypothesis-profile=search.
+# The examples are the same in every run, so that no change fails because of an unrelated example.
+# `make soak` searches for others, with --hypothesis-profile=search.
 settings.register_profile(
     "same",
     max_examples=50,

@@ -182,7 +182,7 @@ def join(
 
     def describe_stored() -> str:
         rounds = [number for number in states.rounds(key) if number != FINISHED_ROUND]
-        return f"the checkpoint after {rounds[-1]} rounds is in {folder}" if rounds else "there is no checkpoint"
+        return f"the checkpoint after {rounds[-1]} rounds is in {folder}" if rounds else ""
 
     def ask(sheet: ConsentSheet) -> None:
         sheets[:] = [sheet]

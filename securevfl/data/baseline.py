@@ -26,7 +26,7 @@ POINTS = 100
 """Quantiles of a numeric column."""
 MAX_CATEGORIES = 100
 """Categories of a text column that are counted, at most."""
-SCORE = "(score)"
+SCORE_COLUMN = "(score)"
 """The name of the model's scores among the columns."""
 
 

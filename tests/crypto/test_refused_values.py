@@ -22,7 +22,10 @@ LINEAR: dict[str, Callable[[], Any]] = {
     "lattice": LatticeGradient,
     "kernel": KernelGradient,
 }
-SHARE_SCHEMES: dict[str, Callable[[], Any]] = {"lattice": lambda: LatticeShares(41), "kernel": lambda: KernelShares(41)}
+TESTED_SHARE_SCHEMES: dict[str, Callable[[], Any]] = {
+    "lattice": lambda: LatticeShares(41),
+    "kernel": lambda: KernelShares(41),
+}
 CELLS = [(0, 0), (0, 2), (20, 1), (39, 0), (39, 2)]
 
 
@@ -31,9 +34,9 @@ def holder(request: pytest.FixtureRequest) -> Any:
     return LINEAR[request.param]().keygen()
 
 
-@pytest.fixture(scope="module", params=SHARE_SCHEMES)
+@pytest.fixture(scope="module", params=TESTED_SHARE_SCHEMES)
 def share_holder(request: pytest.FixtureRequest) -> Any:
-    return SHARE_SCHEMES[request.param]().keygen(bytes(32))
+    return TESTED_SHARE_SCHEMES[request.param]().keygen(bytes(32))
 
 
 @pytest.mark.parametrize("value", [1.001, -1.001, np.inf, -np.inf, np.nan])

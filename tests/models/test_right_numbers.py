@@ -69,10 +69,8 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "shares": {},
 }
 BAR = 0.035  # standard errors
-# Sums are rounded at random on shares and under CKKS: a coefficient is normal over runs, of a deviation that
-# `securevfl.models.rounding_error` foresees. Its bound is 7 of these (P < 6 x 2.6e-12 a case) and what is left of
-# stopping, at least the bar.
 ERROR_LEFT = 0.014
+"""Standard errors by which a training stops before the optimum."""
 LOSS = 0.005  # of the optimum's deviance
 
 
@@ -129,6 +127,12 @@ def found(case: str, kind: str, y: Any) -> tuple[float, float, float]:
 
 
 def bound(foreseen: float) -> float:
+    """Return the largest accepted error, in standard errors.
+
+    Sums are rounded at random on shares and under CKKS, so a coefficient is normally distributed over runs. The bound
+    is seven of the deviations that `securevfl.models.rounding_error` predicts (P < 6 x 2.6e-12 in a case), plus the
+    error because the training stops early.
+    """
     return max(BAR, 3.5 * foreseen + ERROR_LEFT)
 
 
