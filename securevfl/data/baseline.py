@@ -1,4 +1,4 @@
-"""Summary of a party's training columns, to which `securevfl.data.drift` compares new rows.
+"""Summary of a party's training columns, to which tools such as `securevfl drift` compare new rows.
 
 A numeric column is summarised by the number of rows, the number of missing values, and the number of rows below, and at
 or below, each of about a hundred points. A text column is summarised by the number of rows of its most frequent
@@ -26,7 +26,7 @@ POINTS = 100
 """Quantiles of a numeric column."""
 MAX_CATEGORIES = 100
 """Categories of a text column that are counted, at most."""
-SCORE = "(score)"
+SCORE_COLUMN = "(score)"
 """The name of the model's scores among the columns."""
 
 

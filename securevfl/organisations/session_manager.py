@@ -67,6 +67,11 @@ class SessionManager:
         self._changed = threading.Condition()
 
     @property
+    def max_sessions(self) -> int:
+        """Maximum number of sessions at a time."""
+        return self._limits.max_sessions
+
+    @property
     def streams(self) -> int:
         """Maximum number of concurrent clients of one other party, including those that wait."""
         return self._limits.max_sessions + self._limits.max_waiting

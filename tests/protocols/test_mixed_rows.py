@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from securevfl.organisations.gateway import Gateway, _QueuedRow
-from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, STORED, ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ROW_STORED, ScoreLedger
 from tests.protocols.test_shares_predict import HALVES, Model
 
 STATES = ("new", "stored", "trained", "trained at b", "trained at c", "other columns", "lost")
@@ -97,23 +97,23 @@ def test_the_decision_about_each_row_is_that_of_a_loop() -> None:
             for row_id, version in zip(ids, versions, strict=True):
                 own, key = had.setdefault(row_id, {}), (peer, model)
                 others = {name for name in own if name != key}
-                expected.append(NEW)
+                expected.append(ROW_NEW)
                 if row_id == b"row 0" or bound.get((row_id, peer), version) != version:
-                    expected[-1] = REFUSED
+                    expected[-1] = ROW_REFUSED
                 elif own.get(key) == "stored":
-                    expected[-1] = STORED
+                    expected[-1] = ROW_STORED
                 elif (
                     attempts.get((row_id, *key), 0) >= 4
                     or len({name for _, name in others} - {model}) >= max(1, columns // 4 - 1)
                     or bits * (len(others) + 1) > limit
                 ):
-                    expected[-1] = REFUSED
-                if expected[-1] == NEW:
+                    expected[-1] = ROW_REFUSED
+                if expected[-1] == ROW_NEW:
                     own.setdefault(key, "admitted")
                     bound[row_id, peer] = version
                     attempts[row_id, peer, model] = attempts.get((row_id, peer, model), 0) + 1
             assert result.tolist() == expected, (seed, peer, model)
-            finished = np.array([state == NEW and drawn.random() < 0.6 for state in expected])
+            finished = np.array([state == ROW_NEW and drawn.random() < 0.6 for state in expected])
             ledger.store(query.where(finished), [b"part"] * int(finished.sum()))
             for row_id in np.array(ids)[finished]:
                 had[row_id][peer, model] = "stored"

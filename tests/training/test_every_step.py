@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.credit.explanations import heaviest, reasons, shapley
+from securevfl.credit.onnx_export import to_onnx
+from securevfl.credit.scorecard import BASE, ScorecardScale, scorecard
 from securevfl.data import preparation as preparations
-from securevfl.data.bin_edges import MAX_CODES, MIN_BIN_ROWS, find_bin_edges, format_number, shortest_between
+from securevfl.data.bin_edges import MAX_CODES_AT_AN_END, MIN_BIN_ROWS, find_bin_edges, format_number, shortest_between
 from securevfl.data.column_transforms import (
     BinTransform,
     CodeTransform,
@@ -41,10 +44,7 @@ from securevfl.data.woe import (
     text_bins,
 )
 from securevfl.families.state import State
-from securevfl.training.explanations import heaviest, reasons, shapley
 from securevfl.training.model_part import ModelPart
-from securevfl.training.onnx_export import to_onnx
-from securevfl.training.scorecard import BASE, ScorecardScale, scorecard
 from tests.hard_tables import around, discrete_column
 
 Row = float | str | None
@@ -300,9 +300,11 @@ def test_a_bin_and_a_code_need_exactly_the_minimum_of_rows(rows: int) -> None:
         edges = find_bin_edges(np.append(ordinary, np.full(rows, value)), 10)
         parts = np.digitize([value, 0.0 if value < 0 else 2.0], edges)
         assert (parts[0] != parts[1]) == enough, value
-    codes = np.repeat(100.0 + np.arange(MAX_CODES), rows)
+    codes = np.repeat(100.0 + np.arange(MAX_CODES_AT_AN_END), rows)
     edges = find_bin_edges(np.append(ordinary, codes), 4)
-    assert len(set(np.digitize(codes, edges))) == (MAX_CODES if enough else len(set(np.digitize(codes, edges))))
+    assert len(set(np.digitize(codes, edges))) == (
+        MAX_CODES_AT_AN_END if enough else len(set(np.digitize(codes, edges)))
+    )
 
 
 @pytest.mark.parametrize(("value", "apart"), [(200.0, False), (370.0, False), (385.0, True), (-200.0, True)])
