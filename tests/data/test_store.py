@@ -14,10 +14,10 @@ from builders import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import csv, parquet
-from securevfl.training.description import describe
 
 import securevfl as vfl
 from securevfl import errors
+from securevfl.credit.description import describe
 from securevfl.data import csv_file, external_table, preparation, store, table_source
 from securevfl.data.column_types import read_types
 from securevfl.data.location_scale import moments
