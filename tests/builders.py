@@ -11,6 +11,7 @@ zeros, repeated rows and ties.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from pyarrow import csv, parquet
 
 import securevfl as vfl
+from securevfl.crypto.transfers import base_transfers, punctured_seeds
+from securevfl.crypto.transfers.field_transfers import TransferReceiver, TransferSender
 from securevfl.data.preparation import FittedPreparation
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -214,3 +217,18 @@ def reread(preparation: FittedPreparation) -> FittedPreparation:
     """Return a preparation as it is read from the file of a part of a model."""
     steps, types = json.dumps(preparation.plain()), json.dumps(preparation.plain_types())
     return FittedPreparation.read(preparation.columns, json.loads(steps), json.loads(types))
+
+
+def transfer_pair(
+    bits: int,
+    pad_octets: int = 8,
+    receiver: type[TransferReceiver] = TransferReceiver,
+    sender: type[TransferSender] = TransferSender,
+) -> tuple[Any, Any]:
+    """Return the receiver and the sender of transfers that select one of 2^bits pads, after real base transfers."""
+    secret, choices = punctured_seeds.fresh_secret()
+    base, coin = base_transfers.BaseSender(), os.urandom(32)
+    points, keys = base_transfers.receive_keys(base.offer, choices)
+    sums, seeds = punctured_seeds.grow(base.pairs(points), coin)
+    punctured = punctured_seeds.puncture(secret, keys, coin, sums)
+    return receiver(seeds, coin, bits, pad_octets), sender(secret, punctured, coin, bits, pad_octets)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.crypto.transfers.field_transfers import symbol_widths
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
 from securevfl.errors import ConfigError
 from securevfl.families.facts import RunFacts
@@ -19,6 +20,7 @@ from securevfl.models.inputs import InputShape
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
 # Measured for 16 iterations on 40,000 rows at a time; each figure is for one row, output and iteration:
+TRANSFER_BIT_BYTES = 43 / 8  # the correction of an oblivious transfer for each bit that it selects by
 PRODUCT_BYTES = 47  # a share holder's query and its reply, for each other party
 BASE_SECONDS = 7.4e-6  # processor time of two parties
 COLUMN_SECONDS = 4.8e-8  # further processor time for each column
@@ -73,7 +75,9 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)
-    transfer_bytes = 16 * (numbers.table_bits + (numbers.lift_bits > 0))
+    choice_bits, lifts = numbers.table_bits, numbers.lift_bits > 0
+    transfer_bytes = TRANSFER_BIT_BYTES * (choice_bits + lifts)
+    stored_transfer_bytes = 16 * (len(symbol_widths(choice_bits)) + lifts)
     entry_octets = numbers.lift_bits // 8 or octets
     row_bytes = float(numbers.entries * entry_octets + octets + 1 + transfer_bytes)
     row_bytes += 2 * (octets - entry_octets)  # the words of a lift, if there is one
@@ -81,7 +85,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     row_bytes += 2 * octets * (parties - 2)
     traffic = row_iterations * row_bytes
     seconds = row_iterations * _processor_seconds(sum(widths.values()), parties)
-    preprocessing = chunk_rows * shape.outputs * (2 * octets + transfer_bytes)
+    preprocessing = chunk_rows * shape.outputs * (2 * octets + stored_transfer_bytes)
     n, widest = len(schedule.train) + len(schedule.test), max(widths.values())
     table = 8 * n * max(shape.columns.values())
     in_memory = table < MAX_IN_MEMORY_BYTES
