@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
+import os
 from collections.abc import Sequence
 
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, derive_key
@@ -49,7 +49,8 @@ Leaves = list[bytes]
 
 def fresh_secret() -> tuple[bytes, list[bool]]:
     """Return a random number below 8 for each block, a byte each, and the choices of A in the base transfers."""
-    secret = bytes(secrets.randbelow(ELEMENTS) for _ in range(BLOCKS))
+    bits = int.from_bytes(os.urandom(-(-BASE_TRANSFERS // 8)), "little")
+    secret = bytes(bits >> (FIELD_BITS * block) & (ELEMENTS - 1) for block in range(BLOCKS))
     return secret, choices_of(secret)
 
 
