@@ -138,11 +138,11 @@ class Disclosure:
         about: the parties whose data it is about.
         count: how much is disclosed, in the unit of the kind.
         capacity: how much there is to disclose, in the same unit.
-        basis: name of the equations. A job that asks the same equations again (same partition and columns, linear
-            model) discloses nothing new, so counts with an equal basis do not add up; counts with an empty basis always
-            do. Numbers about columns have no basis, because the weights change. Only the peer can know whether it asks
-            the same equations, so a basis is set only for peers that the ledger's owner trusts, or if everything is
-            disclosed in any case.
+        identity: identity of the equations (`securevfl.disclosure.identities`). A job that asks the same equations
+            again (same partition and columns, linear model) discloses nothing new, so counts with an equal identity do
+            not add up; counts without one always do. Numbers about columns have none, because the weights change. Only
+            the peer can know whether it asks the same equations, so an identity is set only for peers that the ledger's
+            owner trusts, or if everything is disclosed in any case.
         group: the rows or values it is about.
         numbers: numbers that this party sends for it; 0 if it follows from numbers that are counted elsewhere.
         visits: steps (first, last + 1) in which equations that stay the same are opened. Equations of one step that
@@ -150,6 +150,7 @@ class Disclosure:
         rho: zCDP parameter of a row's label through its residuals if labels are protected by noise; it adds up over
             sessions and runs.
         sender: the party that sends the numbers, if it is not each party of `about`.
+        basis: the equations in words, for people who read the ledger. Nothing compares it.
     """
 
     kind: Kind
@@ -157,12 +158,13 @@ class Disclosure:
     about: tuple[str, ...]
     count: int
     capacity: int
-    basis: str = ""
+    identity: str = ""
     group: Group = "training"
     numbers: int = 0
     visits: tuple[int, int] | None = None
     rho: float = 0.0
     sender: str = ""
+    basis: str = field(default="", compare=False)
 
     def sent_by(self, party: str) -> Disclosure:
         """Return this disclosure with only the numbers that `party` sends."""
@@ -182,28 +184,28 @@ class Disclosure:
 def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job: Sequence[Disclosure] = ()) -> float:
     """Return how much earlier disclosures add to the share of a new one.
 
-    Only disclosures of the same kind, to the same learner and about a common party count. Shares of labels add up as
-    they are, because batches differ in length between jobs. Numbers about columns are divided by the columns of the new
+    Only disclosures of the same kind and about a common party count, whoever has received them: the peers of two jobs
+    may be names of one organisation, or pool what they know. Shares of labels add up as they are, because batches
+    differ in length between jobs. Numbers about columns are divided by the columns of the new
     disclosure, whatever group of rows they were about, because rows change groups from job to job. Sums over all rows
     count by their share.
 
     Args:
         disclosure: the new disclosure.
         before: disclosures of earlier jobs.
-        same_job: other disclosures of the new job; earlier ones with the same basis add nothing.
+        same_job: other disclosures of the new job; earlier ones with the same identity add nothing.
 
     Returns:
         The share to add.
     """
-    known_bases = {item.basis for item in (disclosure, *same_job)} - {""}
+    known = {item.identity for item in (disclosure, *same_job)} - {""}
     total = 0.0
     for item in before:
-        same_subject = (item.kind, item.learner) == (disclosure.kind, disclosure.learner)
-        if not same_subject or not set(item.about) & set(disclosure.about):
+        if item.kind != disclosure.kind or not set(item.about) & set(disclosure.about):
             continue
-        if (item.basis and item.basis in known_bases) or "verdicts" in (item.group, disclosure.group):
+        if (item.identity and item.identity in known) or "verdicts" in (item.group, disclosure.group):
             continue  # stop decisions are bits that no equation needs; they add up in the ledger alone
-        known_bases.add(item.basis)
+        known.add(item.identity)
         per_row = disclosure.kind == "columns" and disclosure.capacity
         per_row = per_row and not SUM_GROUPS & {disclosure.group, item.group}
         total += item.count / disclosure.capacity if per_row else item.share

@@ -12,14 +12,15 @@ so do limits that its owner sets.
    for some steps in advance. When the run ends, its entries are set to what it disclosed. When its process dies, its
    entries count as disclosed. In both cases the reservation ends.
 2. Entries are grouped by run and session, because a resumed training can disclose something again; by table, which is
-   identified by its ids; and by learner.
+   identified by its ids; and by learner. Guards and limits add up what all learners have received: a budget belongs to
+   the owner of the rows, because several peers may be names of one organisation or may pool what they know.
 3. The ledger stores which rows each table has (`securevfl.disclosure.row_sets`). Disclosures about one table also count
    for every table that shares rows with it. Numbers per row count at the row about which most was disclosed. Equations
    and bits are charged in full to the shared rows, because a peer may already know the other rows. A table whose rows
    are not known, because it has no ids, counts as if it had the rows of every other table.
 4. A session that ends early for a reason that may depend on data discloses one bit. The bit is entered for all peers of
-   the session before they learn of it. At most `MAX_EARLY_ABORTS` are allowed with the same peers before the owner
-   checks the reason. They are counted per set of peers.
+   the session before they learn of it. At most `MAX_EARLY_ABORTS` are allowed, over all peers, before the owner checks
+   the reason. They are listed per set of peers.
 5. The ledger's file is the party's account (`securevfl.account`): each change is on disk before it counts, and an
    older copy of the file is refused, because a commit counter is stored at a second place. The score ledger, the names
    of used preprocessing and the digests of accepted consent sheets are in the same file.
@@ -66,9 +67,9 @@ from securevfl.protocols.alignment.journal_folder import discard_journals
 from securevfl.protocols.score_ledger.tables import use_up_everything
 
 MAX_EARLY_ABORTS = 64
-"""Sessions with the same peers that may end early before the owner checks the reason."""
+"""Sessions, with whatever peers, that may end early before the owner checks the reason."""
 ANYBODY = "anybody"
-"""The learner of everything that an adopted ledger counts as disclosed; it counts for every peer."""
+"""The learner of everything that an adopted ledger counts as disclosed."""
 _EVERYTHING = 1_000_000_000
 _ALL_ROWS = 1 << 60  # rows of a table that shares its rows with every other table
 _SALT_BYTES = 32
@@ -290,33 +291,30 @@ class DisclosureLedger:
         """
         contents = self._without_dead_sessions(self.read())
         entries = [entry for entry in contents.counted if not but or entry.run != but]
-        before = self._counting(contents, self._table(contents, register), entries, _learners(disclosures))
+        before = self._counting(contents, self._table(contents, register), entries)
         return before, self._exceeded_limits(contents, before, _entries(register.name, ("", ""), disclosures))
 
-    def counted_for(
-        self, register: Register, learners: Collection[str] = (), *, but: SessionKey = ("", "")
-    ) -> list[LedgerEntry]:
+    def counted_for(self, register: Register, *, but: SessionKey = ("", "")) -> list[LedgerEntry]:
         """Return the entries that count for a run on a table, without those of the session `but`.
 
         These are entries about the table and about tables that share rows with it.
 
         Args:
             register: the table.
-            learners: the parties that learn something in the run; see `_counting`.
             but: a run and its session, whose entries do not count.
 
         Returns:
             The entries.
         """
         contents = self._without_dead_sessions(self.read())
-        return self._counting(contents, self._table(contents, register), _others(contents.counted, but), learners)
+        return self._counting(contents, self._table(contents, register), _others(contents.counted, but))
 
     def table_disclosures(self, name: str) -> tuple[list[LedgerEntry], dict[str, int]]:
         """Return the entries that count for a known table, and how many rows it shares with each other table."""
         contents = self._without_dead_sessions(self.read())
         table = self._known_table(contents, name)
         others = [other for other in contents.tables if other != name]
-        return self._counting(contents, table, contents.counted, ()), self._count_shared(contents, table, others)
+        return self._counting(contents, table, contents.counted), self._count_shared(contents, table, others)
 
     def check_admission(
         self, register: Register, session: SessionKey, disclosures: Sequence[Disclosure], check: AdmissionCheck
@@ -406,7 +404,7 @@ class DisclosureLedger:
             change.contents = replace(change.contents, trusts=(*others, peer) if trusted else others)
 
     def check_early_aborts(self, peers: Collection[str]) -> None:
-        """Check that another session with these peers may begin.
+        """Check that another session may begin, with these peers or with others.
 
         Each early abort may disclose one bit of this party's table, so this is called before the table is inspected.
 
@@ -414,30 +412,32 @@ class DisclosureLedger:
             peers: names of the session's other parties.
 
         Raises:
-            LeakageError: if too many sessions with these peers have ended early.
+            LeakageError: if too many sessions have ended early, with whatever peers.
         """
-        same_peers = tuple(sorted(peers))
-        if (so_far := self._early_aborts(self.read(), same_peers)) >= MAX_EARLY_ABORTS:
+        tries = self.read().tries
+        if (so_far := sum(aborts.count for aborts in tries)) >= MAX_EARLY_ABORTS:
+            most = max(tries, key=lambda aborts: aborts.count)
             raise LeakageError(
-                f"party {self.party}: {so_far} sessions with {', '.join(same_peers)} have ended early, and each may "
-                "have revealed a bit of your table",
+                f"party {self.party}: {so_far} sessions have ended early, {most.count} of them with "
+                f"{', '.join(most.peers)}, and each may have revealed a bit of your table",
                 "find the reason in the log; then allow as many again with "
-                f"securevfl ledger --party {self.party} --reset-aborts {same_peers[0]}",
+                f"securevfl ledger --party {self.party} --reset-aborts {most.peers[0]}",
                 code="SVFL-LIMIT-REACHED",
                 party=self.party,
-                peers=same_peers,
+                peers=tuple(sorted(peers)),
             )
 
     def record_early_abort(self, peers: Collection[str]) -> None:
         """Enter that a session with these peers ends early for a reason that may depend on data.
 
         Args:
-            peers: all peers of the session; sessions with other sets of peers are counted separately.
+            peers: all peers of the session; sessions with other sets of peers are listed separately.
         """
         same_peers = tuple(sorted(peers))
         with self._changing() as change:
             others = tuple(aborts for aborts in change.contents.tries if aborts.peers != same_peers)
-            aborts = EarlyAborts(same_peers, self._early_aborts(change.contents, same_peers) + 1)
+            so_far = sum(aborts.count for aborts in change.contents.tries if aborts.peers == same_peers)
+            aborts = EarlyAborts(same_peers, so_far + 1)
             change.contents = replace(change.contents, tries=(*others, aborts))
 
     def reset_early_aborts(self, peer: str) -> None:
@@ -445,9 +445,6 @@ class DisclosureLedger:
         with self._changing() as change:
             others = tuple(aborts for aborts in change.contents.tries if peer not in aborts.peers)
             change.contents = replace(change.contents, tries=others)
-
-    def _early_aborts(self, contents: LedgerContents, peers: tuple[str, ...]) -> int:
-        return sum(aborts.count for aborts in contents.tries if aborts.peers == peers)
 
     def record_answer(self, training: str, run: str, disclosure: Disclosure) -> None:
         """Enter the scores or ids that a prediction has disclosed so far, replacing its earlier entry of that kind.
@@ -473,13 +470,12 @@ class DisclosureLedger:
             )
             contents = replace(contents, entries=before)
             new_entries = _entries(table, (run, ""), [disclosure] if disclosure.count else [])
-            learners = [disclosure.learner]
-            counting = self._counting(contents, self._known_table(contents, table), contents.counted, learners)
+            counting = self._counting(contents, self._known_table(contents, table), contents.counted)
             self._refuse(self._exceeded_limits(contents, counting, new_entries))
             change.contents = replace(contents, entries=contents.entries + new_entries)
 
     def set_limit(self, kind: Kind, limit: Limit | None) -> None:
-        """Set how much runs may disclose to each peer about a table; None removes the limit."""
+        """Set how much runs may disclose about a table to all peers together; None removes the limit."""
         with self._changing() as change:
             others = {other: value for other, value in change.contents.limits.items() if other != kind}
             limits = others if limit is None else others | {kind: limit}
@@ -496,7 +492,7 @@ class DisclosureLedger:
         """Check a session against the entries that count for it, and add its table to the ledger."""
         table = self._table(change.contents, register)
         others = _others(change.contents.counted, session)
-        before = self._counting(change.contents, table, others, _learners(disclosures))
+        before = self._counting(change.contents, table, others)
         check(before)
         new_entries = _entries(register.name, session, disclosures)
         self._refuse(self._exceeded_limits(change.contents, before, new_entries))
@@ -564,17 +560,13 @@ class DisclosureLedger:
             shared |= self._row_sets(contents).count_shared(table.members, sets)
         return {name: shared[name] for name in known if shared[name] or name == table.name}
 
-    def _counting(
-        self, contents: LedgerContents, table: _Table, entries: Iterable[LedgerEntry], learners: Collection[str]
-    ) -> list[LedgerEntry]:
+    def _counting(self, contents: LedgerContents, table: _Table, entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
         """Return the entries that count for a table, in the form in which they count.
 
-        An entry whose learner is `ANYBODY` counts for each of these learners; without learners it stays as it is.
-
-        Entries about tables without a shared row are dropped. For each kind and learner, only tables that contain the
-        row about which most was disclosed count.
+        Entries about tables without a shared row are dropped. For each kind, only tables that contain the row about
+        which most was disclosed count.
         """
-        entries = [counted for entry in entries for counted in _for_learners(entry, learners)]
+        entries = list(entries)
         shared = self._count_shared(contents, table, dict.fromkeys(entry.table for entry in entries))
         counting = [
             replace(
@@ -615,18 +607,19 @@ class DisclosureLedger:
         """Return a line for each limit that the new entries would exceed."""
         lines = []
         for kind, limit in contents.limits.items():
-            learners = (entry.disclosure.learner for entry in new_entries if entry.disclosure.kind == kind)
-            for learner in dict.fromkeys(learners):
-                so_far = total_to(before, kind, learner)
-                after = total_to([*before, *new_entries], kind, learner)
-                if limit.allows(after) or not after.exceeds(so_far):
-                    continue
-                lines.append(
-                    f"party {self.party}: its ledger allows {learner} at most {limit.of(kind)}; {learner} has received "
-                    f"{so_far.of(kind)} and would have {after.of(kind)} with this run. To disclose less, "
-                    f"{_REMEDIES[kind]}. To raise the limit: "
-                    f"securevfl ledger --party {self.party} --limit {kind}={limit.needed(after)}"
-                )
+            so_far, after = total_of(before, kind), total_of([*before, *new_entries], kind)
+            if limit.allows(after) or not after.exceeds(so_far):
+                continue
+            learners = _learners(before, kind)
+            received = "they have"
+            if learners:
+                received = f"{' and '.join(learners)} {'has' if len(learners) == 1 else 'have'}"
+            lines.append(
+                f"party {self.party}: its ledger allows all peers together at most {limit.of(kind)}; {received} "
+                f"received {so_far.of(kind)} and would have {after.of(kind)} with this run. To disclose less, "
+                f"{_REMEDIES[kind]}. To raise the limit: "
+                f"securevfl ledger --party {self.party} --limit {kind}={limit.needed(after)}"
+            )
         return lines
 
     @contextmanager
@@ -704,7 +697,6 @@ class Reservation:
                     contents,
                     ledger._table(contents, self._register),
                     _others(contents.counted, self._session),
-                    _learners(disclosures),
                 )
                 ledger._refuse(ledger._exceeded_limits(contents, before, new_entries))
             replaced = {entry.disclosure.key for entry in larger}
@@ -750,8 +742,13 @@ _REMEDIES = {
 }
 
 
+def total_of(entries: Iterable[LedgerEntry], kind: Kind) -> DisclosureTotal:
+    """Return what all learners together have received of this kind over all entries, which guards and limits count."""
+    return sum_disclosures((entry.run, entry.disclosure) for entry in entries if entry.disclosure.kind == kind)
+
+
 def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> DisclosureTotal:
-    """Return what this learner has received of this kind over all entries."""
+    """Return what this learner alone has received of this kind over all entries."""
     return sum_disclosures(
         (entry.run, entry.disclosure)
         for entry in entries
@@ -774,7 +771,7 @@ def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclo
 
 def _subject(disclosure: Disclosure) -> object:
     """Return what identifies the disclosures with which this one adds up, row by row."""
-    return disclosure.kind, disclosure.learner, disclosure.group in SUM_GROUPS
+    return disclosure.kind, disclosure.group in SUM_GROUPS
 
 
 def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[float]]:
@@ -785,15 +782,9 @@ def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[
     return [[total.count for total in totals], [total.share for total in totals]]
 
 
-def _for_learners(entry: LedgerEntry, learners: Collection[str]) -> list[LedgerEntry]:
-    """Return an entry, or a copy for each of these learners if it counts for `ANYBODY`."""
-    if entry.disclosure.learner != ANYBODY or not learners:
-        return [entry]
-    return [replace(entry, disclosure=replace(entry.disclosure, learner=learner)) for learner in sorted(learners)]
-
-
-def _learners(disclosures: Iterable[Disclosure]) -> set[str]:
-    return {disclosure.learner for disclosure in disclosures}
+def _learners(entries: Iterable[LedgerEntry], kind: Kind) -> list[str]:
+    """Return who has received disclosures of this kind."""
+    return sorted({entry.disclosure.learner for entry in entries if entry.disclosure.kind == kind})
 
 
 def _entries(table: str, session: SessionKey, disclosures: Sequence[Disclosure]) -> tuple[LedgerEntry, ...]:

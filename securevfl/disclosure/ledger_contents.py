@@ -87,7 +87,7 @@ class LedgerContents:
     Attributes:
         party: the owner.
         salt: key of digests and row tags; other parties cannot compare them.
-        limits: limits per peer and table.
+        limits: limits per table, over all peers.
         tables: known tables by name.
         entries: what runs have disclosed.
         trusts: peers that the owner trusts to follow the protocol.

@@ -49,24 +49,24 @@ class DisclosureTotal:
 
 
 def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> DisclosureTotal:
-    """Add up the disclosures of one kind to one learner, each given with its run.
+    """Add up the disclosures of one kind, each given with its run, over all learners.
 
-    Disclosures with an equal basis count once. The sessions of a run add up, except that equations count only with
+    Disclosures with an equal identity count once. The sessions of a run add up, except that equations count only with
     equations of the same step. Among several groups of rows, and among several sets of summed parties, the largest
-    disclosure of a run counts, because no row is in all of them.
+    disclosure of a run to a learner counts, because no row is in all of them. The learners of a run add up, because
+    they may pool what they know.
     """
-    by_basis: dict[str, dict[object, list[Disclosure]]] = {}
+    by_equations: dict[tuple[str, ...], dict[object, list[Disclosure]]] = {}
     runs = set()
     for run, disclosure in disclosures:
         runs.add(run)
-        group = f" {disclosure.group}" * (disclosure.group in BIT_GROUPS | SUM_GROUPS)
-        basis = f"basis {disclosure.basis}" if disclosure.basis else f"run {run}{group}"
-        key = None if disclosure.basis else disclosure.key
-        by_basis.setdefault(basis, {}).setdefault(key, []).append(disclosure)
+        group = disclosure.group if disclosure.group in BIT_GROUPS | SUM_GROUPS else ""
+        equations = (disclosure.identity,) if disclosure.identity else (run, disclosure.learner, group)
+        key = None if disclosure.identity else disclosure.key
+        by_equations.setdefault(equations, {}).setdefault(key, []).append(disclosure)
     count, share = 0, 0.0
-    for basis, by_key in by_basis.items():
-        same_equations = basis.startswith("basis ")
-        sums = [largest(items) if same_equations else sum_sessions(items) for items in by_key.values()]
+    for equations, by_key in by_equations.items():
+        sums = [largest(items) if len(equations) == 1 else sum_sessions(items) for items in by_key.values()]
         count += max(sum_count for sum_count, _ in sums)
         share += max(sum_share for _, sum_share in sums)
     return DisclosureTotal(count, share, len(runs))
@@ -96,7 +96,7 @@ def sum_sessions(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Limit:
-    """An upper bound of what a peer may learn about a table.
+    """An upper bound of what all peers together may learn about a table.
 
     Attributes:
         most: a count, or a share if `share` is True.

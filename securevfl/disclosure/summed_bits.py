@@ -3,8 +3,8 @@
 In a sum over rows, the peer chooses the factor of each row, and nobody sees its choice. If a column holds few bits per
 row, one number can reveal the values of several rows: with factors 2, 4, 8 ..., a word of k bits reveals k - 1 rows of
 a column of 0 and 1. Numbers are therefore no measure of what sums disclose, but bits are: words of k bits disclose at
-most k bits each, whatever the peer has multiplied. All joint statistics of a peer on a table may disclose at most
-`MAX_STATISTICS_SHARE` of the bits that the columns hold.
+most k bits each, whatever the peer has multiplied. All joint statistics on a table, with all peers together, may
+disclose at most `MAX_STATISTICS_SHARE` of the bits that the columns hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.errors import LeakageError
 
 MAX_STATISTICS_SHARE = 0.03
-"""Share of the bits of the columns that all joint statistics on a table may disclose to a peer."""
+"""Share of the bits of the columns that all joint statistics on a table may disclose to all peers together."""
 JOINT_STATISTICS = "joint statistics"
 """The name that takes the place of a run in the ledger."""
 
@@ -48,24 +48,21 @@ def check_statistics(me: str, disclosures: Sequence[Disclosure], remedy: str, be
         before: earlier entries of this party's ledger.
 
     Raises:
-        LeakageError: if a peer would learn more.
+        LeakageError: if all peers together would learn more.
     """
-    for disclosure in disclosures:
-        so_far = statistics_share(disclosure, before)
-        if so_far + disclosure.share > MAX_STATISTICS_SHARE + 1e-12:
-            raise LeakageError(
-                f"party {me}: joint statistics may reveal at most {MAX_STATISTICS_SHARE:.0%} of the bits of its "
-                f"columns to a peer. {disclosure.learner} has received {so_far:.2%} and would receive "
-                f"{disclosure.share:.2%} more",
-                f"use the statistics that you have, or {remedy}",
-                code="SVFL-LIMIT-REACHED",
-                party=me,
-                peer=disclosure.learner,
-            )
+    so_far, new = statistics_share(before), sum(disclosure.share for disclosure in disclosures)
+    if disclosures and so_far + new > MAX_STATISTICS_SHARE + 1e-12:
+        peers = ", ".join(dict.fromkeys(disclosure.learner for disclosure in disclosures))
+        raise LeakageError(
+            f"party {me}: joint statistics may reveal at most {MAX_STATISTICS_SHARE:.0%} of the bits of its columns to "
+            f"all peers together. They have received {so_far:.2%}, and {peers} would receive {new:.2%} more",
+            f"use the statistics that you have, or {remedy}",
+            code="SVFL-LIMIT-REACHED",
+            party=me,
+            peer=peers,
+        )
 
 
-def statistics_share(disclosure: Disclosure, before: Sequence[LedgerEntry]) -> float:
-    """Return the total share of earlier joint statistics that the same peer has received."""
-    earlier = [entry.disclosure for entry in before]
-    subject = (disclosure.group, disclosure.learner)
-    return sum(item.share for item in earlier if (item.group, item.learner) == subject)
+def statistics_share(before: Sequence[LedgerEntry]) -> float:
+    """Return the total share of earlier joint statistics that all peers have received."""
+    return sum(entry.disclosure.share for entry in before if entry.disclosure.group == "correlations")
