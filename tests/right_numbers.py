@@ -24,11 +24,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
 
 import securevfl as vfl
+from securevfl.credit.drift import measure_drift
+from securevfl.credit.scorecard import BASE, ScorecardScale
 from securevfl.data.baseline import baselines
-from securevfl.data.drift import measure_drift
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
-from securevfl.training.scorecard import BASE, ScorecardScale
 from tests.data.test_drift import Columns
 from tests.models import test_right_numbers as glm
 from tests.models import test_unbiased as unbiased
@@ -64,8 +64,8 @@ def exported(kind: str) -> Iterator[Figure]:
     yield Figure("1 f as served", kind, float(np.abs(total - run.decision(new)).max() / scale), level)
     card = one.train("logistic", {"bins": 4}, "standard", kind)
     rows = one.frames_with_gaps()
-    (base,) = [line.points for line in card.scorecard().lines if line.column == BASE]
-    points = base + sum(one.points(card.scorecard(), card.parts[name], X) for name, X in rows.items())
+    (base,) = [line.points for line in vfl.scorecard(card.parts).lines if line.column == BASE]
+    points = base + sum(one.points(vfl.scorecard(card.parts), card.parts[name], X) for name, X in rows.items())
     f = sum(one.served(card.parts[name], X, clip)[:, 0] for name, X in rows.items())
     yield Figure("2 points of a card", kind, float(np.abs(points - ScorecardScale().of(f)).max()), 1e-5)
 

@@ -8,7 +8,7 @@ from itertools import cycle
 from pathlib import Path
 
 from securevfl.display.html import escape
-from securevfl.display.svg import COLOURS, ticks
+from securevfl.display.svg import SERIES_COLOURS, ticks
 
 WIDTH, HEIGHT = 560.0, 320.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 190.0, 30.0, 44.0
@@ -39,7 +39,7 @@ def draw(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], *, x: 
         if min(xs) <= _at(mark, log) <= max(xs)
     ]
     parts += [_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x, "middle"), _text(6, 16, y)]
-    for row, ((name, points), colour) in enumerate(zip(lines.items(), cycle(COLOURS), strict=False)):
+    for row, ((name, points), colour) in enumerate(zip(lines.items(), cycle(SERIES_COLOURS), strict=False)):
         way = " ".join(f"{across(a):.1f},{down(b):.1f}" for a, b in points)
         parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         parts.append(_text(WIDTH - RIGHT + 12, TOP + 18 * row + 8, name, colour=colour))

@@ -28,7 +28,7 @@ REDRAWS_PER_SECOND = 5
 LINE_SECONDS = 30.0  # seconds between two lines without a terminal
 WAIT_SECONDS = 3.0  # seconds after which the line reports that the party waits for others
 FIRST_LINE_SECONDS = 10.0  # seconds before the first line without a terminal
-METRICS = ("auc", "accuracy", "r2", "rmse", "loss")  # the line shows the first of these that is measured
+LINE_METRICS = ("auc", "accuracy", "r2", "rmse", "loss")  # the line shows the first of these that is measured
 METRIC_NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
 
 
@@ -103,7 +103,7 @@ class TrainingStatus:
                 self._training_start = self._clock()
             elif event == "at":
                 self._bytes[party] = int(facts.pop("bytes"))
-                name = next((metric for metric in METRICS if metric in facts), None)
+                name = next((metric for metric in LINE_METRICS if metric in facts), None)
                 if name is not None:
                     self._metric = f"{METRIC_NAMES.get(name, name)} {facts[name]:.3f} so far"
 

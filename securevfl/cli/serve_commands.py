@@ -53,9 +53,9 @@ def serve(
     """
     from securevfl.organisations.monitor import Monitor
     from securevfl.organisations.serve import Server
+    from securevfl.organisations.served_rows import served_rows_check
     from securevfl.organisations.session_manager import SessionLimits
     from securevfl.runtime import eventlog
-    from securevfl.training.drift_page import drift
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, rows_of_file
     from securevfl.transport import certs as certificates
@@ -82,7 +82,8 @@ def serve(
         )
         if status is not None:
             try:
-                status.shifts(drift(part, data, id_column=id_column))
+                if (check := served_rows_check()) is not None:
+                    status.show_shifts(check(part, data, id_column))
             except TableError as error:  # the part has no baseline, or there are too few rows
                 eventlog.emit(part.name, "no drift", {"reason": str(error)})
             status.watch(server)

@@ -1,4 +1,8 @@
-"""Consent sheets to which a party has agreed, recorded in its disclosure ledger."""
+"""Consent sheets to which a party has agreed, recorded in its disclosure ledger.
+
+A consent sheet is a text that states what a job discloses to whom. A person agrees to it by its digest, 16 hex digits
+computed from the text.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ _TABLES = "CREATE TABLE IF NOT EXISTS agreed_sheets (digest TEXT PRIMARY KEY, ti
 
 
 class AgreedSheets:
-    """The sheets to which the owner of a ledger has agreed, by digest.
+    """The sheets to which the owner of a ledger has agreed, stored by their digests.
 
     Args:
         ledger: the ledger.
@@ -22,7 +26,7 @@ class AgreedSheets:
         self._ledger = ledger
 
     def has_agreed(self, sheet: ConsentSheet) -> bool:
-        """Return whether the owner has agreed to exactly this text."""
+        """Return whether the owner has agreed to a sheet with exactly the text of this one."""
         return self.has_digest(sheet.digest)
 
     def has_digest(self, digest: str) -> bool:
@@ -33,21 +37,22 @@ class AgreedSheets:
             return tables.execute("SELECT 1 FROM agreed_sheets WHERE digest = ?", (digest,)).fetchone() is not None
 
     def accepts(self, sheet: ConsentSheet, accept: str | None) -> bool:
-        """Return whether the owner agrees to this text.
+        """Return whether the owner agrees to this sheet, now or earlier.
 
         Args:
             sheet: the sheet.
             accept: a digest to which the owner agrees now, or None. If it is the digest of the sheet, this is recorded.
 
         Returns:
-            True if the owner agrees to this sheet now or agreed earlier; False if `accept` is another digest.
+            True if the owner agrees to this sheet now or has agreed to it earlier. False otherwise, for example if
+            `accept` is the digest of another sheet.
         """
         if accept == sheet.digest:
             self.add(sheet)
         return accept in (None, sheet.digest) and self.has_agreed(sheet)
 
     def add(self, sheet: ConsentSheet) -> None:
-        """Record that the owner agrees to this text.
+        """Record that the owner agrees to this sheet.
 
         Args:
             sheet: the consent sheet that the owner has accepted.

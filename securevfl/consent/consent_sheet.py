@@ -1,4 +1,9 @@
-"""The consent sheet of a job: what each role sends, receives and learns, and under which assumption."""
+"""The consent sheet of a job: what each party sends, receives and learns, and under which assumption.
+
+A person of each party reads the sheet before a run and agrees to it by its digest. The sheet begins with the model and
+its rows. Then it lists for each party what it learns, its messages, what its ledger says about earlier runs, and each
+leak: a disclosure beyond what the protocol declares, which a guard refuses unless the job accepts it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,8 @@ from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.consent.forecast import forecast
 from securevfl.consent.leak_guard import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
+from securevfl.consent.sheet_lines import check_tools, tool_lines
 from securevfl.data.party import Party, check_parties
-from securevfl.disclosure.information_content import code_bits
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.html import escape
@@ -31,30 +36,30 @@ ASSUMPTIONS = (
 
 
 class ConsentSheet(str):
-    """The text of a consent sheet, which a notebook shows with its line breaks.
+    """The text of a consent sheet. A notebook shows it with its line breaks.
 
-    Control characters and invisible ones are escaped, so that its reader sees the text whose digest is agreed to.
+    Control characters and invisible characters are escaped, so that its reader sees everything that the digest covers.
 
     Args:
         text: the whole text, with every message, encryption and count.
         first_screen: the first screen; the whole text by default.
 
     Attributes:
-        first_screen: the first screen for those who consent: who takes part, with which rows and in which model, what
-            each party learns in words and bits, what two parties could learn together, and what would be refused.
+        first_screen: a summary for those who consent: who takes part, with which rows and in which model; what each
+            party learns, in words and bits; what two parties could learn together; and what would be refused.
     """
 
     first_screen: str
 
     def __new__(cls, text: str, first_screen: str = "") -> ConsentSheet:
-        """Create the text with its first screen."""
+        """Create the sheet from its text and its first screen; without a first screen, the text is its own."""
         sheet = super().__new__(cls, printable(text))
         sheet.first_screen = printable(first_screen or text)
         return sheet
 
     @property
     def digest(self) -> str:
-        """16 hex digits by which its reader agrees to the first screen and the whole text."""
+        """16 hex digits by which a person agrees to the first screen and the text."""
         return hashlib.sha256(f"{self.first_screen}\n{self}".encode()).hexdigest()[:16]
 
     def _repr_html_(self) -> str:
@@ -73,11 +78,12 @@ def explain(
 
     Args:
         job: the job.
-        parties: all parties, or one party if `others` is given. Without parties, the sheet is for one active and one
-            passive party and has formulas instead of numbers.
-        others: numbers of columns of all other parties by name, for the sheet of one party alone. The first of them has
-            the labels unless the party has them.
-        outputs: number of outputs c, if the party has no labels and the loss may have several outputs.
+        parties: all parties with their tables, or one party if `others` is given. Without parties, the sheet is for one
+            party with labels and one without, and has formulas instead of numbers.
+        others: number of columns of each other party by name, for the sheet that one party can create alone. The first
+            of them has the labels unless the one party has them.
+        outputs: number of outputs of the model. It is needed if the one party has no labels and the loss may have
+            several outputs, one for each class.
         ledgers: ledgers of some of the parties, by name. The sheet then lists and counts earlier disclosures.
 
     Returns:
@@ -126,9 +132,9 @@ def sheet_for_party(
     outputs: int | None = None,
     ledgers: Mapping[str, DisclosureLedger] | None = None,
 ) -> ConsentSheet:
-    """Return the sheet of a party alone, before it has met the others.
+    """Return the sheet that a party creates alone, before it has connected to the other parties.
 
-    The same facts give the same text, in whatever order the other parties are named.
+    The order in which the other parties are named does not change the text.
 
     Args:
         job: the job.
@@ -141,6 +147,7 @@ def sheet_for_party(
     Returns:
         The sheet.
     """
+    check_tools(job, party.name)
     names = _in_sheet_order(cast)
     party = prepare_party(job, party, party.register)
     sizes = {name: columns[name] for name in names} | {party.name: len(party.columns)}
@@ -157,16 +164,16 @@ def sheet_for_party(
 def sheet_of_run(
     job: Job, roles: Roles, facts: RunFacts, *, ledgers: Mapping[str, DisclosureLedger], run: str = ""
 ) -> ConsentSheet:
-    """Return the sheet of a party that has met the others.
+    """Return the sheet that a party creates in a run, after it has received the other parties' public sizes.
 
-    It has the same text as `sheet_for_party` if that function was given the same numbers of columns and outputs.
+    It has the same text as `sheet_for_party` if that function was called with the same numbers of columns and outputs.
 
     Args:
         job: the job.
         roles: the roles of all parties.
         facts: the facts of the run, with the table of this party.
         ledgers: the party's ledger by its name, if it has one.
-        run: the run that is resumed; its entries in the ledger do not count, because the party has agreed to them.
+        run: the run that is resumed. Its entries in the ledger do not count, because the party has agreed to them.
 
     Returns:
         The sheet.
@@ -217,18 +224,22 @@ def _sheet(
 
 
 def _counted(facts: RunFacts | None, name: str) -> list[str]:
-    """Return a line for each output that a party receives, as guards and ledgers count it."""
+    """Return a line for each output that a party receives, with the amounts that guards and ledgers count."""
     outputs = [] if facts is None else [str(output) for output in facts.outputs if output.receiver == name]
     return _statement_lines("counted", "\n".join(outputs)) if outputs else []
 
 
 def _code_lines(job: Job) -> list[str]:
-    """Return which package the protocol family is from, if not from securevfl."""
-    return [] if job.extension is None else [f"of {job.extension}: no part of securevfl, and the same at all parties"]
+    """Return a line with the package that the protocol family comes from, unless that is securevfl."""
+    return (
+        []
+        if job.extension is None
+        else [f"from the package {job.extension}, which is not part of securevfl; all parties have the same version"]
+    )
 
 
 def _subject(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
-    """Return which model is trained, how, on which rows and columns."""
+    """Return lines that state which model is trained, by which method, and on which rows and columns."""
     lines = [f"model     {job.model.name}, on {job.family.title(job, roles)}"]
     lines += [f"code      {line}" for line in _code_lines(job)]
     if facts is None:
@@ -240,12 +251,13 @@ def _subject(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
 
 
 def _learns(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[str]:
-    """Return what a party learns and stores, and what it could learn together with another party."""
+    """Return lines that state what a party learns and stores, and what it could learn together with another party."""
     family, lines, previous = job.family, list[str](), ""
     for word, text in family.statements(job, roles, name, facts):
         lines += _statement_lines("also" if word == previous else word, text)
         previous = word
-    lines += _reason_code_lines(job, roles, facts, name)
+    for word, text in tool_lines(job, roles, facts, name):
+        lines += _statement_lines(word, text)
     if facts is not None and name == family.score_requester(job, roles.lead):
         lines += _score_lines(job, facts, name)
     if name == roles.lead:
@@ -254,7 +266,7 @@ def _learns(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[s
 
 
 def _weight_lines(job: Job) -> list[str]:
-    """Return the line about the largest weight of a row, and its consequences."""
+    """Return the line about the largest weight that a row can have, and what all parties learn from it."""
     if job.weights is None:
         return []
     room = job.weights.limit
@@ -269,13 +281,16 @@ def _heading(roles: Roles, name: str) -> str:
 
 
 def _statement_lines(word: str, text: str) -> list[str]:
-    """Return a line that begins with a word, and the lines that continue it."""
+    """Return a statement as lines: the first begins with a word, such as "learns", and the others continue it."""
     first, *continued = text.split("\n")
     return [f"  {word:<9} {first}", *(f"            {line}" for line in continued)]
 
 
 def _score_lines(job: Job, facts: RunFacts, requester: str) -> list[str]:
-    """Compare the scores of a new row with the information content of the other parties' rows, if it is known."""
+    """Return lines that compare the bits of a new row's scores with the information content of other parties' rows.
+
+    They are empty if no party's information content is known.
+    """
     bits, information = job.family.score_bits(job, facts.shape), facts.shape.information
     compared = [
         f"{name}: {content.in_words(bits, facts.shape.outputs)}"
@@ -287,34 +302,8 @@ def _score_lines(job: Job, facts: RunFacts, requester: str) -> list[str]:
     return _statement_lines("scores", "\n".join(["of a new row, compared with the columns of", *compared]))
 
 
-def _reason_code_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[str]:
-    """Return which reason codes of scored rows a party may send or receive."""
-    shares, max_codes = job.protocol.shares, job.reason_codes
-    requester = job.family.score_requester(job, roles.lead)
-    senders = [
-        party for party in roles.parties if party != requester and (shares is None or party in shares.open_weights)
-    ]
-    if not max_codes or name not in (requester, *senders):
-        return []
-    formula = f"log2(d! / (d - {max_codes})!) bits"
-    columns = {} if facts is None else {party: facts.shape.columns.get(party, 0) for party in senders}
-    bits = {party: f"{code_bits(d, max_codes):.1f} bits" if d else formula for party, d in columns.items()}
-    if name == requester:
-        by_party = "\n".join(
-            f"{party}: at most {value} of a row, in addition to its score" for party, value in bits.items()
-        )
-        head = f"up to {max_codes} reason codes of a scored row, of each party whose owner sends them"
-        return _statement_lines("learns", f"{head}\n{by_party}" if by_party else head)
-    return _statement_lines(
-        "may send",
-        f"to {requester} which of its columns cost a scored row most, if its owner enables it when\n"
-        f"it predicts or serves: up to {max_codes} codes, at most {bits.get(name, formula)} of a row, under names that "
-        "it chooses",
-    )
-
-
 def _role(declared: Sequence[MessageDeclaration], roles: Sequence[Role]) -> list[str]:
-    """Return which messages a party with these roles sends and receives."""
+    """Return lines with the messages that a party with these roles sends and receives."""
     sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender in roles))
     received = [item for item in declared if item.receiver in roles]
     return [
@@ -327,7 +316,7 @@ def _role(declared: Sequence[MessageDeclaration], roles: Sequence[Role]) -> list
 
 
 def _is_new(ledger: DisclosureLedger, run: str) -> bool:
-    """Return whether a ledger has no entries except those of this run, no limits and no trusted peers."""
+    """Return whether a ledger has no limits, no trusted peers, and no entries of other runs than this one."""
     if ledger.is_empty or not run:
         return ledger.is_empty
     contents = ledger.read()
@@ -335,12 +324,12 @@ def _is_new(ledger: DisclosureLedger, run: str) -> bool:
 
 
 def _refused(leak: Leak) -> str:
-    """Return where a leak that is not accepted would be refused."""
+    """Return the words that introduce a leak that is not accepted: where the job would be refused because of it."""
     return "would be refused between organisations" if leak.apart else "would be refused"
 
 
 def _leak_lines(job: Job, facts: RunFacts, ledgers: Mapping[str, DisclosureLedger], run: str = "") -> list[str]:
-    """Return a summary of the ledgers, and a line for each leak that is accepted or would be refused."""
+    """Return a summary of the ledgers, and a line for each leak that the job accepts or that would be refused."""
     parties = {party.name: party for party in facts.parties}
     used = {name: ledger for name, ledger in ledgers.items() if name in parties and not _is_new(ledger, run)}
     trusts = used[facts.shape.active].read().trusts if facts.shape.active in used else ()
@@ -353,7 +342,10 @@ def _leak_lines(job: Job, facts: RunFacts, ledgers: Mapping[str, DisclosureLedge
         lines += ["", f"by the disclosure ledger of {name}", *item.lines]
         trusted = [peer for peer in used[name].read().trusts if peer in facts.shape.columns]
         if trusted:
-            lines.append(f"  trusts    {', '.join(trusted)} to ask the same equations again where plans are equal")
+            lines.append(
+                f"  trusts    {', '.join(trusted)} to ask only the same equations again in jobs with equal "
+                f"batches and columns"
+            )
     lines += [f"\nwould be refused: {reason}" for item in forecasts.values() for reason in item.refusals]
     return lines + [
         f"\n{'accepted' if leak.name in job.accepts else _refused(leak)}: {leak}"

@@ -1,4 +1,7 @@
-"""Forecasts from a party's ledger: what a job would add to earlier disclosures, and what would be refused."""
+"""Forecasts for a job from the parties' disclosure ledgers: what it would add, and whether it is allowed.
+
+A ledger lists what all earlier runs have disclosed of its owner's data, and has limits that the owner sets.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ from securevfl.job import Job
 from securevfl.protocols.residuals.defences import zcdp_epsilon
 
 DELTA = 1e-6
-"""Delta at which the epsilon of a noise defence over all runs is reported."""
+"""The delta of (epsilon, delta) differential privacy, for which the epsilon of all runs with noise is reported."""
 
 
 @dataclass(frozen=True)
 class LedgerForecast:
-    """What a party's ledger implies for a job.
+    """The forecast for a job from one party's ledger.
 
     Attributes:
-        before: entries of earlier runs that count.
-        lines: a summary for people.
+        before: entries of earlier runs that count for the job.
+        lines: a summary for the consent sheet, one line for each kind of disclosure and each receiving party.
         refusals: reasons why the job would be refused.
     """
 
@@ -40,12 +43,12 @@ class LedgerForecast:
 def forecast(
     ledger: DisclosureLedger, party: str, register: Register, job: Job, sizes: RunShape, run: str = ""
 ) -> LedgerForecast:
-    """Forecast what is disclosed about a party with this job, from its ledger, which is not changed.
+    """Forecast what this job and earlier runs together disclose about a party. The ledger is not changed.
 
     Args:
         ledger: the ledger.
         party: its owner.
-        register: the table.
+        register: the ids of the party's table.
         job: the job.
         sizes: the sizes of its run.
         run: a run whose entries do not count, because it continues with this job.
@@ -65,18 +68,19 @@ def forecast(
             so_far = total_to(before, kind, learner)
             after = sum_disclosures(pair for pair in of_kind if pair[1].learner == learner)
             lines.append(
-                f"  {learner:<9} has received {so_far.of(kind)} in {_runs(so_far)}, with this job {after}"
+                f"  {learner:<9} has received {so_far.of(kind)} in {_runs(so_far)}, after this job {after}"
                 + limit * (len(everybody) == 1)
             )
         if len(everybody) > 1:
             so_far, after = total_of(before, kind), sum_disclosures(of_kind)
             lines.append(
-                f"  all peers together have received {so_far.of(kind)} in {_runs(so_far)}, with this job {after}{limit}"
+                f"  all peers together have received {so_far.of(kind)} in {_runs(so_far)}, after this job {after}"
+                + limit
             )
         if any(item.rho for item in disclosures if item.kind == kind):
             epsilon = zcdp_epsilon(sum(item.rho for _, item in of_kind), DELTA)
             lines.append(
-                f"  {'':<9} with this job epsilon {epsilon:.3g} at delta {DELTA:g} for a row's label, over all runs "
+                f"  {'':<9} after this job: epsilon {epsilon:.3g} at delta {DELTA:g} for a row's label, over all runs "
                 "and peers"
             )
     return LedgerForecast(before, lines, refusals)
@@ -89,7 +93,7 @@ def _runs(total: DisclosureTotal) -> str:
 def check_together(
     jobs: Sequence[tuple[Job, RunShape]], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]
 ) -> None:
-    """Check that these jobs, one after the other, are allowed by guards and ledgers. Nothing is entered.
+    """Check that guards and ledgers allow these jobs one after the other. Nothing is entered in a ledger.
 
     Without ledgers all tables are in one process, so leaks between organisations are not refused.
 
@@ -117,6 +121,6 @@ def check_together(
 
 
 def disclosures_about(party: str, job: Job, sizes: RunShape) -> list[Disclosure]:
-    """Return what a job discloses about a party, with only the numbers that this party sends."""
+    """Return what a job discloses about a party. Numbers that other parties send count as 0."""
     disclosures = disclosures_of(run_outputs(job.family, job, sizes))
     return [item.sent_by(party) for item in disclosures if party in item.about]

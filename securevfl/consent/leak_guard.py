@@ -1,7 +1,8 @@
-"""Leaks of a job beyond its protocol's declaration, and the guard that refuses those that it does not accept.
+"""Leaks of a job, and the guard that refuses a job with leaks that it does not accept.
 
-A protocol family lists the leaks of its jobs (`Family.leaks`) and the kinds of leaks that jobs accept by name
-(`leak_kinds`).
+A leak is a disclosure beyond what the job's protocol declares. A protocol family lists the leaks of its jobs
+(`Family.leaks`) and the kinds of leaks (`leak_kinds`). A job accepts a kind by its name, in its option `accepts`. If
+one process has the tables of all parties, leaks between organisations need not be accepted.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ def guard(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *, toget
         job: the job.
         sizes: the sizes of its run.
         before: what earlier jobs have disclosed about the same tables.
-        together: True if one process has the tables of all parties. It does not need to accept leaks between
-            organisations.
+        together: True if this process has the tables of all parties. Leaks between organisations then need not be
+            accepted.
 
     Returns:
-        The leaks between organisations that only this process need not accept.
+        The leaks that were excused because of `together`: organisations would have to accept them.
 
     Raises:
         LeakageError: with one line for each leak that is not accepted.
@@ -67,12 +68,12 @@ def guard(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *, toget
 
 
 def refusal(refused: Sequence[Leak]) -> LeakageError:
-    """Return the error for leaks that a job has not accepted, one line each; the lines contain the remedies."""
+    """Return the error for leaks that a job has not accepted: one line for each leak, with its remedy."""
     lines = "\n".join(map(str, refused))
     return LeakageError(lines, "", code="SVFL-LEAK-NOT-ACCEPTED", leaks=tuple(leak.name for leak in refused))
 
 
 def describe_excused(excused: Sequence[Leak]) -> str:
-    """Describe leaks that a process with all tables need not accept, but organisations would have to."""
+    """Return a notice about leaks that organisations would have to accept, but a process with all tables need not."""
     lines = "\n  ".join(map(str, excused))
-    return f"all tables are in one process, so nobody needs to consent; organisations would have to accept:\n  {lines}"
+    return f"all tables are in one process, so no consent is needed; organisations would have to accept:\n  {lines}"

@@ -1,6 +1,8 @@
 """One session of a run in a party's disclosure ledger: checked and reserved before it discloses anything.
 
-Its disclosures are entered before they are sent, and set to what was sent at its end.
+The ledger lists what all runs disclosed of a party's data. A run has one session, or several if it is resumed. The
+disclosure gate of a party sees each disclosure before it is sent. A session enters disclosures in the ledger for some
+steps in advance. At its end, its entries are reduced to what was sent.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 
 LEASED_ITERATIONS = 16
-"""Steps that are entered in advance at least."""
+"""Minimum number of steps (iterations) for which disclosures are entered in advance."""
 
 
 class SessionId(NamedTuple):
@@ -36,7 +38,7 @@ class SessionId(NamedTuple):
     Attributes:
         run: the run.
         session: the session.
-        start: number of steps that are already done if the run is resumed; None if it begins.
+        start: number of steps that earlier sessions of the run have done; None if this is the first session.
         trained: the session that trained the model, if the training is complete.
     """
 
@@ -49,18 +51,19 @@ class SessionId(NamedTuple):
 class LedgerSession:
     """One session of a run at one party. Create it before anything is disclosed.
 
-    From then on, everything that passes the party's disclosure gate is entered before it is sent, some steps in
-    advance. Without a ledger, the job alone is checked.
+    From then on, everything that passes the party's disclosure gate is entered in the ledger before it is sent. Without
+    a ledger, only the job is checked.
 
     Args:
         ledger: the party's ledger, or None.
         party: the party.
-        register: its table.
+        register: the ids of its table.
         job: the job.
         sizes: the sizes of the run.
         gate: the party's disclosure gate.
         session: the session.
-        consent: asks this party's people once ledger and guards allow the job; it raises an error to take no part.
+        consent: asks this party's people, after ledger and guards have allowed the job. It raises an error if they do
+            not agree.
 
     Raises:
         LeakageError: if the job does not accept its leaks, including those of earlier runs and sessions, or if the run
@@ -109,13 +112,13 @@ class LedgerSession:
         gate.record_with(self._enter)
 
     def check(self, sizes: RunShape) -> None:
-        """Check the job again, with what this party knows about its columns now.
+        """Check the job again, after this party has learned more about its columns, such as their bins.
 
         Args:
             sizes: the public sizes of the run.
 
         Raises:
-            LeakageError: if a guard refuses it.
+            LeakageError: if a guard refuses the job.
         """
         before = list[LedgerEntry]()
         if self._ledger is not None:
@@ -123,24 +126,27 @@ class LedgerSession:
         guard(self._job, sizes, self._before(before))
 
     def record_disconnect(self) -> None:
-        """Record that the peers disconnected.
+        """Record that the peers disconnected before the session was complete.
 
-        If nothing was disclosed to them, the fact that this party accepted the job is itself one bit and is entered.
+        If nothing else was disclosed to them, they have still learned that this party accepted the job. This is one
+        bit, and it is entered.
         """
         if self._ledger is not None and not any(key[0] in DISCLOSURE_KINDS for key in self._gate.totals):
             self._ledger.record_early_abort(self._peers())
 
     def settle(self, *, silent: bool) -> None:
-        """Close the session, successful or not. Entries that were made in advance but not disclosed are removed.
+        """Close the session, successful or not, and remove entries that were made in advance but not disclosed.
 
-        If the ledger cannot be written now, the larger entries remain.
+        If the ledger cannot be written now, these entries remain.
 
         Args:
-            silent: True if this party has sent nothing since it was entered, for example because another one refused.
+            silent: True if this party has sent nothing in this session, for example because another party refused the
+                job.
         """
         if self._ledger is None:
             return
-        self._gate.record_with(self._refuse)  # a thread that still serves others discloses nothing more
+        # from now on, a thread that still serves other parties cannot disclose anything
+        self._gate.record_with(self._refuse)
         disclosures = []
         if not silent:
             done = max(self._start + 1, self._gate.iteration)
@@ -159,20 +165,21 @@ class LedgerSession:
         guard(self._job, self._sizes, self._before(before))
 
     def _before(self, entries: Sequence[LedgerEntry]) -> list[Disclosure]:
-        """Return the disclosures that count in addition to this session.
+        """Return the disclosures of earlier runs, and of earlier sessions of this run, that count for this session.
 
-        Of equations that earlier sessions of this run opened, only those of steps that are still to come count.
+        Of the equations that earlier sessions of this run opened, only those of steps that this session will repeat
+        count.
         """
         counting, of_this_run = list[Disclosure](), list[Disclosure]()
         weights = {self._weights_identity(peer) for peer in self._peers()}
         for entry in entries:
             same_run = entry.run == self._session[0]
             if entry.disclosure.identity in weights:
-                continue  # the same words of the same shares, whatever others make of them
+                continue  # the same weights were opened before, so opening them again discloses nothing new
             if same_run and entry.disclosure.visits is not None:
                 of_this_run.append(entry.disclosure)
             elif same_run and entry.disclosure.group == "bins":
-                counting.append(replace(entry.disclosure, visits=(0, 0)))  # asked again by this job and by no other
+                counting.append(replace(entry.disclosure, visits=(0, 0)))  # only this job asks these equations again
             else:
                 counting.append(replace(entry.disclosure, visits=None))
         for key in dict.fromkeys(item.key for item in of_this_run):
@@ -185,7 +192,10 @@ class LedgerSession:
         return counting
 
     def _enter(self, record: DisclosureRecord, total: int) -> None:
-        """Enter a disclosure and some more steps if they are not entered yet; called by the gate before it sends."""
+        """Enter a disclosure and those of some further steps, unless they are entered already; the gate calls this.
+
+        The gate calls it before each message that discloses something.
+        """
         if record.kind not in DISCLOSURE_KINDS or self._party not in record.about:
             return
         key = (record.kind, record.to, record.about, record.group)
@@ -208,16 +218,16 @@ class LedgerSession:
         self._note_lease(disclosures)
 
     def _pace(self, step: int) -> int:
-        """Return how many steps this party takes in half a second, so that fast runs are entered in few writes."""
+        """Return how many steps take about half a second: entering them in advance makes writes of fast runs rare."""
         now, (before, since) = time.monotonic(), self._last_lease
         self._last_lease = step, now
         return int(0.5 * (step - before) / max(now - since, 1e-3))
 
     def _refuse(self, record: DisclosureRecord, total: int) -> None:
-        """Refuse any further disclosure; called by the gate once the session is settled."""
+        """Refuse any further disclosure. The gate calls this once the session is settled."""
         if record.kind in DISCLOSURE_KINDS and self._party in record.about:
             raise ProtocolError(
-                f"{self._party}: a disclosure was requested after its part of the run had ended",
+                f"{self._party}: a message with data was to be sent after this party's part of the run had ended",
                 code="SVFL-STATE",
                 party=self._party,
             )
@@ -226,7 +236,7 @@ class LedgerSession:
         self._leased_numbers = {item.key: item.numbers for item in disclosures}
 
     def _disclosed(self, expected: Sequence[Disclosure]) -> list[Disclosure]:
-        """Return expected disclosures with the numbers that were sent, and those that nobody expected."""
+        """Return what was disclosed: the expected disclosures with the numbers that were sent, and unexpected ones."""
         totals = {
             key: numbers
             for key, numbers in self._gate.totals.items()
@@ -247,11 +257,12 @@ class LedgerSession:
         return self._expected(min(self._end, step), weights=self._opens_weights)
 
     def _expected(self, until: int, *, weights: bool) -> list[Disclosure]:
-        """Return what this session is expected to disclose about this party.
+        """Return what this session discloses about this party if it proceeds to a step.
 
         Args:
-            until: number of steps, counted from the beginning of the run. Whole epochs and the final evaluation count.
-            weights: whether weights that the job opens at its end count.
+            until: number of that step, counted from the beginning of the run. An epoch that has begun counts in full,
+                and so does the final evaluation.
+            weights: whether to count the weights that the job opens at its end.
 
         Returns:
             The disclosures, one for each key.
@@ -278,6 +289,6 @@ class LedgerSession:
 
 
 def _unexpected(record: DisclosureRecord, numbers: int) -> Disclosure:
-    """Return a disclosure for a record that no protocol family has counted."""
+    """Return the disclosure for a record that the protocol family has not listed among its outputs."""
     kind = next(kind for kind in DISCLOSURE_KINDS if kind == record.kind)
     return Disclosure(kind, record.to, record.about, numbers, 0, group=record.group, numbers=numbers)

@@ -1,4 +1,9 @@
-"""Settle what a job leaves open: the loss of trees, the room of class weights, and the number of epochs."""
+"""Choices that a job may leave open, made from the parties' tables: loss of trees, class weights, number of epochs.
+
+If a job's trees have labels of several classes, the loss is one against the rest. Class weights need a room: the
+largest weight of a row, divided by the mean weight. A job with 0 epochs leaves their number to the guards, which refuse
+jobs that disclose too much.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +28,25 @@ from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.defaults import (
+    DEFAULT_ITERATIONS,
     EVALUATE_EVERY,
     EVALUATE_SAFE_STEPS_EVERY,
     LONG_STEP_ITERATIONS,
-    MAX_ITERATIONS,
     iteration_factor,
 )
 
-MAX_EPOCHS = 10
-MAX_SELF_ENDING_EPOCHS = 50  # block newton ends by itself before that on all but hard tables
-"""Epochs of a job that leaves their number open, before weights and standard errors are considered."""
+MAX_OPEN_EPOCHS = 10
+MAX_SELF_ENDING_EPOCHS = 50  # block Newton descent ends by itself earlier, except on badly conditioned tables
+"""Largest number of epochs of a job that leaves it open, before class weights and standard errors increase it."""
 
 
 def settle_job(job: Job, parties: Sequence[Party]) -> Job:
     """Settle what a job leaves open, from the tables of parties in one process.
 
-    The classes of the labels determine the loss of trees and the room of class weights. If the number of epochs is left
-    to the guards (0), it becomes the largest number, up to `most_epochs`, at which no party's guard refuses what the
-    job discloses about columns. It becomes `most_epochs` if the job accepts that leak, or if a guard refuses one epoch
-    already; the guard then refuses the run.
+    The classes of the labels determine the loss of trees and the room of class weights. If the number of epochs is 0,
+    it becomes the largest number, at most `most_epochs`, at which no party's guard refuses what the job discloses about
+    columns. It becomes `most_epochs` if the job accepts that leak. If a guard refuses even one epoch, it also becomes
+    `most_epochs`, and the guard then refuses the run.
 
     Args:
         job: the job.
@@ -61,19 +66,19 @@ def settle_job(job: Job, parties: Sequence[Party]) -> Job:
 
 
 def most_epochs(job: Job) -> int:
-    """Return the largest number of epochs of a job that leaves it open.
+    """Return the largest number of epochs for a job that leaves their number open.
 
-    It is larger if coefficients are reported with standard errors, and if weights make the safe steps shorter.
+    It is larger if coefficients are reported with standard errors, and if class weights shorten the steps.
     """
     room = 1.0 if job.weights is None else job.weights.limit
-    epochs = MAX_SELF_ENDING_EPOCHS if isinstance(job.optimizer, BlockNewton) else MAX_EPOCHS
+    epochs = MAX_SELF_ENDING_EPOCHS if isinstance(job.optimizer, BlockNewton) else MAX_OPEN_EPOCHS
     if job.model.loss.reports_standard_errors:
         return math.ceil(3 * epochs * math.sqrt(room))
     return math.ceil(epochs * iteration_factor(room))
 
 
 def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
-    """Settle the loss of trees with several classes, and the room of class weights with enough epochs for it."""
+    """Set the loss of trees with several classes, the room of class weights, and the epochs that it requires."""
     lead, model = parties[0], job.model
     if lead.y is None:
         return job
@@ -90,15 +95,15 @@ def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
 
 
 def _with_room(job: Job, weights: Weights) -> Job:
-    """Return the job with these weights.
+    """Return the job with class weights whose room is known.
 
-    If the job left the room of its weights open, block descent takes shorter steps. Its numbers of epochs and of rounds
-    between evaluations grow in proportion, unless the job sets them.
+    A larger room makes block descent take shorter steps. If the job left the room open, its numbers of epochs and of
+    rounds between evaluations therefore grow in proportion, unless the job sets them.
     """
     update: dict[str, Any] = {"weights": weights}
     factor = 1.0 if job.weights is None or job.weights.max_weight is not None else iteration_factor(weights.limit)
     if isinstance(job.optimizer, BlockDescent) and factor > 1:
-        if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
+        if job.epochs in (DEFAULT_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
             update["epochs"] = math.ceil(factor * job.epochs)
         if job.evaluate_every in (EVALUATE_EVERY, EVALUATE_SAFE_STEPS_EVERY):
             update["evaluate_every"] = math.ceil(factor * job.evaluate_every)
@@ -106,9 +111,9 @@ def _with_room(job: Job, weights: Weights) -> Job:
 
 
 def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
-    """Return the job with the most epochs, up to its own, at which no guard refuses what it discloses about columns.
+    """Return the job with the largest number of epochs, at most its own, at which no guard refuses its leak of columns.
 
-    If one epoch is refused already, the job is returned unchanged.
+    If even one epoch is refused, the job is returned unchanged.
     """
 
     def with_epochs(epochs: int) -> Job:
@@ -118,7 +123,8 @@ def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
         found = leaks(with_epochs(epochs), replace(facts.shape, epochs=epochs))
         return any(leak.name == "columns" for leak in found)
 
-    allowed = bisect_left(range(1, job.epochs + 1), True, key=is_refused)  # more epochs never disclose less
+    # bisection is possible, because more epochs never disclose less
+    allowed = bisect_left(range(1, job.epochs + 1), True, key=is_refused)
     return with_epochs(allowed) if allowed else job
 
 

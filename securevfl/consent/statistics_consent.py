@@ -1,4 +1,4 @@
-"""Joint statistics, which are sums over all rows and no training: checked, agreed to, and entered in the ledger."""
+"""Consent to joint statistics: sums over all rows that a peer receives without a training, such as correlations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.summed_bits import JOINT_STATISTICS, check_statistics
 
 Consent = Callable[[ConsentSheet], None]
-"""Asks this party's people whether they agree to a sheet; raises an error if they do not."""
+"""Shows a consent sheet to this party's people, and raises an error if they do not agree to it."""
 
 
 def record_joint_statistics(
@@ -25,15 +25,15 @@ def record_joint_statistics(
     consent: Consent | None,
     sheet: Callable[[Sequence[LedgerEntry]], ConsentSheet],
 ) -> None:
-    """Enter what joint statistics disclose about this party's columns, once this party has agreed.
+    """Check what joint statistics disclose about this party's columns, ask for consent, and enter it in the ledger.
 
-    Nobody is asked to agree to something that is refused.
+    If the statistics would disclose too much, they are refused before anybody is asked.
 
     Args:
         session: the session.
         party: this party.
         disclosures: what the statistics disclose.
-        remedy: what would disclose less.
+        remedy: a change of the request that would disclose less.
         ledger: this party's ledger, or None.
         consent: asks this party's people, or None.
         sheet: creates the consent sheet from the earlier entries that count.

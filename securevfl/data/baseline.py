@@ -1,4 +1,4 @@
-"""Summary of a party's training columns, to which `securevfl.data.drift` compares new rows.
+"""Summary of a party's training columns, to which tools such as `securevfl drift` compare new rows.
 
 A numeric column is summarised by the number of rows, the number of missing values, and the number of rows below, and at
 or below, each of about a hundred points. A text column is summarised by the number of rows of its most frequent

@@ -26,7 +26,7 @@ MIN_BIN_ROWS = 20
 """Training rows of a bin, at least."""
 FREE_DIGITS = 4
 """Digits of an edge that are not shortened further."""
-MAX_CODES = 3
+MAX_CODES_AT_AN_END = 3
 """Distinct values at either end of a column that may be codes."""
 MIN_CODE_DISTANCE = 2
 """Minimum distance of a code from its neighbour, relative to the distance of the neighbour from the median."""
@@ -90,7 +90,7 @@ def _codes(values: Floats, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
     upwards = values, counts, median, is_code
     downwards = -values[::-1], counts[::-1], -median, is_code[::-1]
     for ordered, rows, middle, marks in (upwards, downwards):
-        for k in range(min(MAX_CODES, len(ordered) - 2), 0, -1):
+        for k in range(min(MAX_CODES_AT_AN_END, len(ordered) - 2), 0, -1):
             neighbour, code = ordered[-k - 1], ordered[-k]
             is_far = neighbour > middle and code - neighbour > MIN_CODE_DISTANCE * (neighbour - middle)
             if is_far and (rows[-k:] >= MIN_BIN_ROWS).all():

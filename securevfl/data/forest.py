@@ -30,7 +30,7 @@ from securevfl.data.preparation import SourceColumn
 Leaves = NDArray[np.uint8]
 """Numbers of leaves (m, trees)."""
 
-MAX_DEPTH = 8
+MAX_TREE_DEPTH = 8
 """Questions of a tree, at most: the number of a leaf has 8 bits."""
 MAX_BINS = 255
 CHUNK_ROWS = 16_384

@@ -1,8 +1,11 @@
-"""The leak of columns: numbers about each row that span the columns behind them.
+"""The leak of columns: a party receives so much about each row that it can recover other parties' columns.
 
-As many numbers per row as columns span these columns. Far fewer are enough if columns are correlated or have few values
-(`securevfl.disclosure.column_recovery`). A job is therefore refused once it discloses d / 2 numbers per row, and a
-party that can inspect the table itself refuses at the table's threshold.
+In each exchange of a run, the party that collects a sum receives numbers about each row. Each number is a linear
+combination of the d columns of the other parties, with unknown weights. From d different combinations on, the numbers
+span the same space as the columns, so some known rows or repeated values reveal the columns. Far fewer numbers are
+enough if columns are correlated or have few values (`securevfl.disclosure.column_recovery`). A job is therefore refused
+once it discloses d / 2 numbers per row. A party that has the table itself computes the number from which its columns
+can be recovered (the threshold), and refuses from there on.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.optim.defaults import why_not_on_shares
 from securevfl.options import JobOptions
 
-COLUMNS = LeakKind(
+COLUMN_RECOVERY = LeakKind(
     "columns",
-    "at least half as many numbers about each row as columns, or as many as recover the columns of the table at hand",
+    "a party receives at least d / 2 numbers about each row of d columns, or enough to recover the columns of a table "
+    "that is available here",
     "fewer epochs and evaluations, a sum of more parties, or shares",
     ("column_space", "binary_columns", "score_columns", "score_bits"),
 )
@@ -29,12 +33,13 @@ def column_leaks(
 
     Args:
         job: the job.
-        counts: what it discloses.
+        counts: what the job discloses.
         sizes: the sizes of its run.
         before: what earlier jobs have disclosed about the same tables.
 
     Yields:
-        A leak for each learner and set of summed columns, for the group of rows about which most is disclosed.
+        A leak for each receiving party and each set of parties whose columns are summed. It is that of the group of
+        rows (training rows or held-out rows) about which most is disclosed.
     """
     largest: dict[tuple[str, tuple[str, ...]], Disclosure] = {}
     for disclosure in sorted(counts, key=lambda item: item.count):
@@ -48,7 +53,7 @@ def column_leaks(
         columns += " together" if len(disclosure.about) > 1 else ""
         span = "span" if numbers >= disclosure.capacity else "are enough to find most of"
         yield Leak(
-            COLUMNS,
+            COLUMN_RECOVERY,
             disclosure.learner,
             f"it receives {numbers} numbers about each row, which {span} the {columns}: repeated values can be read, "
             "and some known rows reveal all others",
@@ -57,7 +62,7 @@ def column_leaks(
 
 
 def _remedy(job: JobOptions, sizes: RunShape, disclosure: Disclosure) -> str:
-    """Return what would reduce the numbers of a disclosure, among the choices that the job has."""
+    """Return the changes of a job that would disclose fewer numbers, among those that its options allow."""
     if disclosure.learner in sizes.helpers:
         return 'let it store payloads that are masked (stored = "masks")'
     choices = ['protocol = "shares", which discloses no columns'] if not why_not_on_shares(job.model) else []

@@ -1,27 +1,30 @@
-"""What a whole run discloses, counted from public sizes: equations about labels, numbers about columns, scores and ids.
+"""Counts of what a run discloses, from public sizes: equations about labels, numbers about columns, scores and ids.
 
-A single message discloses little. A run discloses more, and several runs on one table more still. Four kinds are
-counted:
+The active party has the labels, and passive parties k have only columns. In each step, on a batch of n rows, the active
+party collects the sum f (n, c) of all parties' outputs and computes the residual g (n, c), the derivative of the loss
+by f. Passive party k receives ("opens") the gradient J^T g of its p_k parameters, where J is the derivative of its
+outputs by them. If the residual is sealed, g itself stays encrypted. An exchange is one sum and one residual. A single
+message discloses little, a run more, and several runs on one table more still. Four kinds of disclosure are counted:
 
-labels    A passive party that opens J^T g learns p_k equations about the n c residuals of a batch. With one fixed
-          partition into batches, the equations are the same every epoch and count once. With rows reshuffled every
-          epoch, each epoch adds new equations. A residual that is not sealed discloses all n c numbers. If columns
-          become weights of evidence, the party also learns how many rows of each of its bins are of the positive class.
-          These counts are measured in bits of the labels of all training rows (`securevfl.disclosure.label_bits`), and
-          their shares are added to those of the equations.
-columns   The party that collects a sum learns c numbers per row in every exchange. Each number is a linear combination
-          of the summed columns, with weights that change between exchanges. As many numbers per row as columns span
-          these columns. A sum in the clear discloses the d_k columns of one party at a time. A sum that hides its parts
-          discloses the columns of all its parties together. If parties step in turn (sequential FedBCD), consecutive
-          sums differ by one party's part, so each party is also counted alone. A residual that is not sealed discloses
-          f to the passive parties, who know y from its sign: each subtracts its part and has the sum of all others. If
-          parties work at their own pace, each party that pulls sums may see one other party change alone between two
-          pulls (`securevfl.families.fdml.fdml_family`). Held-out rows are used in evaluations only and are counted
-          apart.
-scores    The number of values f that the joint evaluations disclose to the active party.
-ids       The number of ids for which a scoring party learns whether they are in the serving party's table.
+labels    A gradient is p_k equations about the n c numbers of g, which determine the labels. A linear model on fixed
+          batches opens the same equations in every epoch, so they count once. If rows are reshuffled, each epoch adds
+          new equations. A residual that is not sealed discloses all n c numbers. If columns become weights of evidence,
+          their party learns how many rows of each of its bins are of the positive class. These counts are measured in
+          bits of the labels of all training rows (`securevfl.disclosure.label_bits`), and the share of these bits is
+          added to the share of the equations.
+columns   The collecting party learns c numbers per row in every exchange. Each is a linear combination of columns,
+          with weights that change. A sum in the clear discloses the d_k columns of one party at a time. A sum that
+          hides its parts discloses the columns of all its parties together. If parties step in turn (sequential
+          FedBCD), consecutive sums differ by one party's part, so each party is also counted alone. A residual that is
+          not sealed discloses f to the passive parties, who know the labels from its sign: each subtracts its part and
+          has the sum of all others. If parties work at their own pace, a party that pulls sums may see one other party
+          change alone between two pulls (`securevfl.families.fdml.fdml_family`). Held-out rows, which only evaluations
+          use, are counted separately from training rows.
+scores    The number of sums f that joint evaluations disclose to the active party.
+ids       The number of ids for which a scoring party learns whether they are in another party's table.
 
-The job's protocol family counts them (`securevfl.families`). Guards, the consent sheet and the ledger use the counts.
+A job's protocol family counts its disclosures (`securevfl.families`). Guards, the consent sheet and the ledger use the
+counts.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ from securevfl.runtime.disclosure_gate import Group
 
 Kind = Literal["labels", "columns", "scores", "ids"]
 BIT_GROUPS: frozenset[Group] = frozenset({"bins", "weights", "verdicts"})
-"""Groups whose counts about labels are in bits."""
+"""Groups of disclosures about labels whose counts are bits, not equations."""
 SUM_GROUPS: frozenset[Group] = frozenset({"correlations", "weights"})
-"""Groups whose numbers are sums over all rows."""
+"""Groups of disclosures about columns whose numbers are sums over all rows, not numbers about each row."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,19 @@ class RunShape:
         outputs: number of outputs c of the model.
         parameters: number of parameters p_k of each passive party.
         columns: number of columns d_k of each party, the active one first.
-        tables: digests of passive parties' columns. Two jobs are known to ask the same equations only if it is known.
-        recovery_thresholds: numbers per row that are enough to recover a party's columns, for tables that are
-            available here (`securevfl.disclosure.column_recovery.numbers_for_recovery`).
+        tables: digests of passive parties' columns. Without the digest of its columns, a party's equations count as new
+            ones in every job.
+        recovery_thresholds: how many numbers per row are enough to recover the columns of a party, for the tables that
+            are available in this process (`securevfl.disclosure.column_recovery.numbers_for_recovery`).
         partition: name of the partition into batches (`securevfl.data.schedule.Schedule.name`).
         bins: number of counts that each passive party receives if columns become weights of evidence.
-        label_bits: upper bound of the entropy of a label in bits; below 1 if the labels are available here.
-        singled_out: number of rows that the counts of a party single out, if its table is available here.
-        helpers: parties without a table.
-        information: information content of a row of a party's columns, if its table is available here.
-        rarest_label_rows: number of evaluated rows with the rarest label, if the labels are available here.
+        label_bits: upper bound of the entropy of a label of two classes in bits: 1, or less if the labels are available
+            in this process.
+        singled_out: number of rows whose label a party can compute from its counts in bins, if its table is available
+            in this process.
+        helpers: parties without a table, which store or add up messages.
+        information: information content of a row of a party's columns, if its table is available in this process.
+        rarest_label_rows: number of evaluated rows with the rarest label, if the labels are available in this process.
         resumed: True if the run continues from weights that are not zero.
         openings: average number of gradients that each passive party opens per step, if residuals are sealed.
     """
@@ -99,23 +105,23 @@ class RunShape:
     def recovery_threshold(self, names: Sequence[str]) -> float:
         """Return how many numbers per row are enough to recover the columns of these parties together.
 
-        For an unknown table, half of the number of its columns counts.
+        For a table that is not available in this process, half of the number of its columns is assumed.
         """
         return sum(self.recovery_thresholds.get(name, MAX_NUMBERS_PER_COLUMN * self.columns[name]) for name in names)
 
     @property
     def visits(self) -> int:
-        """Steps on batches in all epochs."""
+        """The number of steps of a run: one for each batch in each epoch."""
         return self.epochs * self.batches
 
     @property
     def bits_of_a_label(self) -> float:
-        """Upper bound of the entropy of a label in bits, for any number of classes. No other code derives it."""
+        """Upper bound of the entropy of a label in bits, for any number of classes."""
         return math.log2(self.outputs) if self.outputs > 1 else self.label_bits
 
     @property
     def residuals(self) -> int:
-        """The n c residuals of the smallest batch."""
+        """The number n * c of residuals in the smallest batch."""
         return self.smallest_batch * self.outputs
 
 
@@ -126,30 +132,31 @@ class Disclosure:
     The unit of `count` and `capacity` depends on the kind:
 
     labels    `count` equations about the `capacity` residuals of a batch (n c). For the groups `bins`, `weights` and
-              `verdicts`: bits, out of all bits of the labels.
-    columns   `count` numbers per row about `capacity` summed columns, for the rows of the group. For the groups
-              `correlations` and `weights`: sums over all rows; `capacity` such sums hold as many bits as the columns.
-    scores    `count` values f. `capacity` is 0, because scores have no upper bound.
-    ids       `count` ids. `capacity` is 0 likewise.
+              `verdicts` (decisions to stop a training): `count` of the `capacity` bits of all labels.
+    columns   `count` numbers per row about `capacity` columns, for the rows of the group. For the groups `correlations`
+              and `weights`: `count` sums over all rows; `capacity` such sums have as many bits as the columns.
+    scores    `count` sums f. `capacity` is 0, because scores have no upper bound.
+    ids       `count` ids. `capacity` is 0 as well.
 
     Attributes:
-        kind: what is disclosed.
-        learner: the party that receives it.
-        about: the parties whose data it is about.
+        kind: the kind of disclosure.
+        learner: the party that receives the values.
+        about: the parties whose data the values are derived from.
         count: how much is disclosed, in the unit of the kind.
-        capacity: how much there is to disclose, in the same unit.
-        identity: identity of the equations (`securevfl.disclosure.identities`). A job that asks the same equations
-            again (same partition and columns, linear model) discloses nothing new, so counts with an equal identity do
-            not add up; counts without one always do. Numbers about columns have none, because the weights change. Only
-            the peer can know whether it asks the same equations, so an identity is set only for peers that the ledger's
-            owner trusts, or if everything is disclosed in any case.
-        group: the rows or values it is about.
-        numbers: numbers that this party sends for it; 0 if it follows from numbers that are counted elsewhere.
-        visits: steps (first, last + 1) in which equations that stay the same are opened. Equations of one step that
-            two sessions open add up.
-        rho: zCDP parameter of a row's label through its residuals if labels are protected by noise; it adds up over
-            sessions and runs.
-        sender: the party that sends the numbers, if it is not each party of `about`.
+        capacity: how much would disclose everything, in the same unit.
+        identity: identifies a set of equations (`securevfl.disclosure.identities`), so that the same equations are not
+            counted twice. Of several disclosures with the same non-empty identity only one counts; disclosures with an
+            empty identity always add up. It depends on the partition into batches and the columns of a linear model. It
+            is set only for a learner that the ledger's owner trusts, because the owner cannot check that the learner
+            asks the same equations again; or if everything is disclosed in any case. Numbers about columns have an
+            empty identity, because their weights change.
+        group: the rows (training, held out, new) or the statistics (bins, weights, ...) that are disclosed.
+        numbers: number of values that this party sends for it; 0 if it follows from values that are counted elsewhere.
+        visits: the steps (first, last + 1) of the run whose equations are counted, if they are the same in every epoch.
+            If two sessions of a resumed run open equations of the same step, these add up.
+        rho: privacy parameter of a row's label (zero-concentrated differential privacy) if noise protects the
+            residuals; it adds up over sessions and runs.
+        sender: the party that sends the values; empty if each party of `about` sends them.
         basis: the equations in words, for people who read the ledger. Nothing compares it.
     """
 
@@ -167,7 +174,7 @@ class Disclosure:
     basis: str = field(default="", compare=False)
 
     def sent_by(self, party: str) -> Disclosure:
-        """Return this disclosure with only the numbers that `party` sends."""
+        """Return this disclosure as `party` counts it: `numbers` becomes 0 if another party sends the values."""
         return replace(self, numbers=self.numbers if self.sender in ("", party) else 0, sender="")
 
     @property
@@ -177,23 +184,23 @@ class Disclosure:
 
     @property
     def share(self) -> float:
-        """`count / capacity`, which may exceed 1; 0 if the capacity is unbounded."""
+        """`count / capacity`, which may exceed 1; 0 if there is no capacity."""
         return self.count / self.capacity if self.capacity else 0.0
 
 
 def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job: Sequence[Disclosure] = ()) -> float:
-    """Return how much earlier disclosures add to the share of a new one.
+    """Return how much earlier disclosures add to the share (`count / capacity`) of a new one.
 
-    Only disclosures of the same kind and about a common party count, whoever has received them: the peers of two jobs
-    may be names of one organisation, or pool what they know. Shares of labels add up as they are, because batches
-    differ in length between jobs. Numbers about columns are divided by the columns of the new
-    disclosure, whatever group of rows they were about, because rows change groups from job to job. Sums over all rows
-    count by their share.
+    Only earlier disclosures of the same kind and about at least one of the same parties count, whoever has received
+    them: the peers of two jobs may be names of one organisation, or pool what they know. Shares of labels are added
+    unchanged, because batches have different lengths in different jobs. For columns, earlier numbers per row are
+    divided by the capacity of the new disclosure; their group of rows is ignored, because a training row of one job may
+    be a held-out row of another. Sums over all rows are added as shares.
 
     Args:
         disclosure: the new disclosure.
         before: disclosures of earlier jobs.
-        same_job: other disclosures of the new job; earlier ones with the same identity add nothing.
+        same_job: other disclosures of the new job. Earlier disclosures with the identity of one of them add nothing.
 
     Returns:
         The share to add.
@@ -204,7 +211,7 @@ def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job
         if item.kind != disclosure.kind or not set(item.about) & set(disclosure.about):
             continue
         if (item.identity and item.identity in known) or "verdicts" in (item.group, disclosure.group):
-            continue  # stop decisions are bits that no equation needs; they add up in the ledger alone
+            continue  # decisions to stop reveal bits that do not help to solve equations; only the ledger adds them up
         known.add(item.identity)
         per_row = disclosure.kind == "columns" and disclosure.capacity
         per_row = per_row and not SUM_GROUPS & {disclosure.group, item.group}

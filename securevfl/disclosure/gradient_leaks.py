@@ -1,22 +1,27 @@
-"""Leaks of opened gradients: as many equations as residuals determine the residuals, and so the labels.
+"""Leaks of opened gradients: if a party receives as many equations as there are residuals, it can compute the labels.
 
-*Rank.* An opened gradient is p equations about the n c numbers of g. From p >= n c on it determines g, and g determines
-the labels. (rank(J) <= min(p, n c), so a rank of n c needs p >= n c.) A neural network quickly has as many parameters.
-Remedies are larger batches, or a network that its owner trains without labels and whose outputs are columns of a linear
-model (docs/neural.md); this opens only what the linear model opens.
+The active party has the labels and computes the residual g (n, c) of a batch: the derivative of the loss by the c
+outputs of n rows. A passive party has p parameters; J is the derivative of its outputs by them. It receives ("opens")
+the gradient J^T g in each step.
 
-*Fresh equations.* With one fixed partition into batches, a linear model's equations are the same every epoch. Rows
-reshuffled between epochs give new equations about the same labels each time: 15 columns of noise and batches of 256
-recover labels to an AUC of 0.98 in 40 epochs. A Jacobian that changes gives other equations in every local step; such a
-job is refused from n c equations per run on. Jobs with other batches or columns on the same table add equations too.
+*Rank.* A gradient is p equations about the n c numbers of g. If p >= n c, it can determine g, and g determines the
+labels. A neural network quickly has that many parameters. Remedies are larger batches, or a network that its owner
+trains without labels and whose outputs are columns of a linear model (docs/neural.md).
 
-*Bins.* Weights of evidence disclose to a party how many rows of each of its bins are of the positive class. These
-counts are bits about the labels of all rows, and their shares add up with those of the equations
-(`securevfl.disclosure.label_bits`). If columns nearly repeat each other, bins differ by one row and reveal its label;
-the party itself can see this.
+*Fresh equations.* With one fixed partition into batches, the equations of a linear model are the same in every epoch.
+Rows reshuffled between epochs give new equations about the same labels each time: 15 columns of noise and batches of
+256 recover labels to an AUC of 0.98 in 40 epochs. A Jacobian that changes gives new equations in every local step; such
+a job is refused if its run opens n c equations or more. Jobs with other batches or columns on the same table add
+equations too.
 
-*Label AUC.* A job may set `max_label_auc`, the largest AUC to which columns of noise may rank labels through opened
-gradients (`securevfl.disclosure.label_auc`). Larger batches hide more, so the limit is a smallest batch size.
+*Bins.* If columns become weights of evidence, their party learns how many rows of each of its bins are of the positive
+class. These counts are bits of all labels, and their share adds to that of the equations
+(`securevfl.disclosure.label_bits`). If columns nearly repeat each other, two bins can differ by one row, which reveals
+its label; only the party itself can see this.
+
+*Label AUC.* A job may set `max_label_auc`. It is the largest AUC to which a party may rank labels by its opened
+gradients if its columns are noise (`securevfl.disclosure.label_auc`). Larger batches hide more, so the limit implies a
+smallest batch size.
 """
 
 from __future__ import annotations
@@ -33,19 +38,20 @@ from securevfl.options import JobOptions
 
 RANK = LeakKind(
     "rank",
-    "the values opened to a party are as many equations as there are residuals of a batch, or labels",
+    "a party receives at least as many equations as there are residuals in a batch, or as many bits as all labels have",
     "larger batches, fewer columns, or fewer opened values",
     ("batch_inversion",),
 )
 FRESH_EQUATIONS = LeakKind(
     "fresh_equations",
-    "a run, or several, open different equations about the same labels, which add up",
+    "one or several runs give a party different equations about the same labels, which add up",
     "reshuffle = false, and the same batches and columns as before",
     ("cross_round",),
 )
 LABEL_AUC = LeakKind(
     "label_auc",
-    "opened gradients of columns of noise rank labels above the job's max_label_auc",
+    "the gradients that a party receives rank labels to an AUC above the job's max_label_auc, even if its columns are "
+    "noise",
     "larger batches, or a higher limit",
     ("residual_sign", "batch_inversion", "cross_round"),
 )
@@ -58,11 +64,12 @@ def _label_shares(
 
     Args:
         job: the job.
-        counts: what it discloses.
+        counts: what the job discloses.
         before: what earlier jobs have disclosed.
 
     Yields:
-        The party, the share of the labels that counts in its bins disclose, and the share of earlier jobs.
+        A party's name; the share of the labels that the counts in its bins disclose; and the share that earlier jobs
+        have disclosed to it.
     """
     if job.protocol.seals:
         about_labels = [disclosure for disclosure in counts if disclosure.kind == "labels"]
@@ -76,11 +83,11 @@ def _label_shares(
 def equation_leaks(
     job: JobOptions, counts: Sequence[Disclosure], sizes: RunShape, before: Sequence[Disclosure]
 ) -> Iterator[Leak]:
-    """Yield the leaks of passive parties whose opened gradients are as many equations as there are labels.
+    """Yield the leaks of passive parties that receive at least as many equations as there are residuals.
 
     Args:
         job: the job.
-        counts: what it discloses.
+        counts: what the job discloses.
         sizes: the sizes of its run.
         before: what earlier jobs, and earlier sessions of this run, have disclosed about the same tables.
 
@@ -105,8 +112,8 @@ def equation_leaks(
             yield Leak(
                 FRESH_EQUATIONS,
                 name,
-                f"{_why_equations_change(job)}, so its {p} parameters give {job.equations * p} equations in a run "
-                f"about the {sizes.residuals} residuals of a batch, at least as many as there are residuals",
+                f"{_why_equations_change(job)}, so its {p} parameters give {job.equations * p} different equations in "
+                f"a run about the {sizes.residuals} residuals of a batch, at least as many as there are residuals",
                 f"use fewer epochs or local steps, or {_larger_batches(job, job.equations * rows)}",
             )
         if other_jobs[name]:
@@ -145,7 +152,7 @@ def equation_leaks(
 
 
 def _with_earlier(sizes: RunShape, bins: float, share: float) -> str:
-    """Return the equations that counts in bins and earlier jobs add, as text."""
+    """Return a phrase for a message: how many equations counts in bins and earlier jobs add to those of a gradient."""
     text = f", counts in its bins as much as {ceil(bins * sizes.residuals)} more" if bins else ""
     return text + (f" and earlier jobs {ceil(share * sizes.residuals)} more equations" if share else "")
 
@@ -155,14 +162,14 @@ def _why_equations_change(job: JobOptions) -> str:
 
 
 def _fewer_equations(job: JobOptions, rows: int, bins: float, share: float) -> str:
-    """Return what keeps equations, counts in bins and earlier jobs together from determining labels."""
+    """Return the remedy if a gradient's equations, with counts in bins and earlier jobs, determine labels."""
     if share:
         return "use the same batches and columns as before, which ask the same equations again"
     return f"{_larger_batches(job, rows)} and fewer bins (prepare.woe)" if bins else _larger_batches(job, rows)
 
 
 def _larger_batches(job: JobOptions, rows: int) -> str:
-    """Return what keeps opened gradients of `rows` parameters per output from determining residuals."""
+    """Return the remedy if an opened gradient of `rows` parameters per output determines the residuals of a batch."""
     remedy = f"use batch_size > {rows} (more rows a batch than parameters for each output)"
     if job.model.static_jacobian:
         return remedy if not job.equations_change else f"{remedy}, or count all rows in full (xi left out)"
@@ -172,11 +179,11 @@ def _larger_batches(job: JobOptions, rows: int) -> str:
 def label_auc_leaks(
     job: JobOptions, counts: Sequence[Disclosure], sizes: RunShape, before: Sequence[Disclosure]
 ) -> Iterator[Leak]:
-    """Yield the leaks of passive parties that would rank labels better than the job's `max_label_auc`.
+    """Yield the leaks of passive parties that could rank labels to a higher AUC than the job's `max_label_auc`.
 
     Args:
         job: the job.
-        counts: what it discloses.
+        counts: what the job discloses.
         sizes: the sizes of its run.
         before: what earlier jobs have disclosed about the same tables.
 
@@ -188,7 +195,7 @@ def label_auc_leaks(
         return
     if not residual.seals:
         reveals_labels = any(item.receiver == PASSIVE and item.reveals.kind == "plain" for item in residual.declares())
-        what = f"an {residual.name} residual reveals the labels, the job allows an AUC of {limit:g}"
+        what = f"an {residual.name} residual reveals the labels, but max_label_auc allows an AUC of {limit:g}"
         if reveals_labels:
             yield Leak(LABEL_AUC, ", ".join(sizes.passives), what, "seal the residual")
         return
@@ -202,13 +209,13 @@ def label_auc_leaks(
         if share:
             remedy = "raise the limit: earlier jobs have disclosed a part of the labels"
         elif bins:
-            remedy = "raise the limit, or use fewer bins (prepare.woe) or none"
+            remedy = "raise the limit, or use fewer bins or no bins (prepare.woe)"
         elif needed > sizes.rows:
             remedy = f"raise the limit or drop columns: batches of {needed} rows are needed, and there are {sizes.rows}"
         else:
             remedy = f"use batch_size >= {-(-sizes.rows // (sizes.rows // needed))}"
         what = (
-            f"its opened gradients would rank labels to an AUC of {auc:.3f} from columns of noise, the limit is "
-            f"{limit:g}"
+            f"its opened gradients would rank labels to an AUC of {auc:.3f} even if its columns were noise; the limit "
+            f"is {limit:g}"
         )
         yield Leak(LABEL_AUC, name, what, remedy)

@@ -1,18 +1,19 @@
-"""What opened gradients disclose about labels: the AUC of labels against p / (n c), for columns of pure noise.
+"""How well opened gradients rank labels: the AUC that a party reaches if its columns are pure noise.
 
-A passive party with p = d c parameters opens X^T g: p equations about the n c residuals of a batch. The least-norm
-solution is the projection of g on d directions. For balanced labels and small weights (g = -1/2 or 1/2), a row's share
-of it has mean s g_i and deviation about sqrt(s (1 - s)) |g_i| with s = p / (n c), so
+A passive party with d columns and p = d c parameters receives X^T g in each step, where X (n, d) are its columns of a
+batch and g (n, c) is the residual, which depends on the labels. These are p equations about the n c numbers of g. Their
+least-norm solution is the projection of g on d directions. For balanced labels and small weights, g is -1/2 or 1/2. A
+row's entry of the projection then has mean s g_i and deviation about sqrt(s (1 - s)) |g_i|, with the share s = p / (n
+c), so
 
-    AUC = Phi(sqrt(2 s / (1 - s)))                                      one batch
+    AUC = Phi(sqrt(2 s / (1 - s)))       for one batch; Phi is the distribution function of the normal distribution
 
-The table below follows this to 0.01. Fixed batches repeat the same equations every epoch, so epochs add nothing (an
-average over epochs even loses a little, because g shrinks). Rows reshuffled every epoch give s more equations each
-time.
+The table in this file follows this to 0.01. Fixed batches give the same equations in every epoch, so epochs add nothing
+(an average over epochs even loses a little, because g shrinks). Rows reshuffled every epoch add the share s each time.
 
 The table was measured over seeds 0, 1, 2 (tests/security/test_label_curve.py): 10 batches of 256 rows, logistic loss,
 an active party that trains five columns, and an attacker with d columns of noise that solves all its equations by least
-squares. Reshuffled batches beyond 10 epochs at a share of 1/4, and beyond 5 at 3/4, were not measured; the table has 1
+squares. Reshuffled batches were not measured beyond 10 epochs at a share of 1/4, and beyond 5 at 3/4; the table has 1
 there because fewer epochs had reached it. Columns that correlate with the label disclose more. So do attacks that use
 more than least squares: if g takes two known values, as before the first step from zero weights, see
 `securevfl.audit.attacks.two_values`.
@@ -48,10 +49,11 @@ RESHUFFLED_AUC = np.array(
 
 
 def expected_label_auc(p: int, rows: int, outputs: int, epochs: int, reshuffle: bool) -> float:
-    """Return the AUC of labels (0.5 to 1) from opened gradients, for columns of noise.
+    """Return the AUC of labels (0.5 to 1) that a party with columns of noise reaches by its opened gradients.
 
-    The table is interpolated in log(share), log(epochs) and Phi^-1(AUC). Below the table, Phi^-1 is proportional to the
-    square root of the share. More epochs than the table has count as a proportionally larger share.
+    The table is interpolated in log(share), log(epochs) and Phi^-1(AUC). For shares below those of the table,
+    Phi^-1(AUC) is proportional to the square root of the share. If there are more epochs than in the table, the share
+    is increased in proportion.
 
     Args:
         p: number of parameters of the party.
@@ -75,7 +77,7 @@ def expected_label_auc(p: int, rows: int, outputs: int, epochs: int, reshuffle: 
 
 
 def smallest_batch(p: int, outputs: int, epochs: int, reshuffle: bool, limit: float) -> int:
-    """Return the fewest rows of a batch at which `expected_label_auc` is at most `limit`.
+    """Return the smallest batch size at which `expected_label_auc` is at most `limit`.
 
     Args:
         p: number of parameters of the party.
@@ -100,12 +102,12 @@ def smallest_batch(p: int, outputs: int, epochs: int, reshuffle: bool, limit: fl
 
 
 def _normal_scores(auc: Floats) -> Floats:
-    """Return Phi^-1 of values of the AUC."""
+    """Return Phi^-1(AUC) for an array of AUC values, element by element."""
     return normal_quantile(np.minimum(auc, 0.9999))
 
 
 def _interpolate(normal_scores: Floats, share: float) -> float:
-    """Interpolate a column of the table in log(share)."""
+    """Return Phi^-1(AUC) at a share, interpolated in log(share) between the shares of the table."""
     if share <= TABLE_SHARES[0]:
         return float(normal_scores[0] * np.sqrt(share / TABLE_SHARES[0]))
     return float(np.interp(np.log(share), np.log(TABLE_SHARES), normal_scores))

@@ -1,10 +1,11 @@
-"""Information content of labels, in bits; counts of the positive class in bins are measured as a share of it.
+"""Information content of labels in bits, and how many of them the counts of the positive class in bins disclose.
 
-A count is sent as a word of log2(2n) bits (`securevfl.protocols.bin_classes`), which discloses at most that many bits
-of the labels, whatever the party has multiplied them by. The n labels hold n times the entropy of one label. Words of
-as many bits as that may determine all labels. Integers of two values are found by lattice reduction from far fewer
-equations than unknowns (`securevfl.audit.attacks.two_values`). This is an average: rows of rare bins, or bins of
-one class, are found earlier.
+If a party's columns become weights of evidence, the party learns how many rows of each of its bins are of the positive
+class. Each count is sent as a number of log2(2 n) bits (`securevfl.protocols.bin_classes`), which discloses at most
+that many bits of the labels, even if the party has multiplied rows by factors of its choice. The n labels have n times
+the entropy of one label. Counts with as many bits in total may determine all labels: lattice reduction finds integers
+of two values from far fewer equations than unknowns (`securevfl.audit.attacks.two_values`). This is an average; rows of
+rare bins, or of bins of one class, can be determined from fewer counts.
 """
 
 from __future__ import annotations
@@ -19,20 +20,26 @@ from securevfl.base.chunked_matrix import RowChunk, RowSource, gram
 from securevfl.disclosure.leverage import HIGH_LEVERAGE
 
 ZERO_EIGENVALUE = 1e-9
-"""Share of the largest eigenvalue below which an eigenvalue is a rounding error."""
+"""Eigenvalues below this share of the largest one are rounding errors of zero."""
 
 
 def label_entropy(positive: NDArray[np.bool_]) -> float:
-    """Return the entropy of one of these labels (n,) in bits: 1 if half of them are of the positive class."""
+    """Return the entropy of a label of labels (n,) in bits: 1 if half of them are of the positive class, else less."""
     p = float(np.mean(positive))
     return sum(-probability * math.log2(probability) for probability in (p, 1 - p) if probability > 0)
 
 
 def count_singled_out(bins: RowSource) -> int:
-    """Return how many rows of a 0/1 matrix of bins (n, k) its counts single out.
+    """Return the number of rows whose label their party can compute from its counts of the positive class in bins.
 
-    A row is singled out if its leverage exceeds `HIGH_LEVERAGE`. If two bins differ by one row, for example, the
-    difference of their counts is that row's label. The leverage is computed from the k x k products of the columns.
+    Such a row has a leverage above `HIGH_LEVERAGE`. If two bins differ by one row, for example, the difference of their
+    counts is that row's label. The leverage is computed from the k x k products of the columns.
+
+    Args:
+        bins: the 0/1 matrix (n, k) that states which of k bins a row is in.
+
+    Returns:
+        The number of rows.
     """
     chunk = RowChunk(bins)
     eigenvalues, eigenvectors = np.linalg.eigh(gram(chunk))

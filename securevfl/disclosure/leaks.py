@@ -1,4 +1,8 @@
-"""Kinds of leaks, which jobs accept by name, and single leaks of a job."""
+"""Kinds of leaks, and a leak of one job.
+
+A leak is a disclosure beyond what the job's protocol declares. A job with a leak is refused by guards unless all
+parties accept the leak, by listing the name of its kind in the job's option `accepts`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LeakKind:
-    """Something a job may disclose beyond its protocol's declaration, once all parties accept it by name.
+    """A kind of leak, which a job can accept by its name.
 
     A protocol family lists its own kinds in addition to those of all families (`Family.leak_kinds`).
 
     Attributes:
         name: the name by which jobs accept it.
-        formula: the condition under which a job has it.
+        formula: the condition under which a job has such a leak.
         remedy: changes of the job that avoid it.
         attacks: names of the audit's attacks that exploit it.
     """
@@ -33,7 +37,8 @@ class Leak:
         who: the party that learns something.
         what: what it learns.
         remedy: changes of the job that avoid it.
-        apart: True if it is a leak between organisations only; a process that holds all tables knows the data anyway.
+        apart: True if the leak matters only between organisations. If one process has all tables, it knows the data
+            anyway.
     """
 
     kind: LeakKind
@@ -48,5 +53,5 @@ class Leak:
         return self.kind.name
 
     def __str__(self) -> str:
-        """Return one line with the learner, the leak and both remedies."""
+        """Return one line: the learning party, what it learns, the remedy, and how a job accepts the leak."""
         return f'{self.who}: {self.what}; {self.remedy}, or accept it with accepts = ["{self.name}"]'

@@ -1,33 +1,35 @@
-"""A party's disclosure ledger: what its jobs have disclosed of its data and to whom, over all of them.
+"""A party's disclosure ledger: a file that lists what all runs have disclosed of this party's data, and to which party.
 
     ledger = DisclosureLedger("shop.ledger", "shop")
     join(job, shop, "peers.toml", ledger=ledger)
 
-One job discloses little; many jobs on one table disclose much (`securevfl.disclosure.counts`). So every party has a
-file that lists for each run what it disclosed to whom about this party's labels, columns and scores. Guards use it, and
-so do limits that its owner sets.
+One job discloses little; many jobs on one table disclose much (`securevfl.disclosure.counts`). So for each run the
+ledger has entries: what the run disclosed to whom (the learner) about the owner's labels, columns and scores. Guards,
+and limits that the owner sets, refuse runs because of them. A run consists of one session, or of several if it is
+resumed.
 
-1. A run is reserved completely when it is admitted, under one lock together with its guards and limits, so that
-   concurrent runs count as if they ran one after the other. Disclosures are entered before their first byte is sent,
-   for some steps in advance. When the run ends, its entries are set to what it disclosed. When its process dies, its
-   entries count as disclosed. In both cases the reservation ends.
-2. Entries are grouped by run and session, because a resumed training can disclose something again; by table, which is
-   identified by its ids; and by learner. Guards and limits add up what all learners have received: a budget belongs to
-   the owner of the rows, because several peers may be names of one organisation or may pool what they know.
+1. A session reserves all that it would disclose when it is admitted, under one lock with its guards and limits, so that
+   concurrent sessions count as if they ran one after the other. Disclosures are entered before their first byte is
+   sent, for some steps in advance. When the session ends, its entries are set to what it has disclosed. When its
+   process dies, its entries count as disclosed. The reservation ends in both cases.
+2. Entries are grouped by run and session, by table (identified by its ids) and by learner. Guards and limits add up
+   what all learners have received: a budget belongs to the owner of the rows, because several peers may be names of one
+   organisation or may pool what they know.
 3. The ledger stores which rows each table has (`securevfl.disclosure.row_sets`). Disclosures about one table also count
    for every table that shares rows with it. Numbers per row count at the row about which most was disclosed. Equations
-   and bits are charged in full to the shared rows, because a peer may already know the other rows. A table whose rows
-   are not known, because it has no ids, counts as if it had the rows of every other table.
-4. A session that ends early for a reason that may depend on data discloses one bit. The bit is entered for all peers of
-   the session before they learn of it. At most `MAX_EARLY_ABORTS` are allowed, over all peers, before the owner checks
-   the reason. They are listed per set of peers.
-5. The ledger's file is the party's account (`securevfl.account`): each change is on disk before it counts, and an
-   older copy of the file is refused, because a commit counter is stored at a second place. The score ledger, the names
-   of used preprocessing and the digests of accepted consent sheets are in the same file.
+   and bits count in full for the shared rows, because a peer may already know the other rows. A table without ids
+   counts as if it shared all its rows with every table.
+4. A session that ends early for a reason that may depend on data (an early abort) discloses one bit. It is entered for
+   all peers of the session before they learn of it. At most `MAX_EARLY_ABORTS` are allowed, over all peers, until the
+   owner has checked the reason.
+5. The file is the party's account (`securevfl.account`): each change is on disk before it counts, and an older copy of
+   the file is refused, because a commit counter is stored in a second place. An owner who has only an older copy can
+   adopt it. The file also contains the score ledger, the names of used preprocessing and the digests of accepted
+   consent sheets.
 
-The ledger guards against accidents, not against its owner, who can set the limits and remove the file. Nobody else
-reads it. It contains no data: names, counts, digests, and a salt that prevents comparison of digests and row tags with
-those of another party.
+The ledger prevents accidents. It does not restrain its owner, who can set the limits and remove the file. Nobody else
+reads it. It contains no data: only names, counts, digests, and a salt (a secret key), so that nobody can compare its
+digests with those of another party.
 """
 
 from __future__ import annotations
@@ -67,22 +69,22 @@ from securevfl.protocols.alignment.journal_folder import discard_journals
 from securevfl.protocols.score_ledger.tables import use_up_everything
 
 MAX_EARLY_ABORTS = 64
-"""Sessions, with whatever peers, that may end early before the owner checks the reason."""
+"""Maximum number of early aborts, over all peers, until the owner has checked the reason."""
 ANYBODY = "anybody"
-"""The learner of everything that an adopted ledger counts as disclosed."""
+"""Name of the learner in entries of an adopted older copy, whose receivers are unknown."""
 _EVERYTHING = 1_000_000_000
-_ALL_ROWS = 1 << 60  # rows of a table that shares its rows with every other table
+_ALL_ROWS = 1 << 60  # number of rows that stands for a table of unknown size; larger than every table
 _SALT_BYTES = 32
 
 SessionKey = tuple[str, str]
-"""A run and its session."""
+"""Name of a run and name of one of its sessions."""
 AdmissionCheck = Callable[[Sequence[LedgerEntry]], object]
 """Raises an error if a session must not run, given the earlier entries that count for it."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table in use: its rows, and which they are, if known."""
+    """A table in use: its name, its number of rows, and which rows they are if the table has ids."""
 
     name: str
     rows: int
@@ -107,7 +109,7 @@ class DisclosureLedger:
     Attributes:
         path: the file.
         party: the owner.
-        reserved: True if the measurements of trainings with this object are already entered in the score ledger.
+        reserved: True if the score ledger already has the metrics that trainings with this object will disclose.
     """
 
     def __init__(self, path: str | Path, party: str) -> None:
@@ -118,20 +120,20 @@ class DisclosureLedger:
         self._locks = ProcessLocks(self.path.with_name(f"{self.path.name}.locks"))
 
     def with_reserved_measurements(self) -> DisclosureLedger:
-        """Return the same ledger, for trainings whose measurements are already entered."""
+        """Return the same ledger for trainings whose metrics the score ledger has already counted; see `reserved`."""
         ledger = DisclosureLedger(self.path, self.party)
         ledger.reserved = True
         return ledger
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no run, limit, trusted peer or early abort."""
+        """Whether the ledger has no run, no limit, no trusted peer and no early abort."""
         contents = self.read()
         return not (contents.entries or contents.limits or contents.trusts or contents.tries)
 
     @property
     def database(self) -> AccountDatabase:
-        """The ledger's file, which is created if it does not exist."""
+        """The ledger's file. It is created if it does not exist."""
         if self._file is None or not self.path.exists():
             self._file = None
             self._file = AccountDatabase.shared(self.path, LEDGER_TABLES + ROW_SET_TABLES)
@@ -139,11 +141,11 @@ class DisclosureLedger:
 
     @classmethod
     def open(cls, party: str, ledger: DisclosureLedger | str | Path | None) -> DisclosureLedger:
-        """Return a ledger that can be read.
+        """Return a ledger for the owner, from any of three forms.
 
         Args:
             party: the owner.
-            ledger: a ledger, its file, or None for `default_ledger`.
+            ledger: a ledger, the path of its file, or None for `default_ledger`.
 
         Returns:
             The ledger.
@@ -155,7 +157,7 @@ class DisclosureLedger:
 
     @classmethod
     def find(cls, path: str | Path) -> DisclosureLedger:
-        """Open an existing file of any owner.
+        """Open an existing ledger, whoever its owner is: the name of the owner is read from the file.
 
         Args:
             path: the file.
@@ -172,13 +174,13 @@ class DisclosureLedger:
 
     @classmethod
     def _existing(cls, path: str | Path) -> DisclosureLedger:
-        """Return a ledger whose owner is not known yet, or raise DataError if there is no file."""
+        """Return a ledger whose owner is still unknown; raise DataError if the file does not exist."""
         if not Path(path).exists():
             raise DataError(f"{path}: there is no ledger", "check the path", code="SVFL-LEDGER-MISSING", path=str(path))
         return cls(path, "")
 
     def _entered(self, contents: LedgerContents | None) -> LedgerContents:
-        """Return contents that exist; otherwise raise DataError."""
+        """Return the contents that were read from the file; raise DataError if the file contains no ledger."""
         if contents is None:
             raise DataError(
                 f"{self.path}: this file is not a disclosure ledger",
@@ -190,10 +192,10 @@ class DisclosureLedger:
 
     @classmethod
     def adopt(cls, path: str | Path) -> DisclosureLedger:
-        """Continue with an older copy of a ledger, or with one whose commit counter is lost.
+        """Continue with an older copy of a ledger, or with a ledger whose commit counter is lost.
 
-        The disclosures that the copy lacks are unknown. Everything about every table that was used until now therefore
-        counts as disclosed to everybody, and no model that was trained until now is scored.
+        Nobody knows which disclosures the copy lacks. Everything about every table that has been used until now
+        therefore counts as disclosed to every peer, and scores of models that have been trained until now are refused.
 
         Args:
             path: the file.
@@ -228,7 +230,7 @@ class DisclosureLedger:
 
     @property
     def has_active_session(self) -> bool:
-        """Whether a process is in a session that has a reservation."""
+        """Whether a running process has a session with a reservation."""
         return bool(self._without_dead_sessions(self.read()).reserved)
 
     def read(self) -> LedgerContents:
@@ -238,13 +240,13 @@ class DisclosureLedger:
             The ledger's contents.
 
         Raises:
-            DataError: if it is another party's ledger, or cannot be read.
+            DataError: if the file is another party's ledger, or cannot be read.
         """
         contents = self._load() if self.path.exists() else None
         return LedgerContents(self.party, os.urandom(_SALT_BYTES)) if contents is None else self._checked(contents)
 
     def _load(self) -> LedgerContents | None:
-        with self.database.changing() as tables:  # which refuses an older copy
+        with self.database.changing() as tables:  # this call refuses an older copy of the file
             return load_contents(tables, self._salt, self.path)
 
     @property
@@ -252,7 +254,7 @@ class DisclosureLedger:
         return derive_key(self.database.key, "salt of a disclosure ledger")
 
     def _checked(self, contents: LedgerContents) -> LedgerContents:
-        """Return the contents if they are those of this ledger's owner; otherwise raise DataError."""
+        """Return the contents if this ledger's owner is theirs; raise DataError if they are another party's."""
         if contents.party != self.party:
             raise DataError(
                 f"{self.path}: this is the ledger of {contents.party}, not of {self.party}",
@@ -263,15 +265,15 @@ class DisclosureLedger:
         return contents
 
     def table_tag(self, party: Party) -> str:
-        """Return 32 hex digits by which peers recognise this party's columns.
+        """Return 32 hex digits by which peers recognise in later jobs that this party's columns are the same.
 
-        They are the same in all jobs while the columns are the same. They mean nothing elsewhere and change if the
-        ledger is lost.
+        The digits are derived from the columns and the ledger's salt. Nobody else can compute them or compare them with
+        those of another ledger. They change if the ledger is lost.
         """
         return self.pseudonym(f"{party.register.name} {party.content}".encode())
 
     def pseudonym(self, content: bytes) -> str:
-        """Return 32 hex digits that stand for this content in this ledger."""
+        """Return 32 hex digits that are equal for equal `content` in this ledger, and reveal nothing about it."""
         with self._changing() as change:
             salt = change.contents.salt
         return hmac.new(salt, content, hashlib.sha256).hexdigest()[:32]
@@ -282,12 +284,12 @@ class DisclosureLedger:
         """Return what earlier runs disclosed about a table, and why a new run would be refused. Nothing is entered.
 
         Args:
-            register: the table.
+            register: the ids of the table.
             disclosures: what the new run would disclose.
-            but: a run that does not count.
+            but: name of a run whose entries do not count.
 
         Returns:
-            The entries that count, and a line for each limit that would be exceeded.
+            The earlier entries that count, and a line for each limit that the new run would exceed.
         """
         contents = self._without_dead_sessions(self.read())
         entries = [entry for entry in contents.counted if not but or entry.run != but]
@@ -295,13 +297,11 @@ class DisclosureLedger:
         return before, self._exceeded_limits(contents, before, _entries(register.name, ("", ""), disclosures))
 
     def counted_for(self, register: Register, *, but: SessionKey = ("", "")) -> list[LedgerEntry]:
-        """Return the entries that count for a run on a table, without those of the session `but`.
-
-        These are entries about the table and about tables that share rows with it.
+        """Return the entries that count for a session: those about its table and about tables that share rows with it.
 
         Args:
-            register: the table.
-            but: a run and its session, whose entries do not count.
+            register: the ids of the table.
+            but: a run and its session, whose own entries do not count.
 
         Returns:
             The entries.
@@ -319,10 +319,10 @@ class DisclosureLedger:
     def check_admission(
         self, register: Register, session: SessionKey, disclosures: Sequence[Disclosure], check: AdmissionCheck
     ) -> None:
-        """Raise what `record` and `reserve` would raise; nothing is entered.
+        """Raise the error that `record` or `reserve` would raise, without entering anything.
 
         Args:
-            register: the table.
+            register: the ids of the table.
             session: the run and its session.
             disclosures: all that the session would disclose.
             check: see `record`.
@@ -338,13 +338,13 @@ class DisclosureLedger:
         disclosures: Sequence[Disclosure],
         check: AdmissionCheck = lambda before: None,
     ) -> None:
-        """Enter all that a session discloses about a table, if earlier entries and limits allow it.
+        """Enter all that a session discloses about a table, if limits and `check` allow it.
 
         Args:
-            register: the table.
+            register: the ids of the table.
             session: the run and its session.
             disclosures: what the session discloses.
-            check: called with the earlier entries that count; if it raises, no disclosure is entered.
+            check: called with the earlier entries that count. If it raises an error, nothing is entered.
         """
         self._add_rows(register)
         with self._changing() as change:
@@ -367,11 +367,11 @@ class DisclosureLedger:
         The reservation counts for other sessions until it is settled or its process ends.
 
         Args:
-            register: the table.
+            register: the ids of the table.
             session: the run and its session.
             disclosures: all that the session would disclose if it ran to its end.
             check: see `record`.
-            ahead: the part of it that is entered now.
+            ahead: the disclosures of the first steps, which are entered now.
 
         Returns:
             The reservation.
@@ -397,7 +397,7 @@ class DisclosureLedger:
     def trust(self, peer: str, *, trusted: bool = True) -> None:
         """Record whether the owner trusts a peer to follow the protocol.
 
-        Equations that a trusted peer asks again with the same batches and columns count once over all jobs.
+        If a trusted peer receives the same equations in several jobs (same batches and columns), they count once.
         """
         with self._changing() as change:
             others = tuple(other for other in change.contents.trusts if other != peer)
@@ -428,7 +428,7 @@ class DisclosureLedger:
             )
 
     def record_early_abort(self, peers: Collection[str]) -> None:
-        """Enter that a session with these peers ends early for a reason that may depend on data.
+        """Enter that a session with these peers has ended early for a reason that may depend on data.
 
         Args:
             peers: all peers of the session; sessions with other sets of peers are listed separately.
@@ -447,15 +447,13 @@ class DisclosureLedger:
             change.contents = replace(change.contents, tries=others)
 
     def record_answer(self, training: str, run: str, disclosure: Disclosure) -> None:
-        """Enter the scores or ids that a prediction has disclosed so far, replacing its earlier entry of that kind.
-
-        A training is entered under its first attempt if it has a checkpoint, while its model has the name of the
-        session that trained it; both names find the table.
+        """Enter the scores or ids that a prediction has disclosed so far, in place of its earlier entry of that kind.
 
         Args:
-            training: the training of the model.
-            run: the prediction.
-            disclosure: what it has disclosed; a count of 0 removes the entry.
+            training: name of the training of the model. If the training was resumed, this is the run that its
+                checkpoint names, or the session that completed it; the table is found by either.
+            run: name of the prediction.
+            disclosure: what the prediction has disclosed; a count of 0 removes the entry.
         """
         with self._changing() as change:
             contents = change.contents
@@ -475,7 +473,7 @@ class DisclosureLedger:
             change.contents = replace(contents, entries=contents.entries + new_entries)
 
     def set_limit(self, kind: Kind, limit: Limit | None) -> None:
-        """Set how much runs may disclose about a table to all peers together; None removes the limit."""
+        """Set the limit of what all runs may disclose about a table to all peers together; None removes the limit."""
         with self._changing() as change:
             others = {other: value for other, value in change.contents.limits.items() if other != kind}
             limits = others if limit is None else others | {kind: limit}
@@ -489,7 +487,7 @@ class DisclosureLedger:
         disclosures: Sequence[Disclosure],
         check: AdmissionCheck,
     ) -> None:
-        """Check a session against the entries that count for it, and add its table to the ledger."""
+        """Check a session against earlier entries and limits, and add its table to the ledger."""
         table = self._table(change.contents, register)
         others = _others(change.contents.counted, session)
         before = self._counting(change.contents, table, others)
@@ -499,10 +497,10 @@ class DisclosureLedger:
         change.contents = self._with_table(change, table)
 
     def _add_rows(self, register: Register) -> None:
-        """Add a table with its rows, if they are known and the ledger does not have them yet.
+        """Add a table with its rows, unless the ledger has them already or the table has no ids.
 
-        They may be large, so this change is not recorded for a repetition. If it is lost, no disclosure about the table
-        has been entered either.
+        The rows may be large, so this change is not repeated after a lost write. If it is lost, no disclosure about the
+        table has been entered either, so nothing is missing.
         """
         if register.ids is None:
             return
@@ -521,7 +519,7 @@ class DisclosureLedger:
         return RowSets(database, contents.salt)
 
     def _table(self, contents: LedgerContents, register: Register) -> _Table:
-        """Return the table of a register, with its rows as positions in the ledger's row sets."""
+        """Return the table with these ids, its rows as positions in the ledger's row sets."""
         known = contents.tables.get(register.name)
         if known is not None and known.members is not None:
             return self._known_table(contents, register.name)
@@ -537,7 +535,7 @@ class DisclosureLedger:
         return _Table(name, known.rows, members)
 
     def _with_table(self, change: _Change, table: _Table) -> LedgerContents:
-        """Return the contents with this table; its rows are written if they are known."""
+        """Return the contents with this table added; the rows of a table with ids are written to the file."""
         contents = change.contents
         known = contents.tables.get(table.name, KnownTable(table.rows, _now()))
         if known.members is None and table.members is not None:
@@ -546,9 +544,9 @@ class DisclosureLedger:
         return replace(contents, tables=contents.tables | {table.name: known})
 
     def _count_shared(self, contents: LedgerContents, table: _Table, names: Iterable[str]) -> dict[str, int]:
-        """Return how many rows a table shares with each of these tables, without those that share none.
+        """Return how many rows a table shares with each table of `names`, without those with which it shares none.
 
-        If the rows of one of them are unknown, the largest possible number counts.
+        If the rows of one of the two tables are unknown, the largest possible number counts.
         """
         known = {name: contents.tables[name] for name in names}
         sets = {name: other.members for name, other in known.items() if other.members is not None}
@@ -561,7 +559,7 @@ class DisclosureLedger:
         return {name: shared[name] for name in known if shared[name] or name == table.name}
 
     def _counting(self, contents: LedgerContents, table: _Table, entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-        """Return the entries that count for a table, in the form in which they count.
+        """Return the entries that count for a table, adjusted to its rows.
 
         Entries about tables without a shared row are dropped. For each kind, only tables that contain the row about
         which most was disclosed count.
@@ -616,20 +614,20 @@ class DisclosureLedger:
                 received = f"{' and '.join(learners)} {'has' if len(learners) == 1 else 'have'}"
             lines.append(
                 f"party {self.party}: its ledger allows all peers together at most {limit.of(kind)}; {received} "
-                f"received {so_far.of(kind)} and would have {after.of(kind)} with this run. To disclose less, "
-                f"{_REMEDIES[kind]}. To raise the limit: "
+                f"received {so_far.of(kind)} and would have received {after.of(kind)} after this run. "
+                f"To disclose less, {_REMEDIES[kind]}. To raise the limit: "
                 f"securevfl ledger --party {self.party} --limit {kind}={limit.needed(after)}"
             )
         return lines
 
     @contextmanager
     def _changing(self, *, recorded: bool = True) -> Iterator[_Change]:
-        """Yield the contents for one exclusive change.
+        """Yield the contents for one change, which excludes all other changes.
 
-        They are on disk when the block ends if it has changed them or if there was no ledger.
+        When the `with` block ends, changed contents are on disk, and so is a new ledger.
 
         Args:
-            recorded: see `AccountDatabase.changing`.
+            recorded: whether the change is repeated after a lost write; see `AccountDatabase.changing`.
 
         Yields:
             The contents, which the block may replace.
@@ -647,17 +645,17 @@ class DisclosureLedger:
 
 
 class Reservation:
-    """The reservation of a running session in a ledger.
+    """The reservation of a running session: everything that it would disclose, stored in the ledger.
 
-    It ends when it is settled, when its process ends, or when nothing refers to it any more.
+    It ends when it is settled, when its process ends, or when the program no longer refers to this object.
 
     Args:
         ledger: the ledger.
-        register: the table.
+        register: the ids of the table.
         session: the run and its session.
-        lock_name: name of its lock.
+        lock_name: name of the lock that shows that the session's process is running.
         descriptor: file descriptor of the lock, which is closed with this object.
-        limits: the limits under which it was admitted.
+        limits: the limits under which the session was admitted.
     """
 
     def __init__(
@@ -677,14 +675,14 @@ class Reservation:
         self._release = weakref.finalize(self, os.close, descriptor)
 
     def lease(self, disclosures: Sequence[Disclosure]) -> None:
-        """Enter what the session is about to disclose, replacing its earlier entries.
+        """Enter what the session is about to disclose, in place of its earlier entries.
 
         Args:
-            disclosures: the disclosures of the whole session so far, with the next ones.
+            disclosures: all disclosures of the session so far, and those of the next steps.
 
         Raises:
-            LeakageError: if it would exceed a limit. This happens if limits have changed, or if it is more than was
-                reserved.
+            LeakageError: if a limit would be exceeded, because the owner has changed it or because this is more than
+                was reserved.
         """
         ledger, new_entries = self._ledger, _entries(self._register.name, self._session, disclosures)
         with ledger._changing() as change:
@@ -708,7 +706,7 @@ class Reservation:
             )
 
     def settle(self, disclosures: Sequence[Disclosure]) -> None:
-        """End the reservation and replace the entries of the session by what it has disclosed."""
+        """End the reservation, and replace the session's entries by what it has disclosed."""
         try:
             with self._ledger._changing() as change:
                 contents = change.contents
@@ -720,7 +718,7 @@ class Reservation:
             self._release()
 
     def _split(self, contents: LedgerContents) -> tuple[tuple[ReservedSession, ...], tuple[LedgerEntry, ...]]:
-        """Return the reservations of other sessions, and the entries of this one."""
+        """Return the reservations of all other sessions, and the entries of this session."""
         others = tuple(item for item in contents.reserved if item.lock_name != self._lock_name)
         reserved = next((item.entries for item in contents.reserved if item.lock_name == self._lock_name), ())
         return others, reserved
@@ -728,7 +726,7 @@ class Reservation:
 
 @dataclass
 class _Change:
-    """The contents of a ledger inside a transaction: the block of `_changing` replaces them."""
+    """The contents of a ledger during a change; the block of `with ledger._changing()` replaces them."""
 
     contents: LedgerContents
     tables: Tables
@@ -748,7 +746,7 @@ def total_of(entries: Iterable[LedgerEntry], kind: Kind) -> DisclosureTotal:
 
 
 def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> DisclosureTotal:
-    """Return what this learner alone has received of this kind over all entries."""
+    """Return the total of one kind that this learner alone has received according to all entries."""
     return sum_disclosures(
         (entry.run, entry.disclosure)
         for entry in entries
@@ -757,10 +755,10 @@ def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> Disclo
 
 
 def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclosure:
-    """Return a disclosure about a table of `rows` rows as it counts for a table that shares some of them.
+    """Return a disclosure about a table of `rows` rows as it counts for another table that shares `shared` of them.
 
-    Numbers per row stay as they are. Equations and bits of all rows are charged in full to the shared rows, but never
-    as more than everything that these rows hold.
+    Numbers per row stay unchanged. Equations and bits of all rows count in full for the shared rows, but at most as
+    everything that these rows contain.
     """
     counts_all_rows = disclosure.kind == "labels" or disclosure.group in SUM_GROUPS
     if shared >= rows or not disclosure.capacity or not counts_all_rows:
@@ -770,12 +768,12 @@ def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclo
 
 
 def _subject(disclosure: Disclosure) -> object:
-    """Return what identifies the disclosures with which this one adds up, row by row."""
+    """Return a key: disclosures with equal keys add up for a row that several tables contain."""
     return disclosure.kind, disclosure.group in SUM_GROUPS
 
 
 def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[float]]:
-    """Return the counts and the shares of these entries for each table (2, tables)."""
+    """Return for each table of `names` the total count and the total share of these entries (2, tables)."""
     totals = [
         sum_disclosures((entry.run, entry.disclosure) for entry in entries if entry.table == name) for name in names
     ]

@@ -1,4 +1,9 @@
-"""Contents of a disclosure ledger, and how the ledger's file stores them: one item of JSON for each fact."""
+"""Contents of a disclosure ledger as data, and their storage in the ledger's file.
+
+A disclosure ledger lists what all runs have disclosed of a party's data (`securevfl.disclosure.ledger`). A run has one
+session, or several if it is resumed. A running session has a reservation for all that it will disclose. The file has
+one row for each fact: the name of its section, such as "entries", and the fact as JSON.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +27,12 @@ CREATE TABLE IF NOT EXISTS ledger (number INTEGER PRIMARY KEY, section TEXT NOT 
 
 @dataclass(frozen=True)
 class KnownTable:
-    """A table that runs were about.
+    """A table that was used in runs.
 
     Attributes:
-        rows: number of rows; 0 for the unknown table of a training that this ledger has no entry of.
-        since: UTC time at which the table was first used.
-        members: which rows they are, if known.
+        rows: number of rows; 0 if the table is not known because the ledger has no entry of its training.
+        since: UTC time of the first use of the table.
+        members: which rows the table has, if it has ids.
     """
 
     rows: int
@@ -56,11 +61,11 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class ReservedSession:
-    """All that a session would disclose if it ran to its end.
+    """The reservation of a session: all that it would disclose if it ran to its end.
 
     Attributes:
         lock_name: name of a lock; the reservation lasts while a process holds it.
-        entries: the entries.
+        entries: one entry for each disclosure.
     """
 
     lock_name: str
@@ -68,13 +73,13 @@ class ReservedSession:
 
     @property
     def session(self) -> tuple[str, str]:
-        """The run and its session; empty if nothing would be disclosed."""
+        """The run and its session, from the entries; two empty strings without entries."""
         return (self.entries[0].run, self.entries[0].session) if self.entries else ("", "")
 
 
 @dataclass(frozen=True)
 class EarlyAborts:
-    """Number of sessions with these peers, and no others, that ended early for a reason that may depend on data."""
+    """How many sessions with exactly these peers ended early for a reason that may depend on data."""
 
     peers: tuple[str, ...]
     count: int
@@ -86,13 +91,13 @@ class LedgerContents:
 
     Attributes:
         party: the owner.
-        salt: key of digests and row tags; other parties cannot compare them.
-        limits: limits per table, over all peers.
+        salt: secret key of the digests of rows, so that other parties cannot compare these with their own.
+        limits: the owner's limits, by kind of disclosure. Each holds for one table, over all peers.
         tables: known tables by name.
         entries: what runs have disclosed.
         trusts: peers that the owner trusts to follow the protocol.
         reserved: reservations of running sessions.
-        tries: early aborts.
+        tries: numbers of sessions that ended early, by set of peers.
     """
 
     party: str
@@ -106,19 +111,19 @@ class LedgerContents:
 
     @property
     def counted(self) -> tuple[LedgerEntry, ...]:
-        """The entries that count: for a reserved session, all that it would disclose instead of its entries so far."""
+        """The entries that count. For a session with a reservation, its reservation replaces its entries so far."""
         sessions = {reservation.session for reservation in self.reserved}
         settled = [entry for entry in self.entries if (entry.run, entry.session) not in sessions]
         return (*settled, *(entry for reservation in self.reserved for entry in reservation.entries))
 
     @property
     def sets(self) -> dict[str, RowSet]:
-        """The row sets of the tables whose rows are known, by name."""
+        """The rows of each table with ids, by the table's name."""
         return {name: known.members for name, known in self.tables.items() if known.members is not None}
 
 
 _DECODER = msgspec.json.Decoder(LedgerContents)
-"""Created on import: two threads that ask msgspec about a type for the first time at once can end the process."""
+"""Created on import, because the process can crash if two threads pass a new type to msgspec at the same time."""
 _SECTIONS = tuple(section.name for section in fields(LedgerContents) if section.name not in ("party", "salt"))
 _MAPPINGS = ("limits", "tables")
 
@@ -135,7 +140,7 @@ def load_contents(tables: Tables, salt: bytes, path: Path | None) -> LedgerConte
         The contents; None if the file has no contents yet.
 
     Raises:
-        DataError: if they were changed by hand.
+        DataError: if the file is damaged or was changed by hand.
     """
     sections: dict[str, list[str]] = {}
     for section, item in tables.execute("SELECT section, item FROM ledger ORDER BY number"):
@@ -159,7 +164,7 @@ def load_contents(tables: Tables, salt: bytes, path: Path | None) -> LedgerConte
 
 
 def store_contents(tables: Tables, before: LedgerContents | None, after: LedgerContents) -> None:
-    """Replace the contents of a ledger by others; facts that stay the same are not written again.
+    """Write new contents to the file, and leave facts that have not changed.
 
     Args:
         tables: the tables of the ledger's file, in a transaction.
@@ -167,7 +172,7 @@ def store_contents(tables: Tables, before: LedgerContents | None, after: LedgerC
         after: the new contents.
     """
     present = Counter() if before is None else Counter(_items(before))
-    # decoded once, so that numbers are written as they will be when they are written again: 40 becomes 40.0
+    # `after` is encoded and decoded once, so that equal facts have equal JSON: the integer 40 becomes 40.0
     target = list(_items(_DECODER.decode(msgspec.json.encode(after))))
     removed = present - Counter(target)
     for (section, item), count in removed.items():
@@ -184,7 +189,7 @@ def store_contents(tables: Tables, before: LedgerContents | None, after: LedgerC
 
 
 def _items(contents: LedgerContents) -> Iterator[tuple[str, str]]:
-    """Yield the section and the JSON of each fact."""
+    """Yield each fact as the name of its section and its JSON."""
     yield "party", msgspec.json.encode(contents.party).decode()
     for section in _SECTIONS:
         value = getattr(contents, section)

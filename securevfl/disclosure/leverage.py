@@ -1,9 +1,11 @@
-"""Leverage: rows that are nearly alone in a party's columns, so that their residual and label are nearly disclosed.
+"""Leverage: a measure of how nearly a gradient reveals the label of a single row.
 
-A party that learns X^T g (X: the n x d rows of a batch) knows the projection H g on the span of its columns, where H
-= X (X^T X)^-1 X^T is the hat matrix. Its diagonal h_ii, the leverage (Hoaglin and Welsch 1978), is the weight of g_i
-itself in that projection. The remainder is an average over other rows with weight at most sqrt(h_ii (1 - h_ii)). A
-column that is 1 in a single row of the batch (a rare value, one-hot) makes h_ii = 1, however large the batch.
+In a step, a party learns X^T g, where X (n, d) are its columns of the rows of a batch, and g (n,) are their residuals,
+which depend on the labels. So it knows the projection H g on the span of its columns, with the hat matrix H = X (X^T
+X)^-1 X^T. The diagonal entry h_ii, the leverage of row i (Hoaglin and Welsch 1978), is the weight of g_i in its own
+entry of the projection. The other rows have weights of at most sqrt(h_ii (1 - h_ii)). A column that is 1 in a single
+row of the batch (a rare value, one-hot) makes h_ii = 1, however large the batch. A row with h_ii > `HIGH_LEVERAGE` is
+called singled out.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ HIGH_LEVERAGE = 0.9
 
 @dataclass(frozen=True)
 class Leverage:
-    """Leverage over all batches.
+    """The leverage of the rows of all batches of a party.
 
     Attributes:
         rows: number of rows.
@@ -34,7 +36,7 @@ class Leverage:
 
 
 def leverages(X: Floats) -> Floats:
-    """Return h_ii (n,) of X (n, d), from singular values; columns that others determine add nothing."""
+    """Return h_ii (n,) of a batch X (n, d), from its singular values; dependent columns add nothing."""
     U, singular_values, _ = np.linalg.svd(X, full_matrices=False)
     tolerance = singular_values.max(initial=0.0) * max(X.shape) * np.finfo(np.float64).eps
     rank = int((singular_values > tolerance).sum())

@@ -1,4 +1,8 @@
-"""Totals of disclosures over several runs, and the limits that an owner sets to them."""
+"""Totals of disclosures over several runs, and the limits that a ledger's owner sets for them.
+
+A disclosure has a count, and a capacity: the count that would disclose everything. Its share is count / capacity.
+Disclosures with an equal identity are the same equations (`securevfl.disclosure.counts.Disclosure`).
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,17 @@ KIND_UNITS: dict[Kind, str] = {
     "ids": "answers to whether an id is in the table",
 }
 KIND_TOTALS: dict[Kind, str] = {"labels": "residuals", "columns": "columns"}
-"""What `Disclosure.capacity` counts, for the kinds that have a capacity."""
+"""The noun in "25% of the residuals": what `Disclosure.capacity` counts, for the kinds that have a capacity."""
 
 
 @dataclass(frozen=True)
 class DisclosureTotal:
-    """A total over runs.
+    """The total of what several runs have disclosed.
 
     Attributes:
-        count: how much was disclosed.
-        share: the part of everything that there is to disclose; 0 for scores and ids, which are unbounded.
+        count: how much they have disclosed.
+        share: `count` in relation to the amount that would disclose everything; 0 for scores and ids, which have no
+            such amount.
         runs: number of runs.
     """
 
@@ -35,26 +40,32 @@ class DisclosureTotal:
     runs: int
 
     def exceeds(self, other: DisclosureTotal) -> bool:
-        """Return whether this total is larger than the other one, in count or share."""
+        """Return whether the count or the share of this total is larger than that of the other total."""
         return self.count > other.count or self.share > other.share
 
     def of(self, kind: Kind) -> str:
-        """Describe this total in words, with its share if it has one."""
+        """Return this total as text for a kind of disclosure, such as "3 numbers about the labels (17% of the ...)"."""
         share = f" ({self.share:.0%} of the {KIND_TOTALS[kind]})" if kind in KIND_TOTALS else ""
         return f"{self.count:,} {KIND_UNITS[kind]}{share}"
 
     def __str__(self) -> str:
-        """Return the count and the share."""
+        """Return the count, and the share as a percentage if it is not 0."""
         return f"{self.count:,}" + (f" ({self.share:.0%})" if self.share else "")
 
 
 def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> DisclosureTotal:
-    """Add up the disclosures of one kind, each given with its run, over all learners.
+    """Add up disclosures of one kind, over all learners.
 
-    Disclosures with an equal identity count once. The sessions of a run add up, except that equations count only with
-    equations of the same step. Among several groups of rows, and among several sets of summed parties, the largest
-    disclosure of a run to a learner counts, because no row is in all of them. The learners of a run add up, because
-    they may pool what they know.
+    Disclosures with an equal identity count once. The sessions of a run add up, except that equations add up only with
+    equations of the same step. If a run has disclosures about several groups of rows, or about several sets of parties
+    whose columns are summed, only the largest one to each learner counts, because no row is in all of them. The
+    learners of a run add up, because they may pool what they know.
+
+    Args:
+        disclosures: the name of a run and one of its disclosures, for each of them.
+
+    Returns:
+        The total.
     """
     by_equations: dict[tuple[str, ...], dict[object, list[Disclosure]]] = {}
     runs = set()
@@ -73,15 +84,15 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
 
 
 def largest(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
-    """Return the largest count and the largest share."""
+    """Return the largest count and the largest share among the disclosures."""
     items = list(disclosures)
     return max(item.count for item in items), max(item.share for item in items)
 
 
 def sum_sessions(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
-    """Return the count and share that the sessions of one run disclose together.
+    """Return the count and the share that the sessions of one run disclose together.
 
-    Equations about single steps count at the step that most sessions have covered; everything else is added.
+    Equations of single steps count for the step that most sessions have opened. All other disclosures are added.
     """
     items = list(disclosures)
     unlimited = [item for item in items if item.visits is None]
@@ -96,11 +107,11 @@ def sum_sessions(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Limit:
-    """An upper bound of what all peers together may learn about a table.
+    """An upper bound of what all runs may disclose about one table to all peers together.
 
     Attributes:
-        most: a count, or a share if `share` is True.
-        share: whether `most` is a share of everything that there is to disclose.
+        most: the largest count, or the largest share of everything if `share` is True.
+        share: whether `most` is a share.
     """
 
     most: float
@@ -123,7 +134,7 @@ class Limit:
         known = next((name for name in DISCLOSURE_KINDS if name == kind), None)
         if known is None:
             raise ConfigError(
-                f"--limit {kind}={text}: no disclosures of this kind are counted",
+                f"--limit {kind}={text}: {kind} is not a kind of disclosure",
                 f"choose one of {', '.join(DISCLOSURE_KINDS)}",
                 code="SVFL-LIMIT-INVALID",
                 kind=kind,
@@ -144,7 +155,7 @@ class Limit:
             most = -1.0
         if not 0 <= most < math.inf or (not share and most != int(most)):
             raise ConfigError(
-                f"--limit {kind}={text}: this is not a limit",
+                f"--limit {kind}={text}: {text} is neither a number nor a percentage",
                 'write a whole number, a percentage or "none"',
                 code="SVFL-LIMIT-INVALID",
                 kind=kind,
@@ -156,16 +167,16 @@ class Limit:
         return (total.share if self.share else total.count) <= self.most + 1e-9
 
     def left(self, total: DisclosureTotal) -> str:
-        """Return what may still be disclosed, in the limit's form (a percentage or a count)."""
+        """Return how much may still be disclosed after a total, as a percentage or a count like this limit."""
         left = max(0.0, self.most - (total.share if self.share else total.count))
         return f"{left:.0%}" if self.share else f"{left:,.0f}"
 
     def needed(self, total: DisclosureTotal) -> str:
-        """Return the limit that would allow this total, in the limit's form (a percentage or a count)."""
+        """Return the smallest limit that allows a total, as a percentage or a count like this limit."""
         return f"{math.ceil(total.share * 100 - 1e-9)}%" if self.share else str(total.count)
 
     def of(self, kind: Kind) -> str:
-        """Describe this limit in words, for this kind of disclosure."""
+        """Return this limit as text for a kind of disclosure, such as "25% of the residuals"."""
         return f"{self.most:.0%} of the {KIND_TOTALS[kind]}" if self.share else f"{self.most:,.0f} {KIND_UNITS[kind]}"
 
     def __str__(self) -> str:

@@ -1,8 +1,9 @@
 """Outputs: the list of everything that a run discloses to each party, as data.
 
 A protocol family lists the outputs of a job (`securevfl.families`). Everything that counts, shows or limits disclosures
-reads this list: guards (checks that may refuse a job), the consent sheet, the ledger, the audit and the pages. Each
-output states once how often it is disclosed, how many numbers of how many bits it has, and whose data it is about.
+reads this list: guards (checks that may refuse a job), the consent sheet (which people of a party accept before a run),
+the ledger (which counts the disclosures of all runs), the audit and the pages. Each output states once how often it is
+disclosed, how many numbers of how many bits it has, and whose data it is about.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ class Output:
         occasion: the event after which it is disclosed, such as each epoch.
         times: maximum number of times that it is disclosed in a complete run.
         rows: number of rows that it is about, each time; 0 if it is about all rows together.
-        numbers: number of values that the giver sends each time; 0 if the output follows from other outputs.
+        numbers: number of values that `giver` sends each time; 0 if the output follows from other outputs.
         bits: bits of each number.
         count: how much a complete run discloses, in the unit of the kind.
         capacity: the amount that would disclose everything, in the same unit; 0 if there is no such bound.
         giver: the party that sends the values; empty if each party of `about` sends them.
-        identity: identity of the linear equations that it gives, so that equal ones count once; see `Disclosure`.
-        group: the kind of rows that it is about, such as training rows.
+        identity: identifies the linear equations that the output consists of. Outputs with the same non-empty identity
+            are the same equations and count once; see `Disclosure`.
+        group: the kind of rows that it is about, such as "training" or "held out".
         rho: privacy parameter of a complete run (zero-concentrated differential privacy) if noise protects the values.
         guards: names of the leaks (`securevfl.disclosure.leaks`) that guards check for this output.
         basis: the equations in words.
@@ -62,12 +64,12 @@ class Output:
 
     @property
     def total_numbers(self) -> int:
-        """Numbers that the giver sends in a complete run."""
+        """How many numbers the giver sends in a complete run."""
         return self.times * self.numbers
 
     @property
     def disclosure(self) -> Disclosure:
-        """What a complete run discloses by this output, as guards and ledgers count it."""
+        """The amount that a complete run discloses by this output, in the form in which guards and ledgers count it."""
         return Disclosure(
             self.kind,
             self.receiver,
@@ -94,10 +96,10 @@ class Output:
 
 
 def disclosures_of(outputs: Iterable[Output]) -> list[Disclosure]:
-    """Return what a complete run discloses, with one entry for all outputs that are about the same thing.
+    """Return what a complete run discloses; outputs that are about the same thing are added up.
 
-    Outputs are about the same thing if they have the same kind, receiver, subject, group, identity and giver, for
-    example sums of training rows in training and in evaluations. Their counts add up.
+    Outputs are about the same thing if they have the same kind, receiver, parties, group, identity and giver. Sums
+    of training rows in training and in evaluations are an example.
 
     Args:
         outputs: the outputs of a run.

@@ -1,14 +1,18 @@
-"""Which rows each table of a ledger has: sets of rows under the ledger's key, one bit per row.
+"""Which rows each table of a disclosure ledger has, stored as sets of positions with one bit for each row.
 
-A party knows its rows, and nothing that a peer sends or omits changes which rows two jobs share. The ledger's file has
-a set for each table, written once:
+A ledger lists what a party's runs have disclosed, and has to know which rows two of its tables share. It computes this
+from the party's ids, so peers cannot influence it. Each distinct row of all tables has a tag and a position:
 
-    tags    8 bytes for each row that no earlier table had, ascending: the row's position is `first` plus its index here
-    bits    one bit for each position before `first`: whether the table has that row too
+    tag       8 bytes: the first half of the AES encryption, under a key of the ledger, of the digest of the row's id
+              (`securevfl.data.register`). So tags of two ledgers cannot be compared
+    position  a number. A new table gets positions from `first` on for the rows that no earlier table has
 
-A row's tag is the first half of the AES encryption of its id's digest (`securevfl.data.register`) under a key of the
-ledger, so it means nothing next to another ledger. Among 10,000,000 rows, two have the same tag with probability 1 in
-300,000; they then count as one row.
+The ledger's file has a set for each table, written once, with this content:
+
+    tags    the tags of its rows that no earlier table has, ascending: a row's position is `first` plus the index here
+    bits    one bit for each position before `first`: 1 if the table has that row too
+
+Among 10,000,000 rows, two have the same tag with probability 1 in 300,000; they then count as one row.
 """
 
 from __future__ import annotations
@@ -28,29 +32,29 @@ from securevfl.errors import DataError
 
 RowTags = NDArray[np.uint64]
 Bits = NDArray[np.uint8]
-"""Packed bits, 8 positions per byte."""
+"""Bits of 8 positions in each byte."""
 
 ROW_SET_TABLES = """
 CREATE TABLE IF NOT EXISTS row_sets (name TEXT, piece INTEGER, content BLOB NOT NULL, PRIMARY KEY (name, piece));
 """
-"""A set is stored in pieces, because SQLite reads a value from its beginning to find a byte within it."""
+"""A set is stored in pieces, because SQLite can read the middle of a value only by reading it from its beginning."""
 PIECE_BYTES = 1 << 17
-"""Bytes of a stored piece."""
+"""Size of a stored piece of a set in bytes."""
 MAX_BLOCK_BYTES = 16 << 20
-"""Bytes of bits, of all tables together, that are read at a time."""
+"""Maximum number of bytes that are read at a time from the bits of all sets together."""
 WEIGHED_BYTES = 1 << 8
-"""Bytes of bits that are weighed at a time, so that they stay in the processor's cache."""
+"""Number of bytes of bits for which `worst` adds up weights at a time, so that they stay in the processor's cache."""
 READ_BYTES = 1 << 20
-"""Bytes that are read or written at a time."""
+"""Number of bytes of a set that are read or written at a time."""
 
 
 @dataclass(frozen=True)
 class RowSet:
-    """The positions of a table's rows.
+    """Which positions the rows of a table have.
 
     Attributes:
-        first: the first of its new positions.
-        new: number of new positions. All other rows are bits of its content.
+        first: the first of the positions of rows that no earlier table has.
+        new: number of rows that no earlier table has. All other rows of the table are bits of its set's content.
     """
 
     first: int
@@ -58,22 +62,22 @@ class RowSet:
 
     @property
     def end(self) -> int:
-        """The first position after its own, a multiple of 8, because new positions begin at whole bytes."""
+        """The first position of the next table, a multiple of 8, because the bits of a table begin at a whole byte."""
         return self.first + -(-self.new // 8) * 8
 
     @property
     def size(self) -> int:
-        """The length of its content in bytes."""
+        """The length of the set's content in bytes."""
         return 8 * self.new + self.first // 8
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of one table.
+    """Rows of one table, as positions and tags.
 
     Attributes:
-        bits: whether the table has the row at each known position (packed).
-        new: tags of its rows that no other table has.
+        bits: one bit for each position of the ledger: 1 if the table has that row.
+        new: tags of the table's rows that no table in the ledger has.
     """
 
     bits: Bits
@@ -93,7 +97,7 @@ class RowSets:
         self._key = derive_key(salt, "marks of rows")
 
     def members(self, register: Register, sets: Mapping[str, RowSet]) -> TableRows:
-        """Return the rows of a register with ids as positions of these sets."""
+        """Return the rows of a table with these ids, as positions in these sets."""
         tags = self._tags(register)
         seen = np.zeros(len(tags), bool)
         bits = np.zeros(_end(sets) // 8, np.uint8)
@@ -104,7 +108,7 @@ class RowSets:
         return TableRows(bits, tags[~seen])
 
     def known(self, name: str, sets: Mapping[str, RowSet]) -> TableRows:
-        """Return the rows of a table that has a set.
+        """Return the rows of a table whose set is stored.
 
         Args:
             name: name of the table.
@@ -118,10 +122,10 @@ class RowSets:
         return TableRows(bits, np.empty(0, np.uint64))
 
     def write(self, tables: Tables, name: str, members: TableRows) -> RowSet:
-        """Write the set of a table, and return what the ledger stores about it.
+        """Write the set of a table, and return the positions of its rows, which the ledger stores.
 
         Args:
-            tables: the tables of the ledger's file, in a transaction that is not recorded.
+            tables: the tables of the ledger's file, in a transaction that is not repeated after a lost write.
             name: name of the table.
             members: its rows.
 
@@ -149,22 +153,24 @@ class RowSets:
         return counts
 
     def worst(self, rows: TableRows, sets: Mapping[str, RowSet], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Find the rows of a table with the largest total weight, and return which sets contain them.
+        """Find the row of a table about which most was disclosed, and return which sets contain it.
+
+        The amount for a row is the sum of the weights of all sets that contain it.
 
         Args:
             rows: the rows of the table.
             sets: the row sets.
-            weights: k non-negative weights of each set (k, sets).
+            weights: k weights for each set, none negative (k, sets); there is one result for each of the k.
 
         Returns:
-            For each of the k weights, whether each set contains the row with the largest total (k, sets).
+            For each of the k weights, whether each set contains the row with the largest sum (k, sets).
         """
         weights32 = weights.astype(np.float32)
         largest, has_row = np.zeros(len(weights32), np.float32), np.zeros(weights32.shape, bool)
         upper_bound = weights32.sum(axis=1) * np.float32(1 - 1e-6)
         for start, block in self._blocks(rows, sets):
             for offset in range(0, block.shape[1], WEIGHED_BYTES):
-                if (largest >= upper_bound).all():  # some row is in all sets
+                if (largest >= upper_bound).all():  # a row that is in all sets has the largest possible sum
                     return has_row
                 table_bits = rows.bits[start + offset : start + min(offset + WEIGHED_BYTES, block.shape[1])]
                 contains = np.unpackbits(block[:, offset : offset + WEIGHED_BYTES] & table_bits, axis=1)
@@ -175,7 +181,7 @@ class RowSets:
         return has_row
 
     def _tags(self, register: Register) -> RowTags:
-        """Return the distinct tags of all rows, ascending."""
+        """Return the distinct tags of all rows of a table, ascending."""
         assert register.ids is not None, "rows are identified by ids"
         cipher = Cipher(algorithms.AES(self._key), modes.ECB()).encryptor()  # noqa: S305 a permutation of digests
         tags, start = np.empty(register.rows, np.uint64), 0
@@ -190,7 +196,7 @@ class RowSets:
     def _contained(
         self, name: str, row_set: RowSet, tags: RowTags, seen: NDArray[np.bool_]
     ) -> Iterator[NDArray[np.bool_]]:
-        """Yield whether each new row of a set is among the tags, and mark these tags in `seen`."""
+        """Yield, piece by piece, whether the table has each new row of a set; mark the tags of these rows in `seen`."""
         left = row_set.new
         for piece in self._pieces(name, row_set):
             set_tags = piece[: 8 * left].view("<u8").astype(np.uint64, copy=False)
@@ -208,12 +214,12 @@ class RowSets:
             yield contained
 
     def _pieces(self, name: str, row_set: RowSet) -> Iterator[Bits]:
-        """Yield the bytes of a set's content."""
+        """Yield the content of a set in pieces of bytes."""
         for start in range(0, row_set.size, READ_BYTES):
             yield np.frombuffer(self._content(name, row_set, start, READ_BYTES), np.uint8)
 
     def _content(self, name: str, row_set: RowSet, start: int, count: int) -> bytes:
-        """Return `count` bytes of a set's content from `start` on, fewer at its end.
+        """Return at most `count` bytes of a set's content, beginning at byte `start`; fewer at the end of the content.
 
         Args:
             name: name of the table.
@@ -240,7 +246,7 @@ class RowSets:
         return b"".join(pieces)[skipped : skipped + end - start]
 
     def _blocks(self, rows: TableRows, sets: Mapping[str, RowSet]) -> Iterator[tuple[int, Bits]]:
-        """Yield the bits of all sets (sets, bytes) block by block, each with the byte at which it begins."""
+        """Yield blocks of positions: the number of a block's first byte, and the bits of all sets (sets, bytes)."""
         step = max(WEIGHED_BYTES, MAX_BLOCK_BYTES // max(1, len(sets)))
         for start in range(0, len(rows.bits), step):
             block = np.zeros((len(sets), min(step, len(rows.bits) - start)), np.uint8)
@@ -249,7 +255,7 @@ class RowSets:
             yield start, block
 
     def _read(self, name: str, row_set: RowSet, start: int, into: Bits) -> None:
-        """Fill in the bits of one set from byte `start` on; bits after its end stay as they are."""
+        """Copy the bits of one set, from byte `start` on, to `into`; bytes after the set's end stay unchanged."""
         stored = max(0, min(row_set.first // 8 - start, len(into)))
         if stored:
             data = self._content(name, row_set, 8 * row_set.new + start, stored)

@@ -1,8 +1,11 @@
-"""Leaks of sums: parts that a sum cannot hide.
+"""Leaks of sums that should hide their parts: cases in which the receiver can compute the outputs of a single party.
 
-*Single passive.* A sum of one part hides nothing.
+In each exchange the parties without labels (passive parties) contribute their outputs, the parts of a sum. A sum that
+hides its parts (such as "pairwise") shows the receiver only the total.
 
-*Sequential.* If parties step in turn, two consecutive sums differ by one party's part.
+*Single passive.* A sum of one part is that part.
+
+*Sequential.* If parties update their weights in turn, two consecutive sums differ by one party's part.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ SINGLE_PASSIVE = LeakKind(
 )
 SEQUENTIAL = LeakKind(
     "sequential",
-    "one passive party moves alone between two sums that hide their parts",
-    'mode = "parallel", in which all parts move at once',
+    "one passive party alone updates its weights between two sums that hide their parts",
+    'mode = "parallel", in which all parties update at once',
     ("first_difference",),
 )
 
@@ -37,12 +40,13 @@ def single_passive(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
 
 
 def sequential(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
-    """Yield a leak if one party alone moves between two sums that should hide their parts."""
+    """Yield a leak if one party alone updates its weights between two sums that should hide their parts."""
     passives = sizes.passives
     if len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts and job.optimizer.exchanges(passives) > 1:
         yield Leak(
             SEQUENTIAL,
             sizes.active,
-            "one passive party moves between two sums, so their difference is that party's part, which no sum hides",
-            'use mode = "parallel", in which all parts move at once',
+            "one passive party alone updates its weights between two sums, so their difference is the change of that "
+            "party's part",
+            'use mode = "parallel", in which all parties update at once',
         )

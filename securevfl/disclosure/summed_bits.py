@@ -1,10 +1,11 @@
-"""Sums over all rows that a peer receives about a party's columns, counted in bits.
+"""Disclosures of joint statistics, in bits: sums over all rows of this party's columns that a peer receives.
 
-In a sum over rows, the peer chooses the factor of each row, and nobody sees its choice. If a column holds few bits per
-row, one number can reveal the values of several rows: with factors 2, 4, 8 ..., a word of k bits reveals k - 1 rows of
-a column of 0 and 1. Numbers are therefore no measure of what sums disclose, but bits are: words of k bits disclose at
-most k bits each, whatever the peer has multiplied. All joint statistics on a table, with all peers together, may
-disclose at most `MAX_STATISTICS_SHARE` of the bits that the columns hold.
+Joint statistics, such as correlations, are computed without a training. In such a sum over rows, the peer chooses the
+factor of each row, and nobody can check its choice. If a column has few bits per row, one sum can reveal the values of
+several rows: with the factors 2, 4, 8 ..., a sum of k bits reveals k - 1 rows of a column of 0 and 1. So the number of
+sums says little about what they disclose, but their bits bound it: a sum of k bits discloses at most k bits, whatever
+the factors are. All joint statistics on a table, with all peers together, may disclose at most
+`MAX_STATISTICS_SHARE` of the bits that the columns have.
 """
 
 from __future__ import annotations
@@ -16,35 +17,35 @@ from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.errors import LeakageError
 
 MAX_STATISTICS_SHARE = 0.03
-"""Share of the bits of the columns that all joint statistics on a table may disclose to all peers together."""
+"""Maximum share of the bits of a party's columns that all joint statistics on a table may disclose to all peers."""
 JOINT_STATISTICS = "joint statistics"
-"""The name that takes the place of a run in the ledger."""
+"""The ledger's entries of joint statistics have this name in place of the name of a run."""
 
 
 def statistics_disclosure(learner: str, me: str, numbers: int, bits: int, held_bits: float) -> Disclosure:
-    """Return what sums disclose to a peer about this party's columns.
+    """Return what sums over all rows disclose to a peer about this party's columns.
 
     Args:
         learner: the peer.
         me: this party.
         numbers: number of sums.
         bits: bits of each sum.
-        held_bits: bits that the columns hold in all rows.
+        held_bits: information content of the columns over all rows, in bits.
 
     Returns:
-        The disclosure, with its capacity in numbers of `bits` bits.
+        The disclosure. Its capacity is the number of sums that have as many bits as the columns.
     """
     capacity = max(1, int(held_bits / bits))
     return Disclosure("columns", learner, (me,), numbers, capacity, group="correlations", numbers=numbers)
 
 
 def check_statistics(me: str, disclosures: Sequence[Disclosure], remedy: str, before: Sequence[LedgerEntry]) -> None:
-    """Check that joint statistics stay within `MAX_STATISTICS_SHARE`.
+    """Check that joint statistics, with earlier ones, disclose at most `MAX_STATISTICS_SHARE` of the columns' bits.
 
     Args:
         me: this party.
-        disclosures: what they would disclose.
-        remedy: what would disclose less.
+        disclosures: what the statistics would disclose.
+        remedy: a change of the request that would disclose less; the end of the sentence "use ..., or" in the error.
         before: earlier entries of this party's ledger.
 
     Raises:
@@ -56,7 +57,7 @@ def check_statistics(me: str, disclosures: Sequence[Disclosure], remedy: str, be
         raise LeakageError(
             f"party {me}: joint statistics may reveal at most {MAX_STATISTICS_SHARE:.0%} of the bits of its columns to "
             f"all peers together. They have received {so_far:.2%}, and {peers} would receive {new:.2%} more",
-            f"use the statistics that you have, or {remedy}",
+            f"use the statistics that you already have, or {remedy}",
             code="SVFL-LIMIT-REACHED",
             party=me,
             peer=peers,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,11 +16,10 @@ from typing import Any, Self
 
 from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
-from securevfl.data.drift import Drift
 from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.organisations.serve import RequestOutcome, Server
-from securevfl.training.drift_page import DRIFT_HEADS, rows
+from securevfl.organisations.served_rows import ColumnShifts
 from securevfl.transport.peers import split_address
 
 OUTCOMES = "answered", "refused", "failed"
@@ -43,7 +41,7 @@ class Monitor:
         self._party, self._expires = party, expires
         self._server: Server | None = None
         self._latest: RequestOutcome | None = None
-        self._drift: list[Drift] = []
+        self._shifts: ColumnShifts | None = None
         self._limits: dict[str, html.Cell] = {}
         self._library = library = import_extra("prometheus_client", "serve", "--monitor")
         self._registry = library.CollectorRegistry()
@@ -73,15 +71,15 @@ class Monitor:
                 code="SVFL-ADDRESS",
             ) from None
 
-    def shifts(self, drifts: Sequence[Drift]) -> None:
+    def show_shifts(self, shifts: ColumnShifts) -> None:
         """Show how far the columns of the served rows have drifted from those of the training."""
-        self._drift = list(drifts)
-        for name, description in (("psi", "Population stability index"), ("missing", "Share of missing values")):
+        self._shifts = shifts
+        for (name, description), values in shifts.figures.items():
             gauge = self._library.Gauge(f"drift_{name}", f"{description} of a column.", ["column"], **self._options)
-            for drift in drifts:
-                gauge.labels(drift.column).set(getattr(drift, name))
+            for column, value in values.items():
+                gauge.labels(column).set(value)
         shifted = self._library.Gauge("drift_shifted_columns", "Columns that have shifted.", **self._options)
-        shifted.set(sum(drift.shifted for drift in drifts))
+        shifted.set(len(shifts.shifted))
 
     def watch(self, server: Server) -> None:
         """Show the state of this server."""
@@ -123,7 +121,6 @@ class Monitor:
     def page(self) -> str:
         """Return the state as an HTML page with the figures of /metrics."""
         _, state = self.health()
-        shifted = [drift.column for drift in self._drift if drift.shifted]
         expires = datetime.fromtimestamp(self._expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
         requests: dict[str, html.Cell] = {
             f"requests {outcome}": self._figure("requests_total", outcome=outcome) for outcome in OUTCOMES
@@ -142,9 +139,10 @@ class Monitor:
             html.section("State", html.facts(facts)),
             html.section("Requests", html.facts(requests | counts)),
         ]
-        if self._drift:
+        if self._shifts is not None:
+            shifted = self._shifts.shifted
             summary = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
-            table = html.table(DRIFT_HEADS, rows(self._drift))
+            table = html.table(self._shifts.heads, self._shifts.rows)
             body.append(html.section("Drift of the served rows", f"<p>{html.escape(summary)}</p>", table))
         return html.page(f"{self._party} serves", body)
 

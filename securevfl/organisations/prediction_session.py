@@ -2,7 +2,7 @@
 
 1. all <-> all   PredictionHandshake   which training the part belongs to, rows, keyed digest of the row order, role
 2. all           the messages of the protocol family (`securevfl.families`); only the requesting party learns f
-3. some -> it    ReasonCodes           if parties provide reason codes (`securevfl.organisations.reason_codes`)
+3. some -> it    reasons               if parties provide reasons (`securevfl.organisations.score_reasons`)
 
 A party learns the same kind of values as in the evaluation of a training, for these rows. Passive parties record the
 disclosed scores in their ledgers before step 2. The same rows with the same columns count once if a family discloses
@@ -27,10 +27,10 @@ from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
 from securevfl.families.participant import Participant
-from securevfl.organisations import reason_codes
-from securevfl.organisations.joint_statistics import check_order, keyed_order
+from securevfl.organisations.order_check import check_order, keyed_order
 from securevfl.organisations.prediction import Prediction, prediction_of
-from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.score_reasons import ReasonProvider, score_reasons
+from securevfl.organisations.score_reasons import declares as declare_reasons
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.joint_prediction import RowState, RowsToScore, ScoreResult
 from securevfl.protocols.party_context import LocalResources, PartyContext
@@ -65,7 +65,7 @@ class PredictionHandshake(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what `PredictionHandshake` and the reason codes reveal."""
+    """Declare what `PredictionHandshake` and the reasons reveal."""
     reveals = Reveal(
         "plain",
         "which training the sender's part belongs to; its role; number of rows; keyed digest of their order; number of "
@@ -73,7 +73,7 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
     )
     return [
         *(MessageDeclaration(PredictionHandshake, *pair, reveals) for pair in roles.pairs()),
-        *reason_codes.declares(roles),
+        *declare_reasons(roles),
     ]
 
 
@@ -96,7 +96,7 @@ class PredictionSession:
         part: ModelPart,
         channel: Channel,
         ledger: DisclosureLedger,
-        code_policy: ReasonCodePolicy | None = None,
+        code_policy: ReasonProvider | None = None,
         rows: NewRows | None = None,
     ) -> None:
         self._part, self._channel, self._ledger, self._code_policy = part, channel, ledger, code_policy
@@ -164,21 +164,21 @@ class PredictionSession:
         with channel.gate.about_rows("new"):
             if policy is not None and score_ledger is not None:
                 max_bits = self._participant.max_bits_per_row
-                barred = ~reason_codes.admit(part, policy, score_ledger, ids, X, max_bits)
+                barred = ~policy.admit(part, score_ledger, ids, X, max_bits)
                 requested = None if requested is None else replace(requested, barred=barred)
             answered = self._participant.score(scaled, requested)  # 2
             if policy is not None and score_ledger is not None:
                 if admits_rows_itself:
                     self._disclosed_numbers += int(answered.fresh.sum())
                     self._record_scores(self._disclosed_numbers)
-                reason_codes.send_codes(part, policy, channel, scaled[answered.scored])  # 3
+                policy.send(part, channel, scaled[answered.scored])  # 3
         f = answered.f
         if f is None:
             return answered
         rows = np.flatnonzero(answered.scored)
-        local_codes = {} if policy is None else {part.name: reason_codes.coded(part, policy, scaled[rows])}
+        local_codes = {} if policy is None else {part.name: policy.reasons(part, scaled[rows])}
         received_codes = {
-            name: reason_codes.receive_codes(name, channel, len(rows), count)  # 3
+            name: score_reasons(part.name).receive(name, channel, len(rows), count)  # 3
             for name, count in self._code_counts.items()
         }
         scored = np.asarray(np.isfinite(f).all(axis=1))  # False if this party has lost its share of a score
@@ -250,16 +250,18 @@ class PredictionSession:
         meter = Meter(channel.clock, channel.counters)
         context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         code_counts = {name: handshakes[name].codes for name in others if handshakes[name].codes}
+        if code_counts:
+            score_reasons(part.name)  # a party that cannot read reasons refuses before any row is scored
         return job.family.participant(job, context, len(part.features), part.state), code_counts
 
 
-def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonCodePolicy | None) -> str:
+def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonProvider | None) -> str:
     """Return the identity of the values that a party discloses about these rows.
 
     It depends on the party's part of the model and on its ids and columns in their order, all of which the party sees
     itself. So values that are disclosed again under the same identity are the same values, whatever another party does.
     """
-    codes = "" if code_policy is None else repr((code_policy.codes_per_row, sorted(code_policy.codes.items())))
+    codes = "" if code_policy is None else code_policy.fingerprint()
     content = hashlib.sha256(repr((part.run, part.asker, rows.count, rows.order.hex(), codes)).encode())
     for _, X in rows.blocks():
         content.update((np.ascontiguousarray(X, "<f8") + 0.0).tobytes())  # + 0.0 maps -0.0 to 0.0

@@ -47,7 +47,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import OnUnscored, Prediction, ScoreCounts, prediction_of
 from securevfl.organisations.prediction_session import PredictionSession
-from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.score_reasons import ReasonProvider
 from securevfl.protocols.alignment.online_lookup import TableClient, TableServer
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.joint_prediction import ScoreResult
@@ -299,7 +299,7 @@ class ServedTable:
     rows: IndexedRows
     max_ids: int
     executor: Executor | None = None
-    code_policy: ReasonCodePolicy | None = None
+    code_policy: ReasonProvider | None = None
     table: TableServer | None = None
 
 

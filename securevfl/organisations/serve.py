@@ -24,7 +24,7 @@ from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import ScoreCounts
-from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.score_reasons import ReasonProvider
 from securevfl.organisations.scoring import ServedTable, scoring_handshake, scoring_settings, serve_requests
 from securevfl.organisations.session_manager import SessionManager
 from securevfl.protocols.alignment.online_lookup import TableServer
@@ -116,7 +116,7 @@ class Server:
         ledger: DisclosureLedger | str | Path | None = None,
         on_request: Callable[[RequestOutcome], None] = lambda outcome: None,
         executor: Executor | None = None,
-        code_policy: ReasonCodePolicy | None = None,
+        code_policy: ReasonProvider | None = None,
     ) -> None:
         if part.leads:
             raise PartiesError(

@@ -31,12 +31,11 @@ def numbers_read(names: list[str], folder: Path) -> int:
     protocol = vfl.Protocol(sum="direct", residual=vfl.Ckks())
     keys = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "protocol": protocol, "batch_size": "all"}
     job = vfl.Job(**keys, epochs=3, test_fraction=0, accepts=("rank", "fresh_equations", "label_auc"))
-    for _ in range(3):
+    for _ in range(10):
         for name in names:
+            ledgers = {"shop": ledger, name: DisclosureLedger(folder / name, name)}
             try:
-                vfl.simulate(
-                    job, [bank(name), SHOP], ledgers={"shop": ledger, name: DisclosureLedger(folder / name, name)}
-                )
+                vfl.simulate(job, [bank(name), SHOP], ledgers=ledgers)
             except LeakageError as error:
                 if error.code != "SVFL-LEAK-NOT-ACCEPTED":
                     raise

@@ -80,7 +80,7 @@ def test_limits_are_set_shown_kept_and_taken_away(trained: list[str]) -> None:
 def test_explain_counts_earlier_disclosures(trained: list[str], tmp_path: Path) -> None:
     run("ledger", "--party", "shop", "--limit", "columns=6")
     sheet = run("explain", *trained).stdout
-    numbers = "has received 4 numbers about each row (27% of the columns) in 1 run, with this job 8 (53%); at most 6"
+    numbers = "has received 4 numbers about each row (27% of the columns) in 1 run, after this job 8 (53%); at most 6"
     assert f"  bank      {numbers}" in sheet
     assert "shop      has received 15 numbers about the labels (14% of the residuals) in 1 run" in sheet
     assert "would be refused: party shop: its ledger allows all peers together at most 6" in sheet

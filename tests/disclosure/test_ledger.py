@@ -142,8 +142,8 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
         vfl.simulate(ckks_job(seed=1), parties, ledgers=by_party, observe=observe)
     assert str(refused.value) == (
         "party shop: its ledger allows all peers together at most 6 numbers about each row; bank has received 4 "
-        "numbers about each row (27% of the columns) and would have 8 numbers about each row (53% of the columns) with "
-        "this run. To disclose less, run fewer epochs. To raise the limit: "
+        "numbers about each row (27% of the columns) and would have received 8 numbers about each row (53% of the "
+        "columns) after this run. To disclose less, run fewer epochs. To raise the limit: "
         "securevfl ledger --party shop --limit columns=8"
     )
     assert set(sent) <= {"RunHello", "Abort"}

@@ -15,10 +15,10 @@ import pytest
 import securevfl as vfl
 from securevfl.audit.page import html
 from securevfl.audit.report import run_audit
+from securevfl.credit.correlations import page_of
+from securevfl.credit.drift import measure_drift
+from securevfl.credit.drift_page import page as drift_page
 from securevfl.data.columns import columns_of
-from securevfl.data.correlations import page_of
-from securevfl.data.drift import measure_drift
-from securevfl.training.drift_page import page as drift_page
 from tests.organisations.test_monitor_page import status_page
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or ""
@@ -164,7 +164,7 @@ def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path,
     run = vfl.simulate(job, [bank, shop])
     part = run.parts["shop"]
     drift = measure_drift(part.baseline, columns_of("shop", shop.X * 1.5, part.columns))
-    run.scorecard().save(tmp_path / "card.html")
+    vfl.scorecard(run.parts).save(tmp_path / "card.html")
     pages = [
         vfl.describe(bank).page(),
         page_of(vfl.correlate([bank, shop])["shop"]),

@@ -19,7 +19,7 @@ from securevfl.errors import (
     SecureVFLError,
 )
 from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, StoredServer, StoredSum, StoredWorker
-from securevfl.families.fdml.stored_sums import STORED
+from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
@@ -72,7 +72,7 @@ def outputs(*seed: int) -> np.ndarray:
 
 
 def test_every_registered_kind_is_tested() -> None:
-    assert {type(stored_sum) for stored_sum in SUMS} == set(STORED.values())
+    assert {type(stored_sum) for stored_sum in SUMS} == set(STORED_SUMS.values())
 
 
 @pytest.mark.parametrize("sums", SUMS, ids=repr)

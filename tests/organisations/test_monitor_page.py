@@ -11,9 +11,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from securevfl.credit.drift import Drift, measure_drift
+from securevfl.credit.drift_page import shifts_of
 from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
-from securevfl.data.drift import Drift, measure_drift
 from securevfl.organisations.monitor import Monitor
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome
@@ -25,7 +26,7 @@ def monitor(drifts: Sequence[Drift], port: int) -> Monitor:
     """A monitor that has counted three requests."""
     pytest.importorskip("prometheus_client")
     page_monitor = Monitor(f"127.0.0.1:{port}", "shop", 4e9)
-    page_monitor.shifts(drifts)
+    page_monitor.show_shifts(shifts_of(drifts))
     page_monitor.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
     for ended in (
         RequestOutcome("answered", 0.5, ScoreCounts(1200, 1100), 70_000),

@@ -109,7 +109,7 @@ def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     steps = SimpleNamespace(step=lambda r, v, visit: r + v * np.uint64(visit))
     phase._ring, phase._params = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
-    record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, ())
+    record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, (), ())
     phase.store.write(
         0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=phase._base()
     )

@@ -23,7 +23,7 @@ from securevfl.models import MODELS
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
-from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, STORED, ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ROW_STORED, ScoreLedger
 from securevfl.protocols.shares import opened_loss, opened_scores
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.forward_sums import ForwardSumShare
@@ -66,10 +66,10 @@ class Open(ScoreLedger):
         super().__init__(None)
 
     def admit(self, question, *_, **__):
-        return np.full(len(question.rows), NEW, np.uint8)
+        return np.full(len(question.rows), ROW_NEW, np.uint8)
 
     def record_query(self, question):
-        return np.full(len(question.rows), NEW, np.uint8)
+        return np.full(len(question.rows), ROW_NEW, np.uint8)
 
 
 class Model:
@@ -460,13 +460,13 @@ def test_refused_rows_are_not_recorded(tmp_path: Path):
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
         admit(ledger, b"m", "bank", names(3, 10))
     ledger.record_model(b"m", 10, names(3))
-    assert admit(ledger, b"m", "bank", names(4, 2)).tolist() == [REFUSED, NEW, NEW, NEW]
+    assert admit(ledger, b"m", "bank", names(4, 2)).tolist() == [ROW_REFUSED, ROW_NEW, ROW_NEW, ROW_NEW]
     with raises_code(ProtocolError, "SVFL-PROTOCOL-REPEATED"):
         admit(ledger, b"m", "bank", [b"x", b"x"])
-    assert (admit(ledger, b"m", "bank", names(4, 3)) == NEW).all()
+    assert (admit(ledger, b"m", "bank", names(4, 3)) == ROW_NEW).all()
     question = ledger.query(b"m", "bank", names(4, 3), b"".join(name.ljust(COMMITMENT_BYTES) for name in names(4, 3)))
     ledger.store(question, [b"part"] * 4)
-    assert (admit(ledger, b"m", "bank", names(5, 3)) == [STORED] * 4 + [NEW]).all()
+    assert (admit(ledger, b"m", "bank", names(5, 3)) == [ROW_STORED] * 4 + [ROW_NEW]).all()
 
 
 def test_blocks_of_other_sizes_end_the_session_with_a_word():

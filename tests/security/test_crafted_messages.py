@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.credit import correlate, fairness_by_group
+from securevfl.credit.fairness_by_group import simulate_group_rates
 from securevfl.errors import SecureVFLError
-from securevfl.organisations import correlate, fairness_by_group
 from securevfl.organisations.align import align_privately
-from securevfl.organisations.fairness_by_group import simulate_group_rates
 from securevfl.protocols.alignment import psi
 from securevfl.runtime import party_threads
 from securevfl.runtime.channel import Channel

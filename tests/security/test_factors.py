@@ -19,7 +19,8 @@ import pytest
 from selfcheck.mutants.mutant import Edit, edited
 
 import securevfl as vfl
-from securevfl.data import drift
+from securevfl.credit import drift
+from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.data.baseline import baselines
 from securevfl.data.columns import Columns
 from securevfl.data.party import Helper
@@ -29,7 +30,6 @@ from securevfl.families.fdml import fdml_outputs
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.transfer import transfer_outputs
 from securevfl.organisations import prediction_session
-from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.psi_many import IntersectionTags
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
 from securevfl.training.new_rows import NewRows

@@ -23,7 +23,7 @@ from securevfl.consent.settle_job import most_epochs, settle_job
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.table_preparation import prepare_parties
-from securevfl.optim.defaults import EVALUATE_SAFE_STEPS_EVERY, HELD_OUT_FRACTION, MAX_ITERATIONS, why_not_on_shares
+from securevfl.optim.defaults import DEFAULT_ITERATIONS, EVALUATE_SAFE_STEPS_EVERY, HELD_OUT_FRACTION, why_not_on_shares
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
 
@@ -71,7 +71,7 @@ def test_a_model_alone_trains_on_shares(first_job: Any) -> None:
     job = vfl.Job(model="logistic")
     assert job == vfl.Job(model=vfl.Logistic(), protocol="shares") == vfl.Job.from_dict(job.to_dict())
     assert job.protocol.shares is not None
-    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", MAX_ITERATIONS)
+    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", DEFAULT_ITERATIONS)
     assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT_FRACTION, EVALUATE_SAFE_STEPS_EVERY, ())
     assert job.patience is None
     parties = vfl.datasets.breast_cancer()
@@ -113,7 +113,7 @@ def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatc
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     parties, job = made_up(4_000, (3, 3)), vfl.Job(model="logistic")
     run = vfl.simulate(job, parties)
-    assert run.costs.rounds == MAX_ITERATIONS
+    assert run.costs.rounds == DEFAULT_ITERATIONS
     assert run.metrics["auc"] >= first_job.pooled_auc(parties, job) - 0.01
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from securevfl.credit.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
 from securevfl.data.baseline import SCORE
 from securevfl.data.columns import Columns
-from securevfl.data.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
 from securevfl.data.readers import read_table
 from securevfl.display import html
 from securevfl.errors import TableError
+from securevfl.organisations.served_rows import ColumnShifts
 from securevfl.training.model_part import ModelPart
 
 DRIFT_HEADS = ["column", "PSI", "size", "KS", "p", "missing", "was missing", "unseen", "shifted"]
@@ -68,6 +69,20 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
     return measure_drift(score_baselines, Columns(np.ascontiguousarray(table.X[:, [column]]), [SCORE]), alarms=alarms)[
         0
     ]
+
+
+def column_shifts(part: ModelPart, data: Path, id_column: str) -> ColumnShifts:
+    """Return the drift of the rows that a party serves; see `organisations.served_rows.ServedRowsCheck`."""
+    return shifts_of(drift(part, data, id_column=id_column))
+
+
+def shifts_of(drifts: Sequence[Drift]) -> ColumnShifts:
+    """Return the drift of columns as the monitor of a party that serves shows it."""
+    figures = {
+        ("psi", "Population stability index"): {item.column: item.psi for item in drifts},
+        ("missing", "Share of missing values"): {item.column: item.missing for item in drifts},
+    }
+    return ColumnShifts(DRIFT_HEADS, rows(drifts), [item.column for item in drifts if item.shifted], figures)
 
 
 def plain(column_drifts: Sequence[Drift], part: ModelPart) -> dict[str, Any]:

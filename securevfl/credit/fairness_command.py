@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(option_groups.expand_option_groups(fairness))
+
+
 def fairness(
     table: option_groups.TableOptions,
     predictions: Annotated[
@@ -51,7 +56,7 @@ def fairness(
     from securevfl.cli.consent_prompt import check_digest
     from securevfl.cli.show import console
     from securevfl.cli.show import table as format_table
-    from securevfl.organisations.fairness_by_group import local_group_rates, provide_groups, request_group_rates
+    from securevfl.credit.fairness_by_group import local_group_rates, provide_groups, request_group_rates
 
     check_digest(consent.accept)
     check_writable(report_json)
