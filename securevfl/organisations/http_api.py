@@ -33,8 +33,8 @@ _RETRY_SECONDS = 5  # seconds after which a client may retry
 _STATES = {
     "scored": "The row has a score. A repeated request returns the same score.",
     "trained": "The model was trained on this row. It has no score.",
-    "changed": "The row was requested before with other columns. It has no score.",
-    "refused": "Another party refuses the row, without a reason.",
+    "changed": "The row was requested before with other values of its columns. It has no score.",
+    "refused": "Another party refuses to score the row. It states no reason.",
     "beyond": "The score is outside the range that scores cover. The row has no score.",
     "unknown": "Not all parties have this id.",
     "no_columns": "The gateway's table has no such row, and the request has no columns. No party was asked.",
@@ -113,7 +113,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         except ServiceUnavailable as error:
             return retry_later(str(error))
         except (TimeoutError, FutureTimeout):
-            return retry_later("the parties that serve have not answered in time")
+            return retry_later("the servers (the other parties) have not answered in time")
         settled = [next(results) if isinstance(answer, Future) else answer for answer in answers]
         requests.labels("200").inc()
         seconds.observe(time.monotonic() - start)

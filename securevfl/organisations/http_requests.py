@@ -9,7 +9,7 @@ from typing import Any
 from securevfl.untrusted import MAX_INTEGER, MAX_NAME, MAX_TEXT, UntrustedInputError, check_text, parse_json
 
 MAX_BODY_BYTES = 1 << 20  # bytes of a request
-_MAX_DEPTH = 4  # the body, its rows, a row, its columns or its id
+_MAX_DEPTH = 4  # nesting of JSON: the body, its list of rows, a row, and the row's columns or id
 
 ROW_SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -19,7 +19,7 @@ from securevfl.transport.listener import listen_on
 from securevfl.transport.peers import split_address
 
 REQUEST_SECONDS = 20.0  # seconds for a request to arrive completely
-MAX_CONNECTIONS = 256  # each takes four file descriptors at most, and a process usually has 1,024
+MAX_CONNECTIONS = 256  # a connection uses at most four file descriptors, and a process usually has 1,024
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def serve_http(gateway: Gateway, address: HttpAddress) -> None:
         ConfigError: uvicorn is not installed, or the address cannot be used.
     """
     server = HttpServer(application(gateway, address.token), address)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # uvicorn raises it again once it has ended
+    # after `run`, uvicorn raises the signal that stopped it again; the process then exits normally
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     gateway.start()
     try:
         server.run()

@@ -1,5 +1,7 @@
 """Common steps of joint statistics: figures about aligned tables of several parties, computed without a model.
 
+Aligned tables have the same rows in the same order.
+
 1. all -> all   TableShape   numbers of rows and of columns or groups; keyed digest of the row order
 2. each party   shows its consent sheet; its ledger records the disclosures or refuses
                 (`securevfl.consent.consent_sheet`)
@@ -30,7 +32,7 @@ T = TypeVar("T")
 
 
 class TableShape(DisclosingMessage, frozen=True):
-    """What a party discloses about its table beforehand.
+    """What a party discloses about its table in step 1.
 
     Attributes:
         rows: number of rows.
@@ -74,14 +76,14 @@ def keyed_order(order: bytes, channel: Channel) -> bytes:
 
 
 def check_order(me: str, own: bytes, name: str, other: bytes, rows: str = "rows") -> None:
-    """Compare the row orders of two parties, if both have sent one.
+    """Check that two parties have the same row order, if both have sent a digest of it.
 
     Args:
         me: name of this party.
         own: this party's digest.
         name: name of the other party.
         other: its digest.
-        rows: what the rows are called in the message.
+        rows: the word for the rows in the error's message.
 
     Raises:
         IdError: the orders differ.

@@ -1,6 +1,7 @@
-"""The local status port of a party that stays up: a page, /health as JSON and /metrics for Prometheus.
+"""The local status port of a server, a party that answers scoring requests: a page, /health as JSON and /metrics.
 
-It shows counts, seconds and bytes, but no id and no value of anyone's data, and it changes nothing.
+/metrics is for Prometheus. The port shows counts, seconds and bytes, but no id and no value of anyone's data. Requests
+to it change nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OUTCOMES = "answered", "refused", "failed"
 
 
 class Monitor:
-    """Counts requests and serves the counts while its context is entered.
+    """Counts requests, and shows the counts on the status port while its `with` block runs.
 
     Args:
         address: host:port to listen on.
@@ -74,7 +75,7 @@ class Monitor:
             ) from None
 
     def shifts(self, drifts: Sequence[Drift]) -> None:
-        """Show how far the columns of the served rows have drifted from those of the training."""
+        """Show how far the columns of the server's table have drifted from those of the training."""
         self._drift = list(drifts)
         for name, description in (("psi", "Population stability index"), ("missing", "Share of missing values")):
             gauge = self._library.Gauge(f"drift_{name}", f"{description} of a column.", ["column"], **self._options)
@@ -84,7 +85,7 @@ class Monitor:
         shifted.set(sum(drift.shifted for drift in drifts))
 
     def watch(self, server: Server) -> None:
-        """Show the state of this server."""
+        """Show the state of this server on the status port."""
         self._server = server
         policy = server.served.code_policy
         codes = 0 if policy is None else policy.codes_per_row
@@ -103,7 +104,8 @@ class Monitor:
     def health(self) -> tuple[HTTPStatus, dict[str, Any]]:
         """Return the status and content of /health.
 
-        The status is 503 before the party serves and after its certificate has expired, because peers refuse it then.
+        The status is 503 before the party accepts requests, and after its certificate has expired, because peers then
+        refuse to connect.
         """
         valid = time.time() < self._expires
         up = self._server is not None and valid
@@ -167,7 +169,7 @@ def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """Serves three pages and nothing else."""
 
-        timeout = 10  # seconds for a client to send its request
+        timeout = 10  # a client must send its request within this many seconds
 
         def do_GET(self) -> None:
             status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"Available: /, /health and /metrics\n"
