@@ -56,9 +56,8 @@ def predict_with(
         patience: see `join`.
         code_policy: which reason codes of this party's columns the requesting party receives; None for no codes.
 
-        Returns:
-            The prediction at the requesting party (`ModelPart.asker`, the one that receives scores), None at the
-            others.
+    Returns:
+        The prediction at the requesting party (`ModelPart.asker`), None at the other parties.
 
     Raises:
         TableError: columns are missing, or the numbers of rows differ.

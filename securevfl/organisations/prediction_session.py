@@ -45,9 +45,7 @@ from securevfl.runtime.meter import Meter
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NO_TABLE, NewRows
 
-BEYOND = (
-    "their scores are outside the range that scores cover, so they would be read as other scores; they are left out"
-)
+BEYOND = "their scores are outside the range that scores cover, so they would be read wrongly; they are left out"
 
 
 class PredictionHandshake(DisclosingMessage, frozen=True):
@@ -211,7 +209,8 @@ class PredictionSession:
     def _charge(self, scored: int, refused: int) -> None:
         """Record the numbers of scores that will be disclosed and of rows that will be refused.
 
-        A refusal reveals one bit about the row. It is recorded unless all rows were requested by id.
+        A refusal reveals one bit about the row. It is recorded if the rows of the whole prediction are known in
+        advance. Otherwise each block's ids have been recorded already, by the party that looked them up.
         """
         part = self._part
         if scored:
