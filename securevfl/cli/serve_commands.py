@@ -83,7 +83,7 @@ def serve(
         if status is not None:
             try:
                 status.shifts(drift(part, data, id_column=id_column))
-            except TableError as error:  # the part has no baseline, or there are too few rows
+            except TableError as error:  # the model part has no summary of training rows, or the table has too few rows
                 eventlog.emit(part.name, "no drift", {"reason": str(error)})
             status.watch(server)
         with _until_stopped(server) as stopping:
@@ -93,10 +93,11 @@ def serve(
 
 @contextmanager
 def _until_stopped(server: Server) -> Iterator[Callable[[], bool]]:
-    """Let SIGTERM and Ctrl-C end the context.
+    """Let SIGTERM and Ctrl-C end the `with` block.
 
-    They end it at once while the server waits, and after the current request while it processes one. A second signal
-    always ends it at once.
+    While the server waits, they end it at once; while it processes a request, after that request. A second signal
+    always
+    ends it at once.
 
     Args:
         server: the server.
