@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securevfl.base.roles import Roles
+from securevfl.credit import correlate, fairness_by_group
 from securevfl.families import FAMILIES
-from securevfl.families.fdml.stored_sums import STORED
+from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.job import Job
-from securevfl.organisations import (
-    correlate,
-    fairness_by_group,
-    line_measurement,
-    peer_session,
-    prediction_session,
-    scoring,
-)
+from securevfl.organisations import line_measurement, peer_session, prediction_session, scoring
 from securevfl.protocols import handshake
 from securevfl.protocols.alignment import online_lookup, psi
 from securevfl.protocols.declarations import MessageDeclaration
@@ -65,7 +59,7 @@ def sections() -> list[Section]:
     ]
     found += [
         Section(f"Stored sum: {_title(stored.name, label)}", stored.strength, stored.pooling, stored.declares())
-        for kind in STORED.values()
+        for kind in STORED_SUMS.values()
         for label, stored in kind.variants().items()
     ]
     found += _methods({item.message for section in found for item in section.declared})

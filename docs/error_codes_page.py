@@ -19,6 +19,7 @@ AREAS = {
     "JOB": "Jobs and options",
     "COMMAND": "Commands",
     "EXTRA": "Optional libraries",
+    "PACKAGE": "Packages that tools need",
     "PARTIES": "Parties and roles",
     "TABLE": "Tables",
     "LABEL": "Labels",

@@ -24,7 +24,7 @@ from securevfl.errors import ConfigError
 from securevfl.families import leak_kinds
 from securevfl.families.fdml.local_noise import LocalNoise
 from securevfl.families.fdml.stored_sum import StoredSum
-from securevfl.families.fdml.stored_sums import STORED
+from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.job import Job
 from securevfl.models import MODELS, metrics
 from securevfl.models.base import Model
@@ -58,7 +58,7 @@ KINDS: dict[type[Config], tuple[str, Registry[Any]]] = {  # keys that name one o
     Rule: ("rule", RULES),
     SumProtocol: ("sum", SUMS),
     ResidualProtocol: ("residual", RESIDUALS),
-    StoredSum: ("stored", STORED),
+    StoredSum: ("stored", STORED_SUMS),
     Engine: ("engine", ENGINES),
     Defence: ("defence", DEFENCES),
 }

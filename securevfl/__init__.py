@@ -16,12 +16,21 @@ run = vfl.simulate(job, [bank, shop])
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from securevfl.base.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the only list of public names: type checkers read it, and so does `_read_homes`
     from securevfl.consent.consent_sheet import explain as explain
+    from securevfl.credit.correlate import correlate as correlate
+    from securevfl.credit.correlate import correlate_with as correlate_with
+    from securevfl.credit.description import describe as describe
+    from securevfl.credit.fairness_by_group import provide_groups as provide_groups
+    from securevfl.credit.fairness_by_group import request_group_rates as request_group_rates
+    from securevfl.credit.fairness_by_group import simulate_group_rates as simulate_group_rates
+    from securevfl.credit.scorecard import ScorecardScale as ScorecardScale
+    from securevfl.credit.scorecard import scorecard as scorecard
     from securevfl.data import datasets as datasets
     from securevfl.data.join_tables import align as align
     from securevfl.data.party import Helper as Helper
@@ -65,11 +74,6 @@ if TYPE_CHECKING:  # the only list of public names: type checkers read it, and s
     from securevfl.optim.proximal import Proximal as Proximal
     from securevfl.optim.rules import Sgd as Sgd
     from securevfl.options import Target as Target
-    from securevfl.organisations.correlate import correlate as correlate
-    from securevfl.organisations.correlate import correlate_with as correlate_with
-    from securevfl.organisations.fairness_by_group import provide_groups as provide_groups
-    from securevfl.organisations.fairness_by_group import request_group_rates as request_group_rates
-    from securevfl.organisations.fairness_by_group import simulate_group_rates as simulate_group_rates
     from securevfl.organisations.join import join as join
     from securevfl.organisations.predict import predict_with as predict_with
     from securevfl.protocols.engines import Ckks as Ckks
@@ -86,7 +90,6 @@ if TYPE_CHECKING:  # the only list of public names: type checkers read it, and s
     from securevfl.runtime.network import Network as Network
     from securevfl.runtime.network import Pauses as Pauses
     from securevfl.training.comparison import compare as compare
-    from securevfl.training.description import describe as describe
     from securevfl.training.run import Run as Run
     from securevfl.training.simulate import simulate as simulate
 
@@ -95,14 +98,17 @@ _homes: dict[str, str] = {}
 
 
 def _read_homes() -> dict[str, str]:
-    """Read from this file which module defines each public name."""
+    """Read from this file which module defines each public name; names of absent rooms are left out."""
     if not _homes:
         import ast
         from pkgutil import get_data
 
         source = get_data(__name__, "__init__.py")
         listed = next(node for node in ast.parse(source or b"").body if isinstance(node, ast.If))
-        lines = [line for line in listed.body if isinstance(line, ast.ImportFrom)]
+        imports = [line for line in listed.body if isinstance(line, ast.ImportFrom)]
+        rooms = {".".join(str(line.module).split(".")[:2]) for line in imports}
+        absent = {room for room in rooms if find_spec(room) is None}
+        lines = [line for line in imports if ".".join(str(line.module).split(".")[:2]) not in absent]
         _homes.update({alias.name: str(line.module) for line in lines for alias in line.names})
     return _homes
 

@@ -50,6 +50,10 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "A package that extends securevfl cannot be loaded, or conflicts with another one.",
         "Repair or uninstall the package that the message names.",
     ),
+    "SVFL-PACKAGE-MISSING": ErrorCode(
+        "The job or the command needs a package that a party has not installed or does not allow.",
+        "Install or allow the package that the message names, or leave out the option that needs it.",
+    ),
     "SVFL-JOB-KEY-SIZE": ErrorCode(
         "An encryption key or a ring is below 128-bit security.",
         "Use at least 3,072 bits for Paillier keys, and the default parameters for all others.",

@@ -43,10 +43,11 @@ from typing import ClassVar, Literal, get_args
 from securevfl.error_codes import CATALOGUE
 from securevfl.untrusted import printable
 
-StopReason = Literal["refused", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
+StopReason = Literal["refused", "package", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
 
 STOP_REASONS: dict[StopReason, str] = {
     "refused": "it cannot or may not take part; its own log states the reason",
+    "package": "it lacks a package that the job needs, such as securevfl.credit for reason_codes; its own log names it",
     "consent": "it has not agreed to its consent sheet; run the same command again at every party once it has agreed",
     "stopped": "its operator has stopped it; run the same command again at every party",
     "storage": "one of its files could not be written or read; run the same command again once that is repaired",
@@ -127,6 +128,13 @@ class KeySizeError(ConfigError):
     """A key or a ring below 128-bit security."""
 
     default_code = "SVFL-JOB-KEY-SIZE"
+
+
+class PackageMissingError(ConfigError):
+    """A package that the job or the command needs and that this party has not installed or does not allow."""
+
+    stop_reason = "package"
+    default_code = "SVFL-PACKAGE-MISSING"
 
 
 class PartiesError(ConfigError):

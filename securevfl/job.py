@@ -24,7 +24,7 @@ from securevfl.data.column_types import ColumnType, read_types
 from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families import EXTENSIONS, FAMILIES, leak_kinds
+from securevfl.families import FAMILIES, FAMILY_EXTENSIONS, leak_kinds
 from securevfl.families.family import Family, FamilyJob
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
@@ -111,6 +111,11 @@ class Job(FamilyJob):
         family.check_types(self)
         return self
 
+    @property
+    def needed_tools(self) -> tuple[str, ...]:
+        """The options of the job that need a tool of a package, which every party must have."""
+        return ("reason_codes",) if self.reason_codes else ()
+
     def _check_reason_codes(self) -> None:
         if not self.reason_codes:
             return
@@ -183,7 +188,7 @@ class Job(FamilyJob):
     @property
     def extension(self) -> Extension | None:
         """The extension package that provides the protocol family; None if the family is part of securevfl."""
-        return EXTENSIONS.get(self.family.name)
+        return FAMILY_EXTENSIONS.get(self.family.name)
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:

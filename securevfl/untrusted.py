@@ -17,7 +17,7 @@ from typing import Any
 
 MAX_TOML_BYTES = 1 << 20
 """Largest size of a job file or a file of peers."""
-MAX_DEPTH = 24
+MAX_NESTING = 24
 """Maximum depth of nested tables and lists."""
 MAX_TEXT = 4096
 """Largest number of characters of a text in a job, a file of peers or a header of a message."""
@@ -75,7 +75,7 @@ def check_text(text: str, limit: int = MAX_TEXT) -> str:
     return text
 
 
-def check_plain(value: Any, *, depth: int = MAX_DEPTH) -> None:
+def check_plain(value: Any, *, depth: int = MAX_NESTING) -> None:
     """Check the bounds of plain data: nesting, lengths, numbers and characters of all its parts.
 
     Args:
@@ -145,7 +145,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     try:
         keys = tomllib.loads(data.decode("utf-8"))
     except RecursionError:
-        raise UntrustedInputError(f"tables and lists are nested more than {MAX_DEPTH} levels deep") from None
+        raise UntrustedInputError(f"tables and lists are nested more than {MAX_NESTING} levels deep") from None
     except UnicodeDecodeError:
         raise UntrustedInputError("the file is not text in UTF-8") from None
     except ValueError as cause:  # TOMLDecodeError, or a number with more digits than Python converts
@@ -154,7 +154,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     return keys
 
 
-def parse_json(data: bytes, *, depth: int = MAX_DEPTH) -> Any:
+def parse_json(data: bytes, *, depth: int = MAX_NESTING) -> Any:
     """Parse JSON with bounded nesting; numbers and lengths are bounded by the caller's schema and the size of the data.
 
     Args:

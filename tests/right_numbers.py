@@ -24,17 +24,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
 
 import securevfl as vfl
+from securevfl.credit.drift import measure_drift
+from securevfl.credit.scorecard import BASE, ScorecardScale
 from securevfl.data.baseline import baselines
-from securevfl.data.drift import measure_drift
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
-from securevfl.training.scorecard import BASE, ScorecardScale
 from tests.data.test_drift import Columns
 from tests.models import test_right_numbers as glm
 from tests.models import test_unbiased as unbiased
 from tests.training import test_one_model as one
 
-KINDS = ("open", "ckks", "shares")
+PROTOCOL_KINDS = ("open", "ckks", "shares")
 
 
 class Figure(NamedTuple):
@@ -64,8 +64,8 @@ def exported(kind: str) -> Iterator[Figure]:
     yield Figure("1 f as served", kind, float(np.abs(total - run.decision(new)).max() / scale), level)
     card = one.train("logistic", {"bins": 4}, "standard", kind)
     rows = one.frames_with_gaps()
-    (base,) = [line.points for line in card.scorecard().lines if line.column == BASE]
-    points = base + sum(one.points(card.scorecard(), card.parts[name], X) for name, X in rows.items())
+    (base,) = [line.points for line in vfl.scorecard(card.parts).lines if line.column == BASE]
+    points = base + sum(one.points(vfl.scorecard(card.parts), card.parts[name], X) for name, X in rows.items())
     f = sum(one.served(card.parts[name], X, clip)[:, 0] for name, X in rows.items())
     yield Figure("2 points of a card", kind, float(np.abs(points - ScorecardScale().of(f)).max()), 1e-5)
 
@@ -156,14 +156,14 @@ def binned() -> Iterator[Figure]:
 
 def figures(*, smallest: bool = False) -> Iterator[Figure]:
     """Yield all figures, or with `smallest` some of each point."""
-    kinds = KINDS[:1] if smallest else KINDS
+    kinds = PROTOCOL_KINDS[:1] if smallest else PROTOCOL_KINDS
     cases = {"gamma, weighted": glm.LABELS["gamma, weighted"]} if smallest else glm.LABELS | glm.MORE
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
         for kind in kinds:
             yield from exported(kind)
         yield from drift()
-        for kind in KINDS:
+        for kind in PROTOCOL_KINDS:
             yield from counts(kind, cases)
         for kind in kinds:
             yield from balanced(kind, 2000 if smallest else 6000)

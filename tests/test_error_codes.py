@@ -23,7 +23,7 @@ ERRORS = {
 }
 WITH_BUILT_IN_CODE = {"PeerStopped", "StorageError"}
 """Classes whose constructors choose the code themselves."""
-MAX_CODES = 150
+MAX_ERROR_CODES = 150
 TABLE_VALUES = re.compile(r"^(values?|cells?|labels?|ids?|identifiers?|targets?|column_values?|X|Y|y)(\[.*\])?$")
 """Expressions that would put the contents of a table into a message."""
 
@@ -60,7 +60,7 @@ def _lacks_code(call: ast.Call) -> bool:
 
 
 def test_the_catalogue_is_small_and_its_codes_well_formed() -> None:
-    assert len(CATALOGUE) <= MAX_CODES
+    assert len(CATALOGUE) <= MAX_ERROR_CODES
     assert all(re.fullmatch(r"SVFL(-[A-Z]+)+", code) for code in CATALOGUE)
 
 

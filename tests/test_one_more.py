@@ -33,7 +33,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import FAMILIES
 from securevfl.families.family import Family
-from securevfl.families.fdml.stored_sums import STORED
+from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.rule_choice import RULES
@@ -143,7 +143,7 @@ def test_a_key_of_a_job(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stored_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    register(monkeypatch, STORED, load("negated_store").NegatedStore)
+    register(monkeypatch, STORED_SUMS, load("negated_store").NegatedStore)
     clean(stored_checks.stored_checks(), "stored negated")
     assert "## Stored sum: negated" in declarations.table()
     negated, plain = (

@@ -35,6 +35,7 @@ import os
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -305,9 +306,18 @@ class SenderBlock(Secret):
         words = (np.frombuffer(data, "<u8").astype(np.uint64, copy=False) for data in (q, s))
         return cls(RowHash(key), bits, start, next(words).reshape(-1, BLOCK_WORDS), next(words))
 
-    def pads(self, first: int, last: int) -> Words:
-        """Return the pads (2^b, last - first) of rows `first` to `last` (exclusive) of this block, as 64-bit words."""
-        out = np.empty((2**self._bits, last - first), np.uint64)
+    def pads(self, first: int, last: int, dtype: type[np.unsignedinteger] = np.uint64) -> NDArray[Any]:
+        """Return the pads (2^b, last - first) of rows `first` to `last` (exclusive) of this block.
+
+        Args:
+            first: the first row.
+            last: the row after the last one.
+            dtype: the type of the pads; a type of fewer than 64 bits contains the lowest bits of each pad.
+
+        Returns:
+            The pads.
+        """
+        out = np.empty((2**self._bits, last - first), dtype)
         numbers = tweaks(self._start + first, min(_ROWS_AT_ONCE, last - first), _PADS)
         tweak = np.repeat(numbers[None], 2**self._bits, axis=0)
         tweak[:, :, 1] |= (np.arange(2**self._bits, dtype=np.uint64) << np.uint64(8))[:, None]

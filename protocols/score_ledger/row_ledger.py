@@ -97,7 +97,7 @@ from securevfl.runtime import eventlog
 SELF = ""
 """The peer of queries that the ledger's owner itself sends."""
 
-REFUSED, NEW, STORED = 0, 1, 2
+ROW_REFUSED, ROW_NEW, ROW_STORED = 0, 1, 2
 """States of a requested row: it is refused, it has no score yet, or its score is stored."""
 
 _POLL_SECONDS = 0.01
@@ -222,7 +222,7 @@ class ScoreLedger:
                 for it, and refuses the row after `CLAIM_TIMEOUT`.
 
         Returns:
-            The state of each row (n,): `REFUSED`, `NEW` or `STORED`.
+            The state of each row (n,): `ROW_REFUSED`, `ROW_NEW` or `ROW_STORED`.
 
         Raises:
             LeakageError: the model must not be scored, or not by this peer. Nothing is recorded then.
@@ -243,7 +243,11 @@ class ScoreLedger:
                     break
                 tables.undo()
             time.sleep(_POLL_SECONDS)
-        facts = {"rows": len(states), "new": int((states == NEW).sum()), "refused": int((states == REFUSED).sum())}
+        facts = {
+            "rows": len(states),
+            "new": int((states == ROW_NEW).sum()),
+            "refused": int((states == ROW_REFUSED).sum()),
+        }
         eventlog.emit(me, "scored", {"peer": query.peer, "model": query.model[:16], **facts})
         return states
 
@@ -318,7 +322,7 @@ class ScoreLedger:
             if any(record[0] == peer and record[4] != committed for record in records):
                 continue
             if repeated is not None and repeated[6]:
-                states[index] = STORED
+                states[index] = ROW_STORED
                 continue
             if (
                 repeated is not None
@@ -335,7 +339,7 @@ class ScoreLedger:
                 continue
             if sum(record[2] for record in others) + bits + disclosed_bits(tables, row)[1] > max_bits:
                 continue
-            states[index] = NEW
+            states[index] = ROW_NEW
             if repeated is None:
                 requested += 1
                 matching += contains(tables, "contents", model, content)
@@ -466,7 +470,7 @@ class ScoreLedger:
                 [
                     (row, peer, model, committed)
                     for row, committed, state in zip(query.rows, query.committed, states.tolist(), strict=True)
-                    if state == NEW
+                    if state == ROW_NEW
                 ],
             )
         return states
@@ -478,18 +482,19 @@ class ScoreLedger:
             query: a query that this party itself wants to send.
 
         Returns:
-            For each row (n,): `REFUSED` if it is a training row of the model, or if this party has requested it with
-            other columns before; `STORED` if this ledger contains this party's share of the score; otherwise `NEW`.
+            For each row (n,): `ROW_REFUSED` if it is a training row of the model, or if this party has requested it
+            with other columns before; `ROW_STORED` if this ledger contains this party's share of the score; otherwise
+            `ROW_NEW`.
         """
-        states = np.full(len(query.rows), NEW, np.uint8)
+        states = np.full(len(query.rows), ROW_NEW, np.uint8)
         with self._file.reading() as tables:
             peer, model = name_id(tables, query.peer), name_id(tables, query.model)
             for index, (row, committed) in enumerate(zip(query.rows, query.committed, strict=True)):
                 record = tables.execute(SELECT_ASKED, (row, peer, model)).fetchone()
                 if contains(tables, "trained", model, row) or (record is not None and record[0] != committed):
-                    states[index] = REFUSED
+                    states[index] = ROW_REFUSED
                 elif record is not None and record[1]:
-                    states[index] = STORED
+                    states[index] = ROW_STORED
         return states
 
     def is_trained_on(self, query: ScoreQuery) -> NDArray[np.bool_]:

@@ -29,7 +29,7 @@ class ChunkName(Message, frozen=True):
 
 def declares() -> list[MessageDeclaration]:
     """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
-    return [MessageDeclaration(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
+    return [MessageDeclaration(ChunkName, *pair, Reveal("public")) for pair in share_products.ROLE_PAIRS]
 
 
 def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iterations: int) -> bool:

@@ -47,12 +47,12 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
-from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, SELF, STORED, ScoreLedger, ScoreQuery
+from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ROW_STORED, SELF, ScoreLedger, ScoreQuery
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.quantizer import Quantizer
-from securevfl.protocols.shares.share_products import PAIRS, Products, unpack_words
+from securevfl.protocols.shares.share_products import ROLE_PAIRS, Products, unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.table_lookup import declares_lookup, look_up_shares
 from securevfl.protocols.shares.table_transfers import Transfers
@@ -116,7 +116,7 @@ def declares(requester: Role = ACTIVE) -> list[MessageDeclaration]:
     scores = Reveal("output", "quantized scores of the requested rows")
     others = [role for role in (ACTIVE, PARTNER, PASSIVE) if role != requester or role == PASSIVE]
     rounding, other = (ACTIVE, PARTNER) if requester == PARTNER else (PARTNER, ACTIVE)
-    pairs = [(sender, receiver) for sender, receiver in PAIRS if sender in others]
+    pairs = [(sender, receiver) for sender, receiver in ROLE_PAIRS if sender in others]
     is_holder = requester in (ACTIVE, PARTNER)
     return [
         *forward_sums.declares(),
@@ -279,24 +279,26 @@ class ScoringSession:
             query = ledger.query(scoring.model, requester, rows.ids, commitments)
         states = {}
         if context.me == self._rounding:
-            states[context.me] = self._judge(query, rows, requested != REFUSED, claim)
+            states[context.me] = self._judge(query, rows, requested != ROW_REFUSED, claim)
         else:
             data = products.recv(self._rounding, RowStates).states  # 1
             states[self._rounding] = _read_states(self._rounding, data, n)
             if context.me != requester:
-                open_rows = (requested != REFUSED) & (states[self._rounding] != REFUSED)
+                open_rows = (requested != ROW_REFUSED) & (states[self._rounding] != ROW_REFUSED)
                 states[context.me] = self._judge(query, rows, open_rows, claim)
         for name in judges:
             if name not in states:
                 states[name] = _read_states(name, products.recv(name, RowStates).states, n)  # 1
-        scored = np.logical_and.reduce([requested != REFUSED, *(state != REFUSED for state in states.values())])
-        stored = scored & (states[self._rounding] == STORED)
+        scored = np.logical_and.reduce([requested != ROW_REFUSED, *(state != ROW_REFUSED for state in states.values())])
+        stored = scored & (states[self._rounding] == ROW_STORED)
         if self._other in states:
-            scored &= ~stored | (states[self._other] == STORED)  # if O has lost its share, the row gets no new score
+            scored &= ~stored | (
+                states[self._other] == ROW_STORED
+            )  # if O has lost its share, the row gets no new score
             stored &= scored
         fresh = scored & ~stored
         if context.me != requester:
-            unused = (states[context.me] == NEW) & ~fresh
+            unused = (states[context.me] == ROW_NEW) & ~fresh
             if unused.any():
                 ledger.release(query.where(unused))
             scoring.charge(int(fresh.sum()), 0)
@@ -320,7 +322,7 @@ class ScoringSession:
         assert scoring.ledger is not None, "only parties with a ledger decide"
         if rows.barred is not None:
             open_rows = open_rows & ~rows.barred
-        states = np.full(len(open_rows), REFUSED, np.uint8)
+        states = np.full(len(open_rows), ROW_REFUSED, np.uint8)
         states[open_rows] = scoring.ledger.admit(
             query.where(open_rows),
             rows.raw[open_rows],
@@ -329,7 +331,7 @@ class ScoringSession:
             me=context.me,
             claim=claim,
         )
-        scoring.charge(0, int((states == REFUSED).sum()))
+        scoring.charge(0, int((states == ROW_REFUSED).sum()))
         for name in products.others:
             permit = context.channel.permit(DisclosureRecord(name, "ids", len(states), 2, about=(context.me,)))
             products.send(name, RowStates(states.tobytes()), permit)  # 1
@@ -428,6 +430,6 @@ def _read_states(name: str, data: bytes, rows: int) -> NDArray[np.uint8]:
         raise ProtocolError(
             f"{name} sent {len(states)} row states instead of {rows}", code="SVFL-PROTOCOL-SIZE", party=name
         )
-    if states.max(initial=0) > STORED:
+    if states.max(initial=0) > ROW_STORED:
         raise ProtocolError(f"{name} sent an unknown row state", code="SVFL-PROTOCOL-VALUES", party=name)
     return states

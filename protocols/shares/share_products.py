@@ -82,15 +82,15 @@ class ProductReply(Message, frozen=True):
     ciphertext: bytes
 
 
-ROLES = ACTIVE, PARTNER, PASSIVE
-PAIRS = [(one, other) for one in ROLES for other in ROLES if one != other or one == PASSIVE]
+SHARE_ROLES = ACTIVE, PARTNER, PASSIVE
+ROLE_PAIRS = [(one, other) for one in SHARE_ROLES for other in SHARE_ROLES if one != other or one == PASSIVE]
 """All pairs of sender and receiver by role. Two passive parties can also exchange messages with each other."""
 
 
 def declares() -> list[MessageDeclaration]:
     """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
-    declarations = [MessageDeclaration(ProductGreeting, *pair, Reveal("public")) for pair in PAIRS]
-    for holder, other in PAIRS:
+    declarations = [MessageDeclaration(ProductGreeting, *pair, Reveal("public")) for pair in ROLE_PAIRS]
+    for holder, other in ROLE_PAIRS:
         if holder != PASSIVE:
             declarations.append(MessageDeclaration(HolderKeys, holder, other, Reveal("public")))
             declarations.append(MessageDeclaration(ProductQuery, holder, other, Reveal("ciphertext", holder)))

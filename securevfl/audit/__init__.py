@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from securevfl.base.extras import import_extra
-
 if TYPE_CHECKING:
     from securevfl.audit.findings import Audit
     from securevfl.audit.report import run_audit
-
-import_extra("sklearn", "sklearn", "the audit")
 
 __all__ = ["Audit", "run_audit"]
 

@@ -17,7 +17,7 @@ from securevfl.base.arrays import Floats
 
 SUITE_FALSE_ALARM = 1e-6
 MAX_TESTS = 10_000
-LEVEL = SUITE_FALSE_ALARM / MAX_TESTS
+TEST_LEVEL = SUITE_FALSE_ALARM / MAX_TESTS
 
 MIN_SAMPLES = 40
 """Minimum number of samples for a test."""
@@ -38,7 +38,7 @@ class Battery:
 
     def failures(self) -> list[str]:
         """Return a line for each p-value below LEVEL."""
-        return [f"{name} (p = {p:.1e})" for name, p in self.values.items() if p < LEVEL]
+        return [f"{name} (p = {p:.1e})" for name, p in self.values.items() if p < TEST_LEVEL]
 
     def __len__(self) -> int:
         return self.count

@@ -111,7 +111,7 @@ def check_transcript(*runs: Transcript) -> Outcome:
     outcome = Outcome()
     all_runs = [ReceivedMessages(run) for run in runs]
     for received in all_runs:
-        for check in CHECKS:
+        for check in TRANSCRIPT_CHECKS:
             check(received, outcome)
     fresh(all_runs, outcome)
     return outcome
@@ -347,7 +347,7 @@ def keys(received: ReceivedMessages, outcome: Outcome) -> None:
             )
 
 
-CHECKS: list[Callable[[ReceivedMessages, Outcome], None]] = [
+TRANSCRIPT_CHECKS: list[Callable[[ReceivedMessages, Outcome], None]] = [
     declared,
     plain,
     hidden,

@@ -1,10 +1,17 @@
-"""Protocol families, commands and attacks that other packages provide through Python entry points.
+"""Protocol families, tools and attacks that packages provide through Python entry points.
 
-A package declares its contributions in one of three groups:
+A package declares its contributions in one of these groups:
 
-    securevfl.families   a `families.family.Family`, with the models and optimizers that it provides
-    securevfl.tools      a function that adds its commands to a `typer.Typer`
-    securevfl.attacks    an `audit.attacks.base.Attack`
+    securevfl.families       a `families.family.Family`, with the models and optimizers that it provides
+    securevfl.tools          a function that adds its commands to a `typer.Typer`
+    securevfl.attacks        an `audit.attacks.base.Attack`
+    securevfl.score_reasons  an `organisations.score_reasons.ScoreReasons`: reasons that parties send with scores
+    securevfl.sheet_lines    a `consent.sheet_lines.SheetLines`: what a tool reveals, for the consent sheet
+    securevfl.score_columns  an `organisations.prediction.ScoreColumn`: a column that a tool adds to predictions
+    securevfl.served_rows    an `organisations.served_rows.ServedRowsCheck`: figures of the rows that a party serves
+
+The optional rooms of securevfl, `securevfl.credit` and `securevfl.audit`, are registered in the same way, and the other
+rooms never import them. A room that is not on this computer provides nothing.
 
 Installing a package does not load it. A family is loaded when a job names something unknown, and an attack when an
 audit begins, but only if the party allows the distribution by name in the environment variable SECUREVFL_ALLOW.
@@ -22,10 +29,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, PackageMissingError
 
 ALLOW_VARIABLE = "SECUREVFL_ALLOW"
 """Environment variable with the names of allowed distributions and modules, separated by commas."""
+DISTRIBUTION = "securevfl"
+"""The name of this distribution, whose entry points need no permission."""
+USUAL_PACKAGES = dict.fromkeys(("reason_codes", "points", "drift"), "securevfl.credit")
+"""The packages that usually provide these entry points; only messages name them."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ def available_entry_points(group: str) -> dict[str, EntryPoint]:
     """List the entry points of a group by name, without loading them.
 
     Args:
-        group: one of the three groups of this module.
+        group: one of the groups of this module.
 
     Returns:
         The entry points by name.
@@ -59,7 +70,7 @@ def available_entry_points(group: str) -> dict[str, EntryPoint]:
         ConfigError: if two packages provide the same name.
     """
     points: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
+    for point in filter(_is_on_disk, entry_points(group=group)):
         other = points.setdefault(point.name, point)
         if other.value != point.value or _distribution(other) != _distribution(point):
             raise ConfigError(
@@ -77,8 +88,8 @@ def allowed_names() -> frozenset[str]:
 
 
 def allowed_entry_points(group: str) -> dict[str, EntryPoint]:
-    """List the entry points of a group, by name, whose distributions this party allows."""
-    names = allowed_names()
+    """List the entry points of a group, by name, of securevfl and of the distributions that this party allows."""
+    names = allowed_names() | {DISTRIBUTION}
     return {name: point for name, point in available_entry_points(group).items() if _distribution(point) in names}
 
 
@@ -90,26 +101,97 @@ def hint_for_disallowed(group: str) -> str:
     return f"; to allow {' or '.join(names)}, set {ALLOW_VARIABLE}={','.join(names)}" if names else ""
 
 
-def load_entry_point(point: EntryPoint) -> tuple[Any, Extension]:
+def find_tool(group: str, name: str) -> Any | None:
+    """Load what a package provides under a name, if a package provides it and this party allows the package.
+
+    Args:
+        group: one of the groups of this module.
+        name: name of the entry point.
+
+    Returns:
+        The object of the entry point; None if there is none.
+
+    Raises:
+        ConfigError: if the import fails, or two packages provide the name.
+    """
+    point = allowed_entry_points(group).get(name)
+    return None if point is None else import_entry_point(point)
+
+
+def require_tool(group: str, name: str, purpose: str, party: str = "") -> Any:
+    """Load what a package provides under a name.
+
+    Args:
+        group: one of the groups of this module.
+        name: name of the entry point.
+        purpose: what needs it; the message begins with it.
+        party: name of this party, if it is known.
+
+    Returns:
+        The object of the entry point.
+
+    Raises:
+        PackageMissingError: if no package provides it, or this party does not allow the package.
+    """
+    tool = find_tool(group, name)
+    if tool is None:
+        package = USUAL_PACKAGES.get(name, f"one with the entry point {name} in {group}")
+        raise PackageMissingError(
+            f"{purpose} needs the package {package}, which {party or 'this computer'} lacks"
+            f"{hint_for_disallowed(group)}",
+            f"install it{f' at {party}' if party else ''}, or leave {purpose} out",
+            code="SVFL-PACKAGE-MISSING",
+            package=package,
+            party=party,
+        )
+    return tool
+
+
+def is_own(point: EntryPoint) -> bool:
+    """Return whether an entry point is of securevfl itself."""
+    return _distribution(point) == DISTRIBUTION
+
+
+def _is_on_disk(point: EntryPoint) -> bool:
+    """Return whether the room of an entry point exists, if it is of securevfl; others are not looked for."""
+    return not is_own(point) or find_spec(".".join(point.module.split(".")[:2])) is not None
+
+
+def import_entry_point(point: EntryPoint) -> Any:
     """Import the object of an entry point.
 
     Args:
         point: the entry point.
 
     Returns:
-        The object and the package that provides it.
+        The object.
 
     Raises:
         ConfigError: if the import fails.
     """
     try:
-        value = point.load()
+        return point.load()
     except Exception as cause:
         raise ConfigError(
             f"{point.value} of the package {_distribution(point)} cannot be loaded ({type(cause).__name__})",
             code="SVFL-JOB-EXTENSION",
             name=point.name,
         ) from cause
+
+
+def load_entry_point(point: EntryPoint) -> tuple[Any, Extension]:
+    """Import the object of an entry point, and identify the package that provides it.
+
+    Args:
+        point: the entry point.
+
+    Returns:
+        The object and the package.
+
+    Raises:
+        ConfigError: if the import fails.
+    """
+    value = import_entry_point(point)
     version = point.dist.version if point.dist is not None else "?"
     return value, Extension(_distribution(point), version, _digest(point.module.partition(".")[0]))
 

@@ -24,12 +24,12 @@ from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.runtime.executor import TimedExecutor
 
 HE_SCHEMA = "securevfl.bench.he/1"
-ENGINES: dict[str, Callable[[int], Engine]] = {  # by name on the command line, for a key size
+ENGINE_OF_KEY_SIZE: dict[str, Callable[[int], Engine]] = {  # by name on the command line, for a key size
     "paillier": lambda bits: Paillier(bits=bits),
     "ckks": lambda bits: Ckks(),
     "seal": lambda bits: Ckks(library="seal"),
 }
-BASELINES = ("phe", "tenseal")
+HE_LIBRARIES = ("phe", "tenseal")
 
 
 _STEPS = "encrypt_ms", "compute_ms", "blind_ms", "open_ms", "total_ms", "cpu_ms", "prepare_ms"
@@ -116,8 +116,8 @@ def run(
     Returns:
         Rows by size, the baselines first.
     """
-    comparison_table.check_names("--against", against, BASELINES)
-    comparison_table.check_names("--engines", engines, [*ENGINES])
+    comparison_table.check_names("--against", against, HE_LIBRARIES)
+    comparison_table.check_names("--engines", engines, [*ENGINE_OF_KEY_SIZE])
     baselines = {name: partial(baseline, name, bits) for name in against}
-    ours = {name: partial(measure, name, ENGINES[name](bits)) for name in engines}
+    ours = {name: partial(measure, name, ENGINE_OF_KEY_SIZE[name](bits)) for name in engines}
     return comparison_table.rows_of(sizes, baselines, ours, on_row)

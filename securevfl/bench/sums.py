@@ -14,7 +14,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.bench import baselines, comparison_table
-from securevfl.bench.he import ENGINES
+from securevfl.bench.he import ENGINE_OF_KEY_SIZE
 from securevfl.bench.result_file import Row
 from securevfl.bench.stopwatch import Stopwatch, median_of
 from securevfl.protocols.engines import Engine
@@ -22,7 +22,7 @@ from securevfl.runtime.executor import TimedExecutor
 
 SUM_SCHEMA = "securevfl.bench.sum/1"
 SUMMING = ("paillier", "ckks")
-BASELINES = ("phe",)
+SUM_LIBRARIES = ("phe",)
 
 
 def problem(parties: int, size: int) -> Floats:
@@ -94,8 +94,8 @@ def run(
     Returns:
         Rows, the baselines first.
     """
-    comparison_table.check_names("--against", against, BASELINES)
+    comparison_table.check_names("--against", against, SUM_LIBRARIES)
     comparison_table.check_names("--engines", engines, SUMMING)
     baselines = {name: partial(baseline, bits) for name in against}
-    ours = {name: partial(measure, name, ENGINES[name](bits)) for name in engines}
+    ours = {name: partial(measure, name, ENGINE_OF_KEY_SIZE[name](bits)) for name in engines}
     return comparison_table.rows_of([(parties, size)], baselines, ours, on_row)

@@ -16,10 +16,10 @@ from securevfl.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAPERS = "A checkout reproduces the tables of the papers: python -m benchmarks.papers (docs/results.md)."
+PAPERS_HINT = "A checkout reproduces the tables of the papers: python -m benchmarks.papers (docs/results.md)."
 
 bench = typer.Typer(
-    no_args_is_help=True, help="Measure the cost of homomorphic encryption on this machine.", epilog=PAPERS
+    no_args_is_help=True, help="Measure the cost of homomorphic encryption on this machine.", epilog=PAPERS_HINT
 )
 
 Engines = Annotated[str, typer.Option(metavar="NAMES", help="Engines: any of paillier, ckks, seal.")]

@@ -27,12 +27,12 @@ from securevfl.training.local_baseline import local_metrics
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
-NETWORK = Network()
+DEMO_NETWORK = Network()
 REPORT = "securevfl-demo.html"
 DEFAULT = "shares"  # the name of the default mode
 LABEL_HINTS = "information about who paid late"
 # for each mode: its protocol, and what the bank and the shop learn in addition to the default mode
-MODES: dict[str, tuple[Protocol, str, str]] = {
+DEMO_PROTOCOLS: dict[str, tuple[Protocol, str, str]] = {
     "CKKS": (Protocol(residual=Ckks()), "sums of the shop's columns", LABEL_HINTS),
     "Paillier": (Protocol(residual=Paillier(bits=2048)), "sums of the shop's columns", LABEL_HINTS),
     "open": (Protocol(residual="open"), "the shop's columns", "who paid late"),
@@ -57,7 +57,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
         f"and knows who paid late. A shop has {len(shop.columns)} other columns. (All data are synthetic.)"
     )
     jobs = {DEFAULT: job}
-    for name, (protocol, *_) in MODES.items():
+    for name, (protocol, *_) in DEMO_PROTOCOLS.items():
         jobs[name] = Job(model=Logistic(), protocol=protocol, test_fraction=0.25, accepts=("columns",))
     # for comparison: all columns at the bank, which neither party would allow
     columns = [*bank.columns, *shop.columns]
@@ -66,7 +66,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     with progress("training") as on_round:
         alone, pooled = (local_metrics(job, party) for party in (bank, pooled_party))
         for name, mode_job in jobs.items():
-            runs[name] = simulate(mode_job, [bank, shop], network=NETWORK, on_round=on_round)
+            runs[name] = simulate(mode_job, [bank, shop], network=DEMO_NETWORK, on_round=on_round)
     run = runs[DEFAULT]
     out.print(f"\nModel quality: AUC on {run.active.held_out} held-out clients", style="bold")
     for words, auc in (
@@ -78,7 +78,8 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     _learned(out, job, [bank, shop], run)
     costs = run.costs
     out.print(
-        f"\nCosts between two computers with {NETWORK.mbps:g} Mbit/s and a round trip of {NETWORK.rtt_ms:g} ms",
+        f"\nCosts between two computers with {DEMO_NETWORK.mbps:g} Mbit/s and a round trip of "
+        f"{DEMO_NETWORK.rtt_ms:g} ms",
         style="bold",
     )
     out.print(f"  {costs.total:.2f} s and {costs.bytes / 1e6:.1f} MB:")
@@ -87,7 +88,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     out.print("\nThe same model in other modes, and what each party learns in addition", style="bold")
     rows = []
     for name, trained in runs.items():
-        learned = MODES[name][1:] if name in MODES else ("nothing", "nothing")
+        learned = DEMO_PROTOCOLS[name][1:] if name in DEMO_PROTOCOLS else ("nothing", "nothing")
         figures = f"{trained.metrics['auc']:.3f}", f"{trained.costs.total:.2f}", f"{trained.costs.bytes / 1e6:.1f}"
         rows.append((name, *figures, *learned))
     grid = table(["", "AUC", "s", "MB", "the bank", "the shop"], rows)

@@ -29,7 +29,7 @@ LINE_SECONDS = 30.0  # seconds between two lines without a terminal
 WAIT_SECONDS = 3.0  # seconds of waiting after which the line reports for which parties this one waits
 FIRST_LINE_SECONDS = 10.0  # seconds before the first line without a terminal
 # the line shows the first of these metrics that the training measures
-METRICS = ("auc", "accuracy", "r2", "rmse", "loss")
+LINE_METRICS = ("auc", "accuracy", "r2", "rmse", "loss")
 METRIC_NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
 
 
@@ -106,7 +106,7 @@ class TrainingStatus:
                 self._training_start = self._clock()
             elif event == "at":
                 self._bytes[party] = int(facts.pop("bytes"))
-                name = next((metric for metric in METRICS if metric in facts), None)
+                name = next((metric for metric in LINE_METRICS if metric in facts), None)
                 if name is not None:
                     self._metric = f"{METRIC_NAMES.get(name, name)} {facts[name]:.3f} so far"
 

@@ -9,36 +9,34 @@ import errno
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from securevfl.base.extensions import available_entry_points, load_entry_point
-from securevfl.base.files import check_writable, write_atomic
+from securevfl.base.extensions import available_entry_points, import_entry_point, is_own
+from securevfl.base.files import check_writable
 from securevfl.base.machine import use_one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import (
     certs_commands,
-    correlate_command,
-    describe_command,
-    fairness_command,
+    forget_command,
     ledger_command,
     line_command,
-    model_commands,
     option_groups,
     party_commands,
     serve_commands,
 )
 from securevfl.cli import party_options as options
 from securevfl.cli.bench import bench
+from securevfl.cli.job_files import load_job, with_helpers, with_modules
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 
 if TYPE_CHECKING:
     from securevfl.data.party import Party
     from securevfl.disclosure.ledger import DisclosureLedger
-    from securevfl.job import Job
     from securevfl.training.comparison import Comparison
 
 
@@ -60,7 +58,7 @@ def _notices() -> Iterator[None]:
         yield
 
 
-TOOLS = "securevfl.tools"  # the group of entry points by which other packages add commands
+TOOL_ENTRY_POINTS = "securevfl.tools"  # the group of entry points by which other packages add commands
 
 
 class Commands(TyperGroup):
@@ -69,13 +67,15 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """List the commands of this package, then those of other packages."""
         names = super().list_commands(ctx)
-        return [*names, *(name for name in available_entry_points(TOOLS) if name not in names)]
+        return [*names, *(name for name in available_entry_points(TOOL_ENTRY_POINTS) if name not in names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command. For a command of another package, return only its name and origin without loading it."""
         command = super().get_command(ctx, cmd_name)
-        if command is not None or (point := available_entry_points(TOOLS).get(cmd_name)) is None:
+        if command is not None or (point := available_entry_points(TOOL_ENTRY_POINTS).get(cmd_name)) is None:
             return command
+        if is_own(point):
+            return _load_command(cmd_name, point)
         return TyperCommand(cmd_name, help=f"A command of {point.dist.name if point.dist else 'another package'}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -83,11 +83,9 @@ class Commands(TyperGroup):
         if (
             args
             and super().get_command(ctx, args[0]) is None
-            and (point := available_entry_points(TOOLS).get(args[0])) is not None
+            and (point := available_entry_points(TOOL_ENTRY_POINTS).get(args[0])) is not None
         ):
-            tool = typer.Typer(name=args[0], no_args_is_help=True)
-            load_entry_point(point)[0](tool)
-            return args[0], typer.main.get_command(tool), args[1:]
+            return args[0], _load_command(args[0], point), args[1:]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -103,6 +101,13 @@ class Commands(TyperGroup):
             lines = [_with_code(StorageError(error.filename or "a file", error))]
         typer.echo("\n".join(lines), err=True)
         raise typer.Exit(2)
+
+
+def _load_command(name: str, point: EntryPoint) -> Any:
+    """Load the command, or the group of commands, that an entry point registers."""
+    tool = typer.Typer(name=name, no_args_is_help=True)
+    import_entry_point(point)(tool)
+    return typer.main.get_command(tool)
 
 
 def _with_code(error: SecureVFLError) -> str:
@@ -126,14 +131,7 @@ for command in (
     certs_commands.kit,
     *(party_commands.align, party_commands.prepare, party_commands.join),
     *(party_commands.predict, party_commands.relay),
-    *(line_command.line, describe_command.describe, correlate_command.correlate, fairness_command.fairness),
-    *(
-        model_commands.drift,
-        model_commands.scorecard,
-        model_commands.reasons,
-        model_commands.export,
-        model_commands.forget,
-    ),
+    *(line_command.line, forget_command.forget),
     *(serve_commands.serve, serve_commands.score),
     ledger_command.ledger,
 ):
@@ -186,7 +184,7 @@ def explain(
     from securevfl.cli.show import console, sheet, sheet_width
     from securevfl.consent import consent_sheet
 
-    job, out = _load(job_file), console()
+    job, out = load_job(job_file), console()
     if tables.alone:
         party, others = tables.one_side(job, job_file)
         ledgers = _ledgers(ledger, [party])
@@ -196,7 +194,7 @@ def explain(
             f"{option_groups.sizes_line(job, party)}"
         )
     else:
-        parties = _with_helpers(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
+        parties = with_helpers(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
         text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
         below = "" if details else "\n--details lists every message, the encryption and the counts"
     out.print(sheet(text if details else text.first_screen, sheet_width(out)), soft_wrap=True)
@@ -258,14 +256,14 @@ def train(
     from securevfl.training.model_part import check_unused
     from securevfl.training.simulate import simulate
 
-    job, new_tables = _load(job_file), option_groups.named_files(predict)
+    job, new_tables = load_job(job_file), option_groups.named_files(predict)
     check_writable(report_json, html, predictions)
     check_writable(save, folder=True)
     if save is not None and not replace:
         for name in tables.files(job_file):
             check_unused(save / f"{name}.json")
     parties, missing = tables.read(job_file, job)
-    parties = _with_modules(job, job_file, _with_helpers(job, parties))
+    parties = with_modules(job, job_file, with_helpers(job, parties))
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     with live((), step_of(job)) as on_round, events(False, None):
         run = simulate(job, parties, network=network, on_round=on_round, ledgers=_ledgers_in(ledger, parties))
@@ -330,7 +328,7 @@ def compare(
     if party is None:
         from securevfl.training.comparison import compare as compare_models
 
-        job = _load(job_file)
+        job = load_job(job_file)
         parties, _ = tables.read(job_file, drop=job.prepare.drop)
         with console(err=True).status("comparing") as status:
             ledgers = _ledgers_in(ledger, parties)
@@ -361,27 +359,6 @@ def compare(
         comparison.report(html)
 
 
-def _with_helpers(job: Job, parties: list[Party]) -> list[Party]:
-    """Return the parties, and parties without a table if the job needs them, such as FDML's server."""
-    from securevfl.data.party import Helper
-    from securevfl.errors import PartiesError
-    from securevfl.families.message_declarations import run_roles
-
-    try:
-        run_roles(job.family, job, parties)
-    except PartiesError:
-        names = {party.name for party in parties}
-        return parties + [Helper(name, role) for name, role in job.family.example_helpers if name not in names]
-    return parties
-
-
-def _with_modules(job: Job, job_file: Path, parties: list[Party]) -> list[Party]:
-    """Return the parties with the modules that the job names for them, if this computer allows these names."""
-    for party in parties:
-        party.model = job.model.named_module(party.name, job_file.parent)
-    return parties
-
-
 def _ledgers_in(folder: Path | None, parties: list[Party]) -> dict[str, DisclosureLedger] | None:
     """Return the ledger of each party in a folder, if one is named."""
     from securevfl.disclosure.ledger import DisclosureLedger
@@ -399,52 +376,6 @@ def _ledgers(files: list[Path] | None, parties: list[Party] | None) -> dict[str,
     named = [DisclosureLedger.find(path) for path in files or ()]
     existing = [ledger for ledger in defaults if ledger.path.exists()]
     return {ledger.party: ledger for ledger in [*existing, *named]}
-
-
-def _load(path: Path) -> Job:
-    """Load a job file. In an error, the line of each problem begins with the path."""
-    from securevfl.job import Job
-
-    try:
-        return Job.load(path)
-    except ConfigError as error:
-        lines = str(error).splitlines()
-        text = "\n".join(line if line.startswith(f"{path}:") else f"{path}: {line}" for line in lines)
-        raise ConfigError(text, "", code=error.code, **error.fields) from None
-
-
-@app.command()
-@option_groups.expand_option_groups
-def audit(
-    job_file: options.JobFile,
-    tables: option_groups.SizedTablesOptions = option_groups.SizedTablesOptions(),
-    html: options.Html = None,
-) -> None:
-    """Check, simulate and attack a job on its tables.
-
-    The exit code is 1 if a party learns more than declared or accepted. A single party gives its table, and --size for
-    every other party. Columns of noise, and labels that depend slightly on all columns, replace the other tables.
-    """
-    from securevfl.audit import noise_tables, page, report
-    from securevfl.cli.show import console
-
-    job, noise_parties = _load(job_file), list[str]()
-    check_writable(html)
-    errors = console(err=True)
-    if tables.alone:
-        party, others = tables.one_side(job, job_file)
-        parties, noise_parties = noise_tables.with_noise_parties(job, party, others, tables.classes or 2), list(others)
-        errors.print(f"audit: columns of noise and random labels replace the tables of {', '.join(noise_parties)}")
-    else:
-        parties = _with_helpers(job, tables.read(job_file, drop=job.prepare.drop)[0])
-    parties = _with_modules(job, job_file, parties)
-    audit_result = report.run_audit(
-        job, parties, on_step=lambda step: errors.print(f"audit: {step}"), noise_parties=noise_parties
-    )
-    console().print(page.text(audit_result), soft_wrap=True)
-    if html is not None:
-        write_atomic(html, page.html(audit_result).encode())
-    raise typer.Exit(audit_result.exit_code)
 
 
 def main() -> None:

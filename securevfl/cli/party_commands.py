@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from securevfl.base.extensions import require_tool
 from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
@@ -185,7 +186,7 @@ def join(
 
     def describe_stored() -> str:
         rounds = [number for number in states.rounds(key) if number != FINISHED_ROUND]
-        return f"the checkpoint after {rounds[-1]} rounds is in {folder}" if rounds else "there is no checkpoint"
+        return f"the checkpoint after {rounds[-1]} rounds is in {folder}" if rounds else ""
 
     def ask(sheet: ConsentSheet) -> None:
         sheets[:] = [sheet]
@@ -316,12 +317,15 @@ def predict(
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
     from securevfl.organisations.predict import predict_rows
+    from securevfl.organisations.prediction import SCORE_COLUMNS, ScoreColumn
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import no_rows, rows_of_file
-    from securevfl.training.scorecard import scale_of
 
     part, code_policy = ModelPart.load(model).with_named_module(model.parent), given_codes(reasons, codes)
-    scale = None if points is None else scale_of(part, points)
+    score_columns = {}
+    if points is not None:
+        read_scale: ScoreColumn = require_tool(SCORE_COLUMNS, "points", "--points", part.name)
+        score_columns["points"] = read_scale(part, points)
     check_writable(out, unscored)
     if data is None and part.columns:
         raise ConfigError(
@@ -336,7 +340,7 @@ def predict(
         shared_locks(model, *([] if data is None else [data])),
         signals.exit_on_signal(),
         session.events(part.name, peers),
-        write_predictions(part, out, scale, unscored, rows=rows) as callbacks,
+        write_predictions(part, out, score_columns, unscored, rows=rows) as callbacks,
         progress("predicting") as on_progress,
     ):
         counts = predict_rows(

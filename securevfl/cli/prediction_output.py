@@ -1,4 +1,4 @@
-"""Write predictions as CSV, block by block: id, prediction and probability."""
+"""Write predictions as CSV, block by block: id, prediction, probability, and the columns that tools add."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 import numpy as np
 
+from securevfl.base.arrays import Floats
 from securevfl.base.files import atomic_writer, write_atomic
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, NewRows
     from securevfl.training.run import Run
-    from securevfl.training.scorecard import ScorecardScale
+
+
+ScoreColumns = Mapping[str, Callable[[Floats], Floats]]
 
 
 class PredictionCallbacks(TypedDict):
@@ -33,7 +36,7 @@ class PredictionCallbacks(TypedDict):
 def write_predictions(
     part: ModelPart,
     out: Path | None,
-    scale: ScorecardScale | None = None,
+    score_columns: ScoreColumns | None = None,
     unscored: Path | None = None,
     *,
     rows: NewRows | IndexedRows | None = None,
@@ -43,7 +46,7 @@ def write_predictions(
     Args:
         part: this party's part of the model.
         out: the file for predictions; stdout if None.
-        scale: scale of scorecard points to add.
+        score_columns: columns to add, by name: each computes its values (m,) from decision values (m, c).
         unscored: a file for the id and state of each row without a score.
         rows: the rows, whose ids are written as their file has them.
 
@@ -63,7 +66,7 @@ def write_predictions(
         yield {"on_block": lambda ids, prediction: None, "on_unscored": on_unscored}
     else:
         with nullcontext(sys.stdout.buffer) if out is None else atomic_writer(out) as file:
-            write = _CsvWriter(file, scale, names)
+            write = _CsvWriter(file, score_columns, names)
             yield {"on_block": write, "on_unscored": on_unscored}
             if not write.started:  # there were no rows, so the file consists of the header
                 from securevfl.organisations.prediction import prediction_of
@@ -95,8 +98,8 @@ class _IdNames:
 class _CsvWriter:
     """Appends blocks of predictions, after a header."""
 
-    def __init__(self, file: BinaryIO, scale: ScorecardScale | None, names: _IdNames) -> None:
-        self._file, self._scale, self._names, self.started = file, scale, names, False
+    def __init__(self, file: BinaryIO, score_columns: ScoreColumns | None, names: _IdNames) -> None:
+        self._file, self._score_columns, self._names, self.started = file, score_columns or {}, names, False
 
     def __call__(self, ids: list[Any] | None, prediction: Prediction) -> None:
         assert ids is not None, "rows of a file have ids"
@@ -106,8 +109,8 @@ class _CsvWriter:
         elif prediction.proba is not None:
             by_class = zip(prediction.classes, prediction.proba.T, strict=True)
             columns |= {f"probability {name}": column.tolist() for name, column in by_class}
-        if self._scale is not None:
-            columns["points"] = self._scale.of(prediction.decision[:, 0]).round(2).tolist()
+        for name, compute in self._score_columns.items():
+            columns[name] = compute(prediction.decision).tolist()
         for name, codes in prediction.reasons.items():
             columns |= {f"reason {name} {k}": list(column) for k, column in enumerate(zip(*codes, strict=True), 1)}
         text = io.StringIO()

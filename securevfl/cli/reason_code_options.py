@@ -11,7 +11,7 @@ from securevfl.errors import ConfigError
 from securevfl.untrusted import parse_json
 
 if TYPE_CHECKING:
-    from securevfl.organisations.reason_codes import ReasonCodePolicy
+    from securevfl.organisations.score_reasons import ReasonProvider
 
 
 Reasons = Annotated[
@@ -42,9 +42,9 @@ def codes_in(file: Path) -> dict[str, str]:
         ) from None
 
 
-def given_codes(codes_per_row: int | None, file: Path | None) -> ReasonCodePolicy | None:
+def given_codes(codes_per_row: int | None, file: Path | None) -> ReasonProvider | None:
     """Return the reason codes that --reasons and --codes define; raise ConfigError if only one of them is given."""
-    from securevfl.organisations.reason_codes import ReasonCodePolicy
+    from securevfl.organisations.score_reasons import score_reasons
 
     if codes_per_row is None and file is None:
         return None
@@ -52,4 +52,4 @@ def given_codes(codes_per_row: int | None, file: Path | None) -> ReasonCodePolic
         raise ConfigError(
             "only one of --reasons and --codes is given", "give both or neither", code="SVFL-COMMAND-USAGE"
         )
-    return ReasonCodePolicy(codes_per_row, codes_in(file))
+    return score_reasons().provider(codes_per_row, codes_in(file))

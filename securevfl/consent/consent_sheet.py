@@ -15,8 +15,8 @@ from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.consent.forecast import forecast
 from securevfl.consent.leak_guard import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
+from securevfl.consent.sheet_lines import check_tools, tool_lines
 from securevfl.data.party import Party, check_parties
-from securevfl.disclosure.information_content import code_bits
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.html import escape
@@ -147,6 +147,7 @@ def sheet_for_party(
     Returns:
         The sheet.
     """
+    check_tools(job, party.name)
     names = _in_sheet_order(cast)
     party = prepare_party(job, party, party.register)
     sizes = {name: columns[name] for name in names} | {party.name: len(party.columns)}
@@ -255,7 +256,8 @@ def _learns(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[s
     for word, text in family.statements(job, roles, name, facts):
         lines += _statement_lines("also" if word == previous else word, text)
         previous = word
-    lines += _reason_code_lines(job, roles, facts, name)
+    for word, text in tool_lines(job, roles, facts, name):
+        lines += _statement_lines(word, text)
     if facts is not None and name == family.score_requester(job, roles.lead):
         lines += _score_lines(job, facts, name)
     if name == roles.lead:
@@ -298,35 +300,6 @@ def _score_lines(job: Job, facts: RunFacts, requester: str) -> list[str]:
     if not compared:
         return []
     return _statement_lines("scores", "\n".join(["of a new row, compared with the columns of", *compared]))
-
-
-def _reason_code_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[str]:
-    """Return lines about the reason codes of scored rows that a party may send or receive.
-
-    A reason code names a column that lowered the score of a row most.
-    """
-    shares, max_codes = job.protocol.shares, job.reason_codes
-    requester = job.family.score_requester(job, roles.lead)
-    senders = [
-        party for party in roles.parties if party != requester and (shares is None or party in shares.open_weights)
-    ]
-    if not max_codes or name not in (requester, *senders):
-        return []
-    formula = f"log2(d! / (d - {max_codes})!) bits"
-    columns = {} if facts is None else {party: facts.shape.columns.get(party, 0) for party in senders}
-    bits = {party: f"{code_bits(d, max_codes):.1f} bits" if d else formula for party, d in columns.items()}
-    if name == requester:
-        by_party = "\n".join(
-            f"{party}: at most {value} of a row, in addition to its score" for party, value in bits.items()
-        )
-        head = f"up to {max_codes} reason codes of a scored row, of each party whose owner sends them"
-        return _statement_lines("learns", f"{head}\n{by_party}" if by_party else head)
-    return _statement_lines(
-        "may send",
-        f"to {requester} which of its columns cost a scored row most, if its owner enables it when\n"
-        f"it predicts or serves: up to {max_codes} codes, at most {bits.get(name, formula)} of a row, under names that "
-        "it chooses",
-    )
 
 
 def _role(declared: Sequence[MessageDeclaration], roles: Sequence[Role]) -> list[str]:

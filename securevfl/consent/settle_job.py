@@ -28,14 +28,14 @@ from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.defaults import (
+    DEFAULT_ITERATIONS,
     EVALUATE_EVERY,
     EVALUATE_SAFE_STEPS_EVERY,
     LONG_STEP_ITERATIONS,
-    MAX_ITERATIONS,
     iteration_factor,
 )
 
-MAX_EPOCHS = 10
+MAX_OPEN_EPOCHS = 10
 MAX_SELF_ENDING_EPOCHS = 50  # block Newton descent ends by itself earlier, except on badly conditioned tables
 """Largest number of epochs of a job that leaves it open, before class weights and standard errors increase it."""
 
@@ -71,7 +71,7 @@ def most_epochs(job: Job) -> int:
     It is larger if coefficients are reported with standard errors, and if class weights shorten the steps.
     """
     room = 1.0 if job.weights is None else job.weights.limit
-    epochs = MAX_SELF_ENDING_EPOCHS if isinstance(job.optimizer, BlockNewton) else MAX_EPOCHS
+    epochs = MAX_SELF_ENDING_EPOCHS if isinstance(job.optimizer, BlockNewton) else MAX_OPEN_EPOCHS
     if job.model.loss.reports_standard_errors:
         return math.ceil(3 * epochs * math.sqrt(room))
     return math.ceil(epochs * iteration_factor(room))
@@ -103,7 +103,7 @@ def _with_room(job: Job, weights: Weights) -> Job:
     update: dict[str, Any] = {"weights": weights}
     factor = 1.0 if job.weights is None or job.weights.max_weight is not None else iteration_factor(weights.limit)
     if isinstance(job.optimizer, BlockDescent) and factor > 1:
-        if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
+        if job.epochs in (DEFAULT_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
             update["epochs"] = math.ceil(factor * job.epochs)
         if job.evaluate_every in (EVALUATE_EVERY, EVALUATE_SAFE_STEPS_EVERY):
             update["evaluate_every"] = math.ceil(factor * job.evaluate_every)

@@ -1,4 +1,4 @@
-"""Baselines: summaries of a party's training columns, with which `securevfl.data.drift` compares new rows.
+"""Baselines: summaries of a party's training columns, with which tools such as `securevfl drift` compare new rows.
 
 A numeric column is summarised by counts at about a hundred points, quantiles of its values: how many rows are below
 each point, and how many are at or below it. A text column is summarised by the number of rows of its most frequent
@@ -26,7 +26,7 @@ POINTS = 100
 """Number of points of a numeric column."""
 MAX_CATEGORIES = 100
 """Maximum number of texts of a text column that are counted separately."""
-SCORE = "(score)"
+SCORE_COLUMN = "(score)"
 """The column name under which the model's scores are summarised."""
 
 

@@ -26,7 +26,7 @@ MIN_BIN_ROWS = 20
 """Minimum number of training rows of a bin."""
 FREE_DIGITS = 4
 """An edge with this many digits, or fewer, is not rounded to fewer digits."""
-MAX_CODES = 3
+MAX_CODES_AT_AN_END = 3
 """Maximum number of codes at either end of a column."""
 MIN_CODE_DISTANCE = 2
 """Minimum distance of a code from the nearest other value, relative to that value's distance from the median."""
@@ -90,7 +90,7 @@ def _codes(values: Floats, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
     upwards = values, counts, median, is_code
     downwards = -values[::-1], counts[::-1], -median, is_code[::-1]
     for ordered, rows, middle, marks in (upwards, downwards):
-        for k in range(min(MAX_CODES, len(ordered) - 2), 0, -1):
+        for k in range(min(MAX_CODES_AT_AN_END, len(ordered) - 2), 0, -1):
             neighbour, code = ordered[-k - 1], ordered[-k]
             is_far = neighbour > middle and code - neighbour > MIN_CODE_DISTANCE * (neighbour - middle)
             if is_far and (rows[-k:] >= MIN_BIN_ROWS).all():

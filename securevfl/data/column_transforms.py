@@ -23,9 +23,9 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption
 from securevfl.data.bin_edges import format_number
 
-OTHER = "(other)"
+OTHER_CATEGORY = "(other)"
 """The category that rare and unknown texts share."""
-MISSING = "(missing)"
+MISSING_CATEGORY = "(missing)"
 """The category of missing texts, and the suffix of columns that mark missing values."""
 EPOCH_WEEKDAY = 3
 """The weekday of 1970-01-01, a Thursday."""
@@ -68,7 +68,7 @@ class ImputedTransform(ColumnTransform):
     @property
     def features(self) -> list[str]:
         """The names of the resulting columns."""
-        return [*self._names(), *([f"{self.column}={MISSING}"] if self.indicator else [])]
+        return [*self._names(), *([f"{self.column}={MISSING_CATEGORY}"] if self.indicator else [])]
 
     def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
         """Fill missing values, transform the column, and append the 0/1 column of missing values if there is one."""
@@ -153,7 +153,7 @@ def look_up(values: Floats, categories: tuple[str, ...], numbers: Mapping[str, i
     Returns:
         The numbers (m,).
     """
-    by_position = np.array([numbers.get(text, other) for text in (*categories, MISSING)], np.float64)
+    by_position = np.array([numbers.get(text, other) for text in (*categories, MISSING_CATEGORY)], np.float64)
     return by_position[np.where(np.isnan(values), len(categories), values).astype(np.intp)]
 
 
@@ -174,7 +174,7 @@ class OneHotTransform(ColumnTransform):
     @property
     def features(self) -> list[str]:
         """The names of the resulting columns."""
-        return [f"{self.column}={text}" for text in (*self.categories, *([OTHER] if self.other else []))]
+        return [f"{self.column}={text}" for text in (*self.categories, *([OTHER_CATEGORY] if self.other else []))]
 
     def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
         """Encode a column. Unknown texts count as rare texts; if no text is rare, they count as the base category."""

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from securevfl.data.column_names import clean_name
 from securevfl.data.composite_ids import id_pattern
-from securevfl.data.validation import MISSING
+from securevfl.data.validation import MISSING_TEXTS
 from securevfl.errors import TableError
 
 CSV_BLOCK_BYTES = 4 << 20
@@ -111,7 +111,7 @@ class CsvFile:
                     reader.ConvertOptions(
                         column_types=dict.fromkeys(self.names, pa.string()),
                         include_columns=list(dict.fromkeys(columns)),
-                        null_values=sorted(MISSING),
+                        null_values=sorted(MISSING_TEXTS),
                         strings_can_be_null=True,
                     ),
                 )

@@ -36,7 +36,7 @@ def _share(low: float, high: float) -> _Kind:
     return lambda draw, rows: np.round(draw.uniform(low, high, rows), 3)
 
 
-BANK: dict[str, tuple[_Kind, float]] = {
+BANK_COLUMNS: dict[str, tuple[_Kind, float]] = {
     "income": (_amount(2_800, 0.5), -0.8),
     "balance": (_amount(1_500, 1.2), -0.6),
     "loan": (_amount(9_000, 0.7), 0.7),
@@ -44,7 +44,7 @@ BANK: dict[str, tuple[_Kind, float]] = {
     "years_as_client": (_share(0, 30), -0.3),
     "age": (_share(20, 75), -0.2),
 }
-SHOP: dict[str, tuple[_Kind, float]] = {
+SHOP_COLUMNS: dict[str, tuple[_Kind, float]] = {
     "orders": (_count(9), -0.3),
     "spent": (_amount(400, 0.9), -0.2),
     "paid_by_invoice": (_share(0, 1), 0.6),
@@ -71,7 +71,7 @@ def loans(rows: int = 3_000, *, seed: int = 0) -> list[Party]:
     """
     draw = np.random.default_rng(seed)
     tables, log_odds = [], np.full(rows, -1.9)
-    for kinds in (BANK, SHOP):
+    for kinds in (BANK_COLUMNS, SHOP_COLUMNS):
         X = np.column_stack([kind(draw, rows) for kind, _ in kinds.values()])
         tables.append(X)
         shaped = np.arcsinh((X - np.median(X, axis=0)) / X.std(axis=0))
@@ -79,10 +79,13 @@ def loans(rows: int = 3_000, *, seed: int = 0) -> list[Party]:
     late = np.where(draw.random(rows) < 1 / (1 + np.exp(-log_odds)), "late", "on time")
     ids = np.arange(1, rows + 1)
     bank, shop = tables
-    return [Party("bank", bank, late, ids=ids, columns=list(BANK)), Party("shop", shop, ids=ids, columns=list(SHOP))]
+    return [
+        Party("bank", bank, late, ids=ids, columns=list(BANK_COLUMNS)),
+        Party("shop", shop, ids=ids, columns=list(SHOP_COLUMNS)),
+    ]
 
 
-PARTIES = ("bank", "shop", "telco", "insurer", "clinic")
+DATASET_PARTIES = ("bank", "shop", "telco", "insurer", "clinic")
 
 
 def breast_cancer(parties: int = 2) -> list[Party]:
@@ -138,7 +141,7 @@ def _split(load: str, parties: int) -> list[Party]:
             f"ask for 2 to {len(vary)} parties",
             code="SVFL-PARTIES-COUNT",
         )
-    names = [PARTIES[k] if k < len(PARTIES) else f"party{k}" for k in range(parties)]
+    names = [DATASET_PARTIES[k] if k < len(DATASET_PARTIES) else f"party{k}" for k in range(parties)]
     return [
         Party(name, X[:, block], y if k == 0 else None, ids=np.arange(len(X)), columns=list(columns[block]))
         for k, (name, block) in enumerate(zip(names, np.array_split(vary, parties), strict=True))

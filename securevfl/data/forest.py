@@ -32,7 +32,7 @@ from securevfl.data.preparation import SourceColumn
 Leaves = NDArray[np.uint8]
 """For each of m rows and each tree, the number of the leaf that the row reaches (m, trees)."""
 
-MAX_DEPTH = 8
+MAX_TREE_DEPTH = 8
 """Maximum number of questions of a tree, because the number of a leaf is stored in 8 bits."""
 MAX_BINS = 255
 CHUNK_ROWS = 16_384

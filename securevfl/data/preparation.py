@@ -29,8 +29,8 @@ from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.base.config import Config, Registry, read_nested, to_plain
 from securevfl.data.bin_edges import find_bin_edges
 from securevfl.data.column_transforms import (
-    MISSING,
-    OTHER,
+    MISSING_CATEGORY,
+    OTHER_CATEGORY,
     BinTransform,
     CodeTransform,
     ColumnTransform,
@@ -175,7 +175,7 @@ class FittedPreparation:
             at = tuple(range(position, position + len(step.features)))
             position += len(at)
             if isinstance(step, OneHotTransform):
-                other = (OTHER,) if step.other else ()
+                other = (OTHER_CATEGORY,) if step.other else ()
                 categories = (step.base, *step.categories, *other)
                 sources += [SourceColumn(step.column, at, categories=categories)] if at else []
             elif isinstance(step, NumericTransform | DateTransform):
@@ -398,7 +398,7 @@ def category_counts(values: Floats, categories: tuple[str, ...]) -> dict[str, in
     """Return the number of rows of each category, from each row's position (n,); missing texts count as MISSING."""
     positions = np.where(np.isnan(values), len(categories), values).astype(np.intp)
     counts = np.bincount(positions, minlength=len(categories) + 1).tolist()
-    return dict(zip((*categories, MISSING), counts, strict=True))
+    return dict(zip((*categories, MISSING_CATEGORY), counts, strict=True))
 
 
 def _fit_texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> ColumnTransform:

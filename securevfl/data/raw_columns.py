@@ -19,7 +19,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.column_types import KIND_NAMES, ColumnType
 from securevfl.data.text_types import SUSPECTED_MARKS, TextOrigin, convert_texts, decide_type, number_texts
 from securevfl.data.text_values import DAY, is_number
-from securevfl.data.validation import MISSING, is_missing
+from securevfl.data.validation import MISSING_TEXTS, is_missing
 from securevfl.errors import TableError
 
 
@@ -56,7 +56,7 @@ class TextColumn:
 
     def without_missing(self) -> TextColumn:
         """Return the column with blank texts and texts such as "NA" as missing values."""
-        missing = [text.strip() in MISSING for text in self.texts]
+        missing = [text.strip() in MISSING_TEXTS for text in self.texts]
         if not any(missing):
             return self
         kept = [text for text, is_gap in zip(self.texts, missing, strict=True) if not is_gap]

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.errors import DataNotice, LabelError, TableError
 
-MISSING = frozenset(
+MISSING_TEXTS = frozenset(
     [
         *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA"),
         *("NULL", "NaN", "n/a", "nan", "null"),
@@ -151,7 +151,7 @@ def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
 def _is_missing_label(value: Any) -> bool:
     """Return whether a label is missing: a text of MISSING, a missing value of a frame, or an infinite number."""
     if isinstance(value, str):
-        return value in MISSING
+        return value in MISSING_TEXTS
     return is_missing(value) or (isinstance(value, float) and not np.isfinite(value))
 
 

@@ -17,7 +17,7 @@ from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.optim.defaults import why_not_on_shares
 from securevfl.options import JobOptions
 
-COLUMNS = LeakKind(
+COLUMN_RECOVERY = LeakKind(
     "columns",
     "a party receives at least d / 2 numbers about each row of d columns, or enough to recover the columns of a table "
     "that is available here",
@@ -53,7 +53,7 @@ def column_leaks(
         columns += " together" if len(disclosure.about) > 1 else ""
         span = "span" if numbers >= disclosure.capacity else "are enough to find most of"
         yield Leak(
-            COLUMNS,
+            COLUMN_RECOVERY,
             disclosure.learner,
             f"it receives {numbers} numbers about each row, which {span} the {columns}: repeated values can be read, "
             "and some known rows reveal all others",

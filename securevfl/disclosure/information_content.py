@@ -19,7 +19,7 @@ from securevfl.base.arrays import Floats
 
 VALUE_STEP = 1 / 8
 """Resolution of a column, in standard deviations."""
-MIN_EIGENVALUE = 1 / 64
+MIN_INFORMATION_EIGENVALUE = 1 / 64
 EQUAL_VALUES = 1e-9
 """Relative distance below which values differ only by rounding."""
 
@@ -56,7 +56,7 @@ class InformationContent:
         if d < 2 or not total:
             return cls(total, 0.0)
         # only the removal of one of these columns can remove more than half of the information content
-        candidates = np.flatnonzero(column_entropies - np.log2(MIN_EIGENVALUE) / 2 >= total / 2)
+        candidates = np.flatnonzero(column_entropies - np.log2(MIN_INFORMATION_EIGENVALUE) / 2 >= total / 2)
         remaining = (np.delete(np.arange(d), j) for j in candidates)
         shares = (1 - _joint_bits(column_entropies[kept], R[np.ix_(kept, kept)]) / total for kept in remaining)
         return cls(total, max(shares, default=0.0))
@@ -77,7 +77,7 @@ def _joint_bits(column_entropies: Floats, R: Floats) -> float:
     """Return the joint information content of columns with these entropies (d,) and correlations R (d, d)."""
     if not len(column_entropies):
         return 0.0
-    shared = 0.5 * np.log2(np.maximum(np.linalg.eigvalsh(R), MIN_EIGENVALUE)).sum()
+    shared = 0.5 * np.log2(np.maximum(np.linalg.eigvalsh(R), MIN_INFORMATION_EIGENVALUE)).sum()
     return max(0.0, float(column_entropies.sum() + shared))
 
 

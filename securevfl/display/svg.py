@@ -11,11 +11,11 @@ from itertools import cycle
 
 from securevfl.display.html import cell_text, escape
 
-COLOURS = "#3a6ea5", "#b23a2e", "#3c8d5a", "#8a5fa8", "#b8862b", "#5b6675", "#1b9e9e", "#d1669a", "#7a7a1f"
+SERIES_COLOURS = "#3a6ea5", "#b23a2e", "#3c8d5a", "#8a5fa8", "#b8862b", "#5b6675", "#1b9e9e", "#d1669a", "#7a7a1f"
 
-WIDTH, HEIGHT = 480.0, 270.0
+CHART_WIDTH, CHART_HEIGHT = 480.0, 270.0
 
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 26.0, 40.0
+MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 58.0, 14.0, 26.0, 40.0
 
 MAX_LINE_POINTS = 600  # maximum number of points of a line; more would not be visible
 
@@ -45,19 +45,27 @@ def line_chart(series: Mapping[str, Points], *, x: str, y: str) -> str:
     x_ticks = [tick for tick in x_ticks if x_low <= tick <= x_high]
 
     def across(value: float) -> float:
-        return LEFT + (value - x_low) / ((x_high - x_low) or 1.0) * (WIDTH - LEFT - RIGHT)
+        return MARGIN_LEFT + (value - x_low) / ((x_high - x_low) or 1.0) * (CHART_WIDTH - MARGIN_LEFT - MARGIN_RIGHT)
 
     def down(value: float) -> float:
-        return HEIGHT - BOTTOM - (value - y_low) / ((y_high - y_low) or 1.0) * (HEIGHT - TOP - BOTTOM)
+        return (
+            CHART_HEIGHT
+            - MARGIN_BOTTOM
+            - (value - y_low) / ((y_high - y_low) or 1.0) * (CHART_HEIGHT - MARGIN_TOP - MARGIN_BOTTOM)
+        )
 
-    parts = [_axes(x_ticks, y_ticks, across, down), _text(WIDTH / 2, HEIGHT - 6, x, "middle"), _text(4, 14, y)]
-    for points, colour in zip(visible.values(), cycle(COLOURS), strict=False):
+    parts = [
+        _axes(x_ticks, y_ticks, across, down),
+        _text(CHART_WIDTH / 2, CHART_HEIGHT - 6, x, "middle"),
+        _text(4, 14, y),
+    ]
+    for points, colour in zip(visible.values(), cycle(SERIES_COLOURS), strict=False):
         positions = [(f"{across(a):.1f}", f"{down(b):.1f}") for a, b in points]
         way = " ".join(",".join(position) for position in positions)
         parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
         if len(positions) == 1:
             parts.append(f'<circle cx="{positions[0][0]}" cy="{positions[0][1]}" r="3" fill="{colour}"/>')
-    return _svg(HEIGHT, f"{', '.join(visible)} over {x}", parts) + (_legend(visible) if len(visible) > 1 else "")
+    return _svg(CHART_HEIGHT, f"{', '.join(visible)} over {x}", parts) + (_legend(visible) if len(visible) > 1 else "")
 
 
 def side_by_side(pictures: Iterable[str]) -> str:
@@ -80,8 +88,8 @@ def share_bar(shares: Mapping[str, float], *, unit: str) -> str:
     """
     total = sum(shares.values())
     parts, left = [], 0.0
-    for row, ((name, share), colour) in enumerate(zip(shares.items(), cycle(COLOURS), strict=False)):
-        width = WIDTH * share / total if total > 0 else 0.0
+    for row, ((name, share), colour) in enumerate(zip(shares.items(), cycle(SERIES_COLOURS), strict=False)):
+        width = CHART_WIDTH * share / total if total > 0 else 0.0
         parts.append(f'<rect x="{left:.1f}" y="0" width="{width:.1f}" height="26" fill="{colour}"/>')
         line = 50.0 + 20.0 * row
         percent = 100 * share / total if total > 0 else 0.0
@@ -103,16 +111,16 @@ def ticks(low: float, high: float) -> list[float]:
 
 def _axes(x_ticks: list[float], y_ticks: list[float], across: _Scale, down: _Scale) -> str:
     grid = [
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down(tick):.1f}" y2="{down(tick):.1f}" stroke="#dfe4ea"/>'
-        + _text(LEFT - 6, down(tick) + 4, _tick(tick), "end")
+        f'<line x1="{MARGIN_LEFT}" x2="{CHART_WIDTH - MARGIN_RIGHT}" y1="{down(tick):.1f}" y2="{down(tick):.1f}" '
+        'stroke="#dfe4ea"/>' + _text(MARGIN_LEFT - 6, down(tick) + 4, _tick(tick), "end")
         for tick in y_ticks
     ]
-    marks = [_text(across(tick), HEIGHT - BOTTOM + 16, _tick(tick), "middle") for tick in x_ticks]
+    marks = [_text(across(tick), CHART_HEIGHT - MARGIN_BOTTOM + 16, _tick(tick), "middle") for tick in x_ticks]
     return "".join([*grid, *marks])
 
 
 def _legend(names: Iterable[str]) -> str:
-    words = zip(names, cycle(COLOURS), strict=False)
+    words = zip(names, cycle(SERIES_COLOURS), strict=False)
     mark = "display: inline-block; width: 1.2em; height: .25em; vertical-align: middle; background: "
     marks = (
         f'<span style="margin-right: 1.2em"><span style="{mark}{colour}"></span> {escape(name)}</span>'
@@ -126,7 +134,8 @@ def _text(x: float, y: float, words: str, anchor: str = "start", colour: str = "
 
 
 def _svg(height: float, label: str, parts: Sequence[str]) -> str:
-    head = f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(label)}" font-family="sans-serif">'
+    box = f"0 0 {CHART_WIDTH:g} {height:g}"
+    head = f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}" font-family="sans-serif">'
     return head + "".join(parts) + "</svg>"
 
 

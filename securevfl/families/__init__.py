@@ -23,7 +23,7 @@ from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS
 
-GROUP = "securevfl.families"
+FAMILY_ENTRY_POINTS = "securevfl.families"
 
 
 class FamilyRegistry(Registry[Family[Any]]):
@@ -59,7 +59,7 @@ def _components(family: type[Family[Any]]) -> list[tuple[Registry[Any], type[Nam
 FAMILIES = FamilyRegistry("family", RoundsFamily, PhasesFamily, SharesFamily, TransferFamily, FdmlFamily)
 
 
-EXTENSIONS: dict[str, Extension] = {}  # by family, the package that provides it
+FAMILY_EXTENSIONS: dict[str, Extension] = {}  # by family, the package that provides it
 
 
 def load_more() -> str:
@@ -71,8 +71,8 @@ def load_more() -> str:
     Raises:
         ConfigError: if a family or one of its components has a name that is already registered.
     """
-    for name, point in allowed_entry_points(GROUP).items():
-        if name in EXTENSIONS:
+    for name, point in allowed_entry_points(FAMILY_ENTRY_POINTS).items():
+        if name in FAMILY_EXTENSIONS:
             continue
         family, extension = load_entry_point(point)
         taken_names = [name] if name in FAMILIES else []
@@ -92,8 +92,8 @@ def load_more() -> str:
                 code="SVFL-JOB-EXTENSION",
                 package=extension.distribution,
             )
-        FAMILIES[name], EXTENSIONS[name] = family, extension
-    return hint_for_disallowed(GROUP)
+        FAMILIES[name], FAMILY_EXTENSIONS[name] = family, extension
+    return hint_for_disallowed(FAMILY_ENTRY_POINTS)
 
 
 MODELS.more = OPTIMIZERS.more = load_more

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Generic
 
 from securevfl.base.roles import Roles
-from securevfl.disclosure.column_leaks import COLUMNS
+from securevfl.disclosure.column_leaks import COLUMN_RECOVERY
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
 from securevfl.disclosure.leaks import Leak, LeakKind
@@ -30,7 +30,14 @@ class FamilyOutputs(ABC, Generic[O]):
 
     uses_stored_sums: ClassVar[bool] = False
     reveals_only_outputs: ClassVar[bool] = False
-    leak_kinds: ClassVar[tuple[LeakKind, ...]] = (RANK, FRESH_EQUATIONS, SINGLE_PASSIVE, LABEL_AUC, COLUMNS, SEQUENTIAL)
+    leak_kinds: ClassVar[tuple[LeakKind, ...]] = (
+        RANK,
+        FRESH_EQUATIONS,
+        SINGLE_PASSIVE,
+        LABEL_AUC,
+        COLUMN_RECOVERY,
+        SEQUENTIAL,
+    )
 
     @abstractmethod
     def declarations(self, job: O, roles: Roles) -> list[MessageDeclaration]:

@@ -24,7 +24,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.data.scaling import on_grid
 from securevfl.errors import ConfigError
 
-ROUNDS = 60
+BOOSTING_ROUNDS = 60
 FOLDS = 5
 SCORE_WEIGHT = 0.3
 """Factor by which the standardised score is multiplied before it becomes an input of the model."""
@@ -102,7 +102,7 @@ class Boosted(SerializableFields):
                 base.append(float(y[0]))
                 trees.append(())
                 continue
-            model = model_class(max_iter=ROUNDS, early_stopping=False, random_state=0)
+            model = model_class(max_iter=BOOSTING_ROUNDS, early_stopping=False, random_state=0)
             with threadpool_limits(1, user_api="openmp"):  # more threads would wait in a busy loop if cores are busy
                 model.fit(X, y > 0 if classifies else y, sample_weight=weights)
             base.append(float(np.ravel(model._baseline_prediction)[0]))

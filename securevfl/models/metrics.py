@@ -19,7 +19,7 @@ from securevfl.models.robust_losses import QuantileLoss
 LOWER_IS_BETTER = frozenset({"loss", "rmse", "error", "log_loss", "brier", "deviance", "pinball"})
 LIFT_SHARE = 0.1
 """The share of rows with the highest scores over which lift is computed."""
-MIN_PROBABILITY = 1e-15
+MIN_LOG_PROBABILITY = 1e-15
 """Probabilities are clipped to this value before log-loss takes their logarithm."""
 
 
@@ -296,7 +296,7 @@ def _accuracy(rows: ScoredRows) -> float:
 
 
 def _log_loss(rows: ScoredRows) -> float:
-    return rows.mean(-np.log(np.clip((rows.proba * rows.members).sum(axis=1), MIN_PROBABILITY, 1)))
+    return rows.mean(-np.log(np.clip((rows.proba * rows.members).sum(axis=1), MIN_LOG_PROBABILITY, 1)))
 
 
 def _brier(rows: ScoredRows) -> float:

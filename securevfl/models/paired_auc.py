@@ -26,7 +26,7 @@ from securevfl.models.standard_errors import auc_influence
 
 SIMULATED_ROWS = 4096
 """Number of rows of each class in the simulation of `auc_correlation`."""
-MIN_PROBABILITY = 1e-6
+MIN_CORRELATED_PROBABILITY = 1e-6
 MAX_CORRELATION = 0.999
 
 
@@ -68,7 +68,7 @@ def spread_within_classes(points: Sequence[Sequence[float]]) -> float:
         The root of the mean variance of the two classes.
     """
     probability, label, rows = np.asarray(points, np.float64).T
-    clipped = np.clip(probability, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+    clipped = np.clip(probability, MIN_CORRELATED_PROBABILITY, 1 - MIN_CORRELATED_PROBABILITY)
     f = np.log(clipped) - np.log1p(-clipped)
     variances = []
     for weights in (rows * label, rows * (1 - label)):

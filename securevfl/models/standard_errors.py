@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.models.loss import Loss
-from securevfl.models.metrics import METRICS, MIN_PROBABILITY, ScoredRows, metric_names
+from securevfl.models.metrics import METRICS, MIN_LOG_PROBABILITY, ScoredRows, metric_names
 
 BOOTSTRAP_SAMPLES, MAX_BOOTSTRAP_ROWS = 100, 16_384
 """Number of bootstrap samples, and maximum number of rows of a class in a sample."""
@@ -115,7 +115,7 @@ def _accuracy(rows: ScoredRows) -> Floats:
 
 
 def _log_loss(rows: ScoredRows) -> Floats:
-    values = -np.log(np.clip((rows.proba * rows.members).sum(axis=1), MIN_PROBABILITY, 1))
+    values = -np.log(np.clip((rows.proba * rows.members).sum(axis=1), MIN_LOG_PROBABILITY, 1))
     return mean_influence(values, rows.w)
 
 

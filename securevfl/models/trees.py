@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from securevfl.data.cosine_features import CosineFeatures
-from securevfl.data.forest import MAX_BINS, MAX_DEPTH, Forest, two_valued
+from securevfl.data.forest import MAX_BINS, MAX_TREE_DEPTH, Forest, two_valued
 from securevfl.data.linear_features import MAX_LINEAR_DEVIATIONS, LinearFeatures
 from securevfl.models.boosted_score import MAX_SCORE_DEVIATIONS, ScoreColumn, check_installed, out_of_fold
 from securevfl.models.forest_inputs import ForestInputs
@@ -63,7 +63,7 @@ class Trees(LinearModel):
     trees: int | None = Field(default=None, ge=1, le=10_000)
     """Mean number of trees over all parties. Default: 100 up to 10,000 training rows, 50 up to 50,000, and 25 above.
     With a boosted score the party with labels has half of them, and the others have more."""
-    depth: int = Field(default=4, ge=1, le=MAX_DEPTH)
+    depth: int = Field(default=4, ge=1, le=MAX_TREE_DEPTH)
     """Number of questions of a tree, which has 2^depth leaves."""
     bins: int = Field(default=16, ge=2, le=MAX_BINS)
     """Number of quantile bins of a column; questions compare it with up to bins - 1 quantiles."""

@@ -33,7 +33,7 @@ from securevfl.protocols.engines import Ckks
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
-MAX_ITERATIONS = 40  # enough if the rarest class has 2 % of 20,000 rows; the AUC converges in 10 to 30 iterations
+DEFAULT_ITERATIONS = 40  # enough if the rarest class has 2 % of 20,000 rows; the AUC converges in 10 to 30 iterations
 PRECISE_ITERATIONS = 100  # for losses whose coefficients are published with standard errors
 EXPOSURE_FACTOR = 1.5  # more iterations for rows with exposures, because large exposures increase rounding errors
 LONG_STEP, LONG_STEP_ITERATIONS = (
@@ -151,7 +151,7 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
             factor *= EXPOSURE_FACTOR if job_keys.get("exposure") else 1.0
             keys = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(factor * PRECISE_ITERATIONS)}
             return keys | {"test_fraction": HELD_OUT_FRACTION}
-        keys = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(factor * MAX_ITERATIONS)}
+        keys = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(factor * DEFAULT_ITERATIONS)}
         if _evaluated(job_keys):
             keys |= {"test_fraction": HELD_OUT_FRACTION}
             keys |= {"evaluate_every": math.ceil(factor * EVALUATE_SAFE_STEPS_EVERY)}

@@ -37,7 +37,7 @@ from securevfl.training.comparison import Comparison, alone, build_comparison, c
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
 
-HEAD = (
+SHEET_HEAD = (
     "This comparison consists of {count} trainings, one after the other. Each measures once how good a model is, on "
     "the same\n"
     "held-out rows. No model is stored, and none scores a row. You agree to all of them or to none."
@@ -185,7 +185,7 @@ def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, a
 
 def _one_sheet(names: list[str], views: list[PreConsentView]) -> ConsentSheet:
     """Combine the consent sheets of all trainings into one."""
-    head = HEAD.format(count=len(views))
+    head = SHEET_HEAD.format(count=len(views))
 
     def combine(texts: list[str]) -> str:
         return "\n\n".join([head, *(f"{name}:\n{text}" for name, text in zip(names, texts, strict=True))])

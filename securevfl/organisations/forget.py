@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -133,11 +134,13 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
             report.retained.append((path, reason))
         else:
             _unlink(report, path, description)
+        _delete_drafts(report, path, description)
     _empty(report, Path(f"{files.data}.align"), [_JOURNAL])
     for log in files.logs:
         _unlink(report, log, "log")
     description = "part of the model: weights or shares, and some hundred quantiles of each of your columns"
     _unlink(report, files.model, description)
+    _delete_drafts(report, files.model, description)
     for path in replaced_files(files.model):
         if every and _is_part_of(path, files.party):
             _unlink(report, path, f"replaced {description}")
@@ -243,6 +246,19 @@ def _unlink(report: DeletionReport, path: Path, description: str) -> None:
     if path.exists():
         path.unlink()
         report.deleted.append((path, description))
+
+
+def _delete_drafts(report: DeletionReport, path: Path, description: str) -> None:
+    """Delete the temporary files and folders that killed processes have left when they wrote this file."""
+    draft = re.compile(rf"\.{re.escape(path.name)}\.(\d+|\w+\.parts)")
+    for other in sorted(path.parent.iterdir() if path.parent.is_dir() else ()):
+        if not draft.fullmatch(other.name):
+            continue
+        if other.is_dir():
+            shutil.rmtree(other)
+        else:
+            other.unlink()
+        report.deleted.append((other, f"unfinished {description}"))
 
 
 def _remove(folder: Path) -> None:

@@ -46,6 +46,10 @@ _RECONNECT_PAUSE = 0.1  # seconds before a party connects again after a loss
 _END = "end"  # name of the subchannel on which parties report completion
 
 
+class ServiceEnded(KeyboardInterrupt):
+    """A party that stays up ends this session because its operator ends the service."""
+
+
 class SessionDone(DisclosingMessage, frozen=True):
     """The sender has its result. If the session can resume after a loss, the result is on disk."""
 
@@ -152,10 +156,10 @@ def run_session(
                     return stored
                 # a party that waits without limit ends only because its operator stops it; this needs no report
                 waits_forever = math.isinf(wait) and channel is None
-                if isinstance(error, SecureVFLError | OSError) or (
-                    isinstance(error, KeyboardInterrupt) and not waits_forever
-                ):
+                if isinstance(error, SecureVFLError | OSError):
                     eventlog.warn(me, "stopped", {"error": type(error).__name__, "reason": reason})
+                elif isinstance(error, KeyboardInterrupt) and not waits_forever:
+                    eventlog.emit(me, "stopped", {"reason": reason})
                 if isinstance(error, OSError):
                     raise StorageError(error.filename or "the disk", error) from error
                 if isinstance(error, TransportError) and _is_loss(error):
@@ -183,6 +187,8 @@ def _reason(error: BaseException, resumes: bool) -> tuple[str, str | None]:
     again = "run the same command again at every party" + (" to resume from the latest checkpoint" if resumes else "")
     if _is_loss(error):
         return (error.problem if isinstance(error, SecureVFLError) else str(error)), again
+    if isinstance(error, ServiceEnded):
+        return "the service ends", None
     if isinstance(error, KeyboardInterrupt):
         return "its operator has stopped it", again
     return (str(error) if isinstance(error, SecureVFLError | OSError) else type(error).__name__), None

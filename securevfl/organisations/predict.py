@@ -19,7 +19,7 @@ from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.prediction import OnUnscored, Prediction, ScoreCounts
 from securevfl.organisations.prediction_session import PredictionSession
-from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.score_reasons import ReasonProvider
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
@@ -38,7 +38,7 @@ def predict_with(
     listen: str | None = None,
     timeout: float = 600.0,
     patience: float = 60.0,
-    code_policy: ReasonCodePolicy | None = None,
+    code_policy: ReasonProvider | None = None,
 ) -> Prediction | None:
     """Predict new rows together with the other parties.
 
@@ -91,7 +91,7 @@ def predict_rows(
     on_progress: OnProgress | None = None,
     on_unscored: OnUnscored | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
-    code_policy: ReasonCodePolicy | None = None,
+    code_policy: ReasonProvider | None = None,
 ) -> ScoreCounts:
     """Predict rows as `predict_with` does, in blocks, so that memory does not grow with the table.
 
@@ -150,7 +150,7 @@ def answer_rows(
     on_block: Callable[[list[Any] | None, Prediction], None],
     on_progress: OnProgress | None = None,
     on_unscored: OnUnscored | None = None,
-    code_policy: ReasonCodePolicy | None = None,
+    code_policy: ReasonProvider | None = None,
 ) -> ScoreCounts:
     """Run this party's role in one prediction over a channel to the other parties.
 

@@ -16,6 +16,13 @@ from securevfl.training.model_part import ModelPart
 
 OnUnscored = Callable[[Any, RowState], None]
 
+SCORE_COLUMNS = "securevfl.score_columns"
+ScoreColumn = Callable[[ModelPart, str], Callable[[Floats], Floats]]
+"""Reads an option, such as the scale of scorecard points, and returns how decision values (m, c) become a column (m,).
+
+A package registers it under the name of the option (`securevfl.base.extensions`).
+"""
+
 
 @dataclass(frozen=True)
 class Prediction:

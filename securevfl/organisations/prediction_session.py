@@ -29,10 +29,10 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
 from securevfl.families.participant import Participant
-from securevfl.organisations import reason_codes
-from securevfl.organisations.joint_statistics import check_order, keyed_order
+from securevfl.organisations.order_check import check_order, keyed_order
 from securevfl.organisations.prediction import Prediction, prediction_of
-from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.score_reasons import ReasonProvider, score_reasons
+from securevfl.organisations.score_reasons import declares as declare_reasons
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.joint_prediction import RowState, RowsToScore, ScoreResult
 from securevfl.protocols.party_context import LocalResources, PartyContext
@@ -67,7 +67,7 @@ class PredictionHandshake(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what `PredictionHandshake` and the reason codes reveal."""
+    """Declare what `PredictionHandshake` and the reasons reveal."""
     reveals = Reveal(
         "plain",
         "which training the sender's part belongs to; its role; number of rows; keyed digest of their order; number of "
@@ -75,7 +75,7 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
     )
     return [
         *(MessageDeclaration(PredictionHandshake, *pair, reveals) for pair in roles.pairs()),
-        *reason_codes.declares(roles),
+        *declare_reasons(roles),
     ]
 
 
@@ -99,7 +99,7 @@ class PredictionSession:
         part: ModelPart,
         channel: Channel,
         ledger: DisclosureLedger,
-        code_policy: ReasonCodePolicy | None = None,
+        code_policy: ReasonProvider | None = None,
         rows: NewRows | None = None,
     ) -> None:
         self._part, self._channel, self._ledger, self._code_policy = part, channel, ledger, code_policy
@@ -167,21 +167,21 @@ class PredictionSession:
         with channel.gate.about_rows("new"):
             if policy is not None and score_ledger is not None:
                 max_bits = self._participant.max_bits_per_row
-                barred = ~reason_codes.admit(part, policy, score_ledger, ids, X, max_bits)
+                barred = ~policy.admit(part, score_ledger, ids, X, max_bits)
                 requested = None if requested is None else replace(requested, barred=barred)
             answered = self._participant.score(scaled, requested)  # 2
             if policy is not None and score_ledger is not None:
                 if admits_rows_itself:
                     self._disclosed_numbers += int(answered.fresh.sum())
                     self._record_scores(self._disclosed_numbers)
-                reason_codes.send_codes(part, policy, channel, scaled[answered.scored])  # 3
+                policy.send(part, channel, scaled[answered.scored])  # 3
         f = answered.f
         if f is None:
             return answered
         rows = np.flatnonzero(answered.scored)
-        local_codes = {} if policy is None else {part.name: reason_codes.coded(part, policy, scaled[rows])}
+        local_codes = {} if policy is None else {part.name: policy.reasons(part, scaled[rows])}
         received_codes = {
-            name: reason_codes.receive_codes(name, channel, len(rows), count)  # 3
+            name: score_reasons(part.name).receive(name, channel, len(rows), count)  # 3
             for name, count in self._code_counts.items()
         }
         # f is not finite for a row whose share of the score this party has lost
@@ -255,16 +255,18 @@ class PredictionSession:
         meter = Meter(channel.clock, channel.counters)
         context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         code_counts = {name: handshakes[name].codes for name in others if handshakes[name].codes}
+        if code_counts:
+            score_reasons(part.name)  # a party that cannot read reasons refuses before any row is scored
         return job.family.participant(job, context, len(part.features), part.state), code_counts
 
 
-def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonCodePolicy | None) -> str:
+def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonProvider | None) -> str:
     """Return a name for the values that a party discloses about these rows, by which repeated requests are recognised.
 
     The name depends on the party's part of the model and on its ids and columns in their order. The party has all of
     these itself, so another party cannot make different values count as a repetition.
     """
-    codes = "" if code_policy is None else repr((code_policy.codes_per_row, sorted(code_policy.codes.items())))
+    codes = "" if code_policy is None else code_policy.fingerprint()
     content = hashlib.sha256(repr((part.run, part.asker, rows.count, rows.order.hex(), codes)).encode())
     for _, X in rows.blocks():
         # adding 0.0 turns -0.0 into 0.0, so that equal numbers have equal bytes

@@ -48,7 +48,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import OnUnscored, Prediction, ScoreCounts, prediction_of
 from securevfl.organisations.prediction_session import PredictionSession
-from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.score_reasons import ReasonProvider
 from securevfl.protocols.alignment.online_lookup import TableClient, TableServer
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.joint_prediction import ScoreResult
@@ -58,7 +58,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import ROWS_PER_BLOCK, IndexedRows
+from securevfl.training.new_rows import SCORED_ROWS_PER_BLOCK, IndexedRows
 
 OnBlock = Callable[[list[Any] | None, Prediction], None]
 
@@ -242,8 +242,8 @@ class ScoreClient:
             return result
         self._announce(len(positions))  # 1
         common = self._common(positions, [ids[index] for index in positions.tolist()])  # 2
-        for start in range(0, len(common), ROWS_PER_BLOCK):
-            block = common[start : start + ROWS_PER_BLOCK]
+        for start in range(0, len(common), SCORED_ROWS_PER_BLOCK):
+            block = common[start : start + SCORED_ROWS_PER_BLOCK]
             scores = self._prediction.score([ids[index] for index in block.tolist()], X[block])  # 3
             result = result.updated(block, scores)
         return result
@@ -301,7 +301,7 @@ class ServedTable:
     rows: IndexedRows
     max_ids: int
     executor: Executor | None = None
-    code_policy: ReasonCodePolicy | None = None
+    code_policy: ReasonProvider | None = None
     table: TableServer | None = None
 
 
@@ -358,8 +358,8 @@ def serve_requests(
                 executor=executor,
             )
         scored = 0
-        for start in range(0, len(common), ROWS_PER_BLOCK):
-            block = common[start : start + ROWS_PER_BLOCK]
+        for start in range(0, len(common), SCORED_ROWS_PER_BLOCK):
+            block = common[start : start + SCORED_ROWS_PER_BLOCK]
             result = prediction.score([rows.ids[index] for index in block.tolist()], rows.X[block])  # 3
             scored += int(result.scored.sum())
         eventlog.emit(part.name, "answered", {"asked": request.rows, "scored": scored})

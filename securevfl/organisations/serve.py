@@ -21,11 +21,11 @@ from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
 from securevfl.job import Job
-from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_session import ServiceEnded, run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import ScoreCounts
-from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.score_reasons import ReasonProvider
 from securevfl.organisations.scoring import ServedTable, scoring_handshake, scoring_settings, serve_requests
 from securevfl.organisations.session_manager import SessionManager
 from securevfl.protocols.alignment.online_lookup import TableServer
@@ -117,7 +117,7 @@ class Server:
         ledger: DisclosureLedger | str | Path | None = None,
         on_request: Callable[[RequestOutcome], None] = lambda outcome: None,
         executor: Executor | None = None,
-        code_policy: ReasonCodePolicy | None = None,
+        code_policy: ReasonProvider | None = None,
     ) -> None:
         if part.leads:
             raise PartiesError(
@@ -150,6 +150,16 @@ class Server:
     def sessions(self) -> int:
         """Number of running sessions."""
         return len(self._sessions)
+
+    @property
+    def max_sessions(self) -> int:
+        """Maximum number of sessions at a time."""
+        return self._manager.max_sessions if self._settings.session_id else 1
+
+    @property
+    def ledger(self) -> DisclosureLedger:
+        """The ledger that limits the service."""
+        return self._ledger
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> None:
         """Serve until `stopping` returns True, and finish requests that are being processed.
@@ -218,7 +228,7 @@ class Server:
         """Abort the sessions that meet a condition; this is called from another thread than theirs."""
         for session in [*self._sessions]:
             if condition(session) and session.channel is not None:
-                session.channel.fail(KeyboardInterrupt())
+                session.channel.fail(ServiceEnded())
 
     def _run_client_session(self, session_id: str) -> None:
         patience = min(self._settings.patience, _MAX_PATIENCE)
@@ -259,7 +269,7 @@ class Server:
                     self._on_request(RequestOutcome("answered", session.seconds, event, sent - sent_before))
                     session.started, session.answered, sent_before = 0.0, time.monotonic(), sent
                 elif self._stopping():
-                    raise KeyboardInterrupt
+                    raise ServiceEnded
                 else:
                     session.started = time.monotonic() if event.rows else 0.0
         finally:

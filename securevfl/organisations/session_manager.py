@@ -68,6 +68,11 @@ class SessionManager:
         self._changed = threading.Condition()
 
     @property
+    def max_sessions(self) -> int:
+        """Maximum number of sessions at a time."""
+        return self._limits.max_sessions
+
+    @property
     def streams(self) -> int:
         """Maximum number of connections that one other party may have at a time, including those that wait."""
         return self._limits.max_sessions + self._limits.max_waiting

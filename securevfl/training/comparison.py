@@ -246,8 +246,8 @@ def compared_jobs(job: Job) -> dict[str, Job]:
     logistic = job.model if isinstance(job.model, Logistic) else Logistic()
     trees = job.model if isinstance(job.model, Trees) else Trees()
     return {
-        "logistic": Job(model=logistic, **plain),
-        "bins": Job(model=logistic, **bins),
+        "logistic": Job(model=logistic, scale=job.scale, **plain),
+        "bins": Job(model=logistic, scale=job.scale, **bins),
         "trees": Job(model=trees, **plain),
     }
 

@@ -32,7 +32,6 @@ from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_costs import Costs
 from securevfl.training.run_page import cell, page
-from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -357,19 +356,6 @@ class Run:
         meter, resources = Meter(channel.clock, channel.counters), LocalResources(simulated=True)
         context = PartyContext(channel, self.roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         return self.job.family.participant(self.job, context, X.shape[1], part.state).model_outputs(X)
-
-    def scorecard(self, points: float = 600, odds: float = 50, double: float = 20) -> Scorecard:
-        """Return the points of each bin of each column (`securevfl.training.scorecard`).
-
-        Args:
-            points: the points at which the odds against the positive class are `odds` to 1.
-            odds: see `points`.
-            double: the points that double the odds.
-
-        Returns:
-            The scorecard. Raises ConfigError for a model without points.
-        """
-        return scorecard(self._lead_first, ScorecardScale(points, odds, double))
 
     def save(self, folder: str | Path) -> None:
         """Write <folder>/<party>.json for each party, with its part only; earlier files are renamed (`set_aside`)."""

@@ -20,11 +20,11 @@ from securevfl.runtime.costs import Stage
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_costs import Costs
 
-LOSSES = {"batch_loss": "of the batch", "loss": "evaluated"}
+LOSS_LABELS = {"batch_loss": "of the batch", "loss": "evaluated"}
 AXES = {"round": "round", "seconds": "seconds without evaluation"}
 # meanings of the letters in descriptions of what a party learns
-LETTERS = {"n": "n rows a batch", "c": "c outputs", "p": "p parameters", "d": "d columns"}
-NAMES = {"auc": "AUC", "accuracy": "accuracy", "r2": "R2", "rmse": "RMSE", "ks": "KS", "pr_auc": "PR AUC"}
+SIZE_LETTERS = {"n": "n rows a batch", "c": "c outputs", "p": "p parameters", "d": "d columns"}
+METRIC_LABELS = {"auc": "AUC", "accuracy": "accuracy", "r2": "R2", "rmse": "RMSE", "ks": "KS", "pr_auc": "PR AUC"}
 # metrics that show the same as another metric, which is shown instead
 REPEATS = {"loss": "log_loss", "error": "accuracy"}
 NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # entries of a round's record that are no metrics
@@ -122,7 +122,7 @@ def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
             figure(measured[name], errors.get(columns, {}).get(name)) if name in measured else None
             for columns, measured in models.items()
         )
-        rows.append([NAMES.get(name, name.replace("_", " ")), *values])
+        rows.append([METRIC_LABELS.get(name, name.replace("_", " ")), *values])
     caption = f"{lead.held_out:,} held-out rows; trained on {lead.trained:,} rows."
     if lead.positive is not None:
         caption += f" Positive class: {lead.positive}."
@@ -147,13 +147,13 @@ def cell(job: Job, parts: Mapping[str, ModelPart]) -> str:
 def convergence(history: list[dict[str, float]], over: Sequence[str] = ("round", "seconds")) -> str:
     """Return charts of the loss and the main metric by round and by second, as far as the run has recorded them."""
     charts, names = [], metric_names(history)
-    main_metric = next((name for name in NAMES if name in names), None)
+    main_metric = next((name for name in METRIC_LABELS if name in names), None)
     for axis in over:
-        losses = {words: curve(history, axis, name) for name, words in LOSSES.items()}
+        losses = {words: curve(history, axis, name) for name, words in LOSS_LABELS.items()}
         charts.append(svg.line_chart(losses, x=AXES[axis], y="loss"))
         if main_metric is not None:
-            series = {NAMES[main_metric]: curve(history, axis, main_metric)}
-            charts.append(svg.line_chart(series, x=AXES[axis], y=NAMES[main_metric]))
+            series = {METRIC_LABELS[main_metric]: curve(history, axis, main_metric)}
+            charts.append(svg.line_chart(series, x=AXES[axis], y=METRIC_LABELS[main_metric]))
     return svg.side_by_side(charts) if any(charts) else "<p class='soft'>No round was recorded.</p>"
 
 
@@ -216,7 +216,9 @@ def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
         for name in roles.parties
         for word, text in job.family.statements(job, roles, name, None)
     ]
-    used = [words for letter, words in LETTERS.items() if any(re.search(rf"\b{letter}\b", str(row[2])) for row in rows)]
+    used = [
+        words for letter, words in SIZE_LETTERS.items() if any(re.search(rf"\b{letter}\b", str(row[2])) for row in rows)
+    ]
     words = [*([f"{', '.join(used)}."] if used else []), "explain(job, parties) has the sheet with all figures."]
     return html.table(["party", "", "what"], rows) + f"<p class='soft'>{html.escape(' '.join(words))}</p>"
 

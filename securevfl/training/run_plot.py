@@ -6,9 +6,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from securevfl.base.extras import import_extra
-from securevfl.display.svg import COLOURS
+from securevfl.display.svg import SERIES_COLOURS
 from securevfl.training.run_costs import COST_KINDS, Costs
-from securevfl.training.run_page import AXES, LOSSES, curve, metric_names
+from securevfl.training.run_page import AXES, LOSS_LABELS, curve, metric_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
     by_round, by_second, split = figure.subplots(1, 3, width_ratios=(3, 3, 2))
     other_metrics = [name for name in metric_names(history) if name != "loss"]
     for axes, over in ((by_round, "round"), (by_second, "seconds")):
-        for name, words in LOSSES.items():
+        for name, words in LOSS_LABELS.items():
             points = curve(history, over, name)
             if points:
                 axes.plot(*zip(*points, strict=True), label=f"loss {words}", linewidth=1.2)
@@ -47,7 +47,7 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
             axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
     phases = costs.split
     bottom = [0.0] * len(phases)
-    for word, colour in zip(COST_KINDS.values(), COLOURS, strict=False):
+    for word, colour in zip(COST_KINDS.values(), SERIES_COLOURS, strict=False):
         heights = [kinds[word] for kinds in phases.values()]
         split.bar(list(phases), heights, bottom=bottom, color=colour, label=word)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from securevfl.base.roles import Roles
+from securevfl.consent.sheet_lines import check_tools
 from securevfl.data.party import Party
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import RunShape
@@ -89,8 +90,10 @@ def set_up_run(
         The facts that this party knows then.
 
     Raises:
+        PackageMissingError: if the job needs a package that this party lacks.
         IdError: if this party's table has ids, others' have none, and the columns depend on the order of rows.
     """
+    check_tools(job, raw.name)
     schedule = job.schedule(raw.register) if raw.columns else None
     party, loss = raw if schedule is None else prepare_rows(job, raw, schedule), job.model.loss
     hello = RunHello(

@@ -1,7 +1,7 @@
 """Count the TLS handshakes at a party's port that fail.
 
 gRPC reports that a handshake begins, but not that it failed or why. A handshake without a stream after
-`HANDSHAKE_SECONDS` counts as failed.
+`FAILED_HANDSHAKE_SECONDS` counts as failed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 
 MIN_FAILED_HANDSHAKES = 3  # a client with a wrong certificate makes at least this number of attempts within a second
-HANDSHAKE_SECONDS = 1.0
+FAILED_HANDSHAKE_SECONDS = 1.0
 
 
 class HandshakeCounter:
@@ -38,5 +38,5 @@ class HandshakeCounter:
     def count_failed(self) -> int:
         """Return the number of failed handshakes, or 0 if there are too few to exclude another cause."""
         with self._lock:
-            failed = sum(time.monotonic() - start > HANDSHAKE_SECONDS for start in self._started)
+            failed = sum(time.monotonic() - start > FAILED_HANDSHAKE_SECONDS for start in self._started)
         return failed if failed >= MIN_FAILED_HANDSHAKES else 0

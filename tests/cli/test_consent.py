@@ -200,7 +200,7 @@ def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_n
         agree(agreed, sheet.digest, "securevfl join job.toml", ConsentSheet("the labels are disclosed"))
 
 
-ASKED = """
+ASKING_SCRIPT = """
 import sys
 from pathlib import Path
 from securevfl.cli.consent_prompt import agree
@@ -216,7 +216,7 @@ agree(agreed, None, Path("job.toml"), ConsentSheet("the disclosures"))
 def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int) -> None:
     ours, theirs = pty.openpty()
     process = Forked(
-        [sys.executable, "-c", ASKED, str(tmp_path / "shop.ledger")],
+        [sys.executable, "-c", ASKING_SCRIPT, str(tmp_path / "shop.ledger")],
         stdin=theirs,
         stderr=theirs,
         env=os.environ | {"TERM": "xterm"},
@@ -240,7 +240,7 @@ def test_input_that_was_typed_before_the_question_is_no_answer(tmp_path: Path, t
     ours, theirs = pty.openpty()
     os.write(ours, typed)
     process = Forked(
-        [sys.executable, "-c", ASKED, str(tmp_path / "shop.ledger")],
+        [sys.executable, "-c", ASKING_SCRIPT, str(tmp_path / "shop.ledger")],
         stdin=theirs,
         stderr=theirs,
         env=os.environ | {"TERM": "xterm"},

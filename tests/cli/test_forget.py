@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.run_setup import run_key
 
+DEAD_PROCESS = 1 << 23
+"""The number of no process."""
 KEPT = {".ledger", ".chunks", ".scores", ".lock"}
 
 
@@ -98,6 +101,41 @@ def test_all_that_it_left_is_deleted_and_nothing_that_counts(place: Place) -> No
     assert str(place.ledger.path) in retained
     again = place.forget()
     assert (again.exit_code, again.output) == (0, "deleted: nothing\nretained:\n" + retained)
+
+
+@pytest.fixture
+def killed_at_each_write(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Leave behind each renamed file the draft of a process that was killed before its rename; return the drafts."""
+    rename, drafts = Path.replace, list[Path]()
+
+    def renaming(draft: Path, path: Path) -> Path:
+        left = path.with_name(f".{path.name}.{DEAD_PROCESS}")
+        shutil.copy(draft, left)
+        drafts.append(left)
+        return rename(draft, path)
+
+    monkeypatch.setattr(Path, "replace", renaming)
+    return drafts
+
+
+def test_drafts_of_killed_processes_are_deleted_with_their_files(
+    killed_at_each_write: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A process is killed at each write of a training; then every command that reads or deletes its files."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    place = Place(tmp_path)
+    parts = place.folder / f".{table_path(place.table).name}.k3_x.parts"  # the folder of a table that was being stored
+    parts.mkdir()
+    (parts / "0").write_bytes(b"rows")
+    assert len({path.parent / path.name for path in killed_at_each_write}) >= 6
+    states = Checkpoints(f"{place.table}.states", "shop")
+    assert states.rounds(place.key) == (1,)
+    assert states.run(place.key) == "1"
+    counted = place.counted()
+    (place.folder / ".shop.model.json.mine").write_text("no draft")
+    assert place.forget().exit_code == 0
+    assert place.left() == {"shop.csv", ".shop.model.json.mine"}
+    assert place.counted() == counted
 
 
 def test_replaced_models_are_deleted_with_all(place: Place) -> None:

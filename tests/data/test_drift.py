@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
+from securevfl.credit.drift import MIN_NEW_ROWS, _chi_square, _kolmogorov, _psi, _share_test, measure_drift
 from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
-from securevfl.data.drift import MIN_NEW_ROWS, _chi_square, _kolmogorov, _psi, _share_test, measure_drift
 from securevfl.errors import DataError, TableError
 from securevfl.training.model_part import PART_SCHEMA, ModelPart
 

@@ -21,7 +21,7 @@ from securevfl import errors
 from securevfl.data import csv_file
 from securevfl.data.load import read_parties
 from securevfl.data.readers import read_ids, read_party, read_table
-from securevfl.data.validation import MISSING
+from securevfl.data.validation import MISSING_TEXTS
 
 N = 30
 GENERATOR = np.random.default_rng(0)
@@ -126,7 +126,7 @@ def plainly(path: Path) -> dict[str, list[str | None]]:
         names, *rows = (row for row in csv_module.reader(file) if row)
     columns = zip(*rows, strict=True)
     return {
-        name: [None if text in MISSING else text for text in column]
+        name: [None if text in MISSING_TEXTS else text for text in column]
         for name, column in zip(names, columns, strict=True)
     }
 

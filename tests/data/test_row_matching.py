@@ -11,8 +11,8 @@ from builders import raises_code
 
 import securevfl as vfl
 from securevfl import errors as vfl_errors
+from securevfl.credit.fairness_by_group import local_group_rates
 from securevfl.errors import DataNotice, IdError
-from securevfl.organisations.fairness_by_group import local_group_rates
 from securevfl.training.new_rows import rows_of_array
 
 N = 400

@@ -12,11 +12,11 @@ import pytest
 
 import securevfl as vfl
 from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.credit import correlate, fairness_by_group
 from securevfl.disclosure.counts import Kind
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import LabelError, LeakageError, SecureVFLError, TransportError
-from securevfl.organisations import correlate, fairness_by_group
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.party_threads import run_threads

@@ -31,9 +31,9 @@ def points(svg: str) -> list[list[tuple[float, float]]]:
 def test_lines_go_where_the_values_are() -> None:
     chart = svg.line_chart({"a": [(0, 0.0), (1, 1.0), (2, 0.5)]}, x="round", y="loss")
     ((x0, y0), (x1, y1), (x2, y2)) = points(chart)[0]
-    assert (x0, x2) == (svg.LEFT, svg.WIDTH - svg.RIGHT)
+    assert (x0, x2) == (svg.MARGIN_LEFT, svg.CHART_WIDTH - svg.MARGIN_RIGHT)
     assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
-    assert (y0, y1) == (svg.HEIGHT - svg.BOTTOM, svg.TOP)
+    assert (y0, y1) == (svg.CHART_HEIGHT - svg.MARGIN_BOTTOM, svg.MARGIN_TOP)
     assert y2 == pytest.approx((y0 + y1) / 2, abs=0.1)
 
 
@@ -46,7 +46,7 @@ def test_what_is_not_finite_is_left_out() -> None:
 def test_long_lines_are_thinned_and_keep_their_end() -> None:
     (line,) = points(svg.line_chart({"a": [(k, float(k)) for k in range(10_000)]}, x="x", y="y"))
     assert len(line) <= svg.MAX_LINE_POINTS + 1
-    assert line[-1] == (svg.WIDTH - svg.RIGHT, svg.TOP)
+    assert line[-1] == (svg.CHART_WIDTH - svg.MARGIN_RIGHT, svg.MARGIN_TOP)
 
 
 def test_shares_fill_the_bar() -> None:

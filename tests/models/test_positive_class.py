@@ -11,11 +11,11 @@ import pytest
 from builders import raises_code
 
 import securevfl as vfl
+from securevfl.credit.fairness_by_group import local_group_rates, simulate_group_rates
 from securevfl.errors import ClassError
 from securevfl.models import metrics, pair_metrics
 from securevfl.models.group_metrics import metrics_by_group
 from securevfl.models.losses import LOSSES
-from securevfl.organisations.fairness_by_group import local_group_rates, simulate_group_rates
 
 N = 900
 DRAW = np.random.default_rng(3)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.credit.reason_codes import ReasonCodePolicy, ReasonCodes
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.organisations.predict import answer_rows
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.prediction_session import PredictionHandshake
-from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes
 from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
 from securevfl.protocols.alignment.online_lookup import TableTags
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger

@@ -13,10 +13,11 @@ import pytest
 import securevfl as vfl
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.credit import correlate, fairness_by_group
+from securevfl.credit.joint_statistics import TableShape
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError
-from securevfl.organisations import correlate, fairness_by_group, join, prediction_session
-from securevfl.organisations.joint_statistics import TableShape
+from securevfl.organisations import join, prediction_session
 from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.protocols.shares.share_products import Products
 from securevfl.training.checkpoint import Checkpoints

@@ -13,14 +13,14 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
-from securevfl.data.correlations import Correlations, OwnColumns, page_of
+from securevfl.credit import correlate as module
+from securevfl.credit.correlate import correlate, correlate_with
+from securevfl.credit.correlations import Correlations, OwnColumns, page_of
 from securevfl.disclosure.counts import Disclosure, earlier_share
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE
 from securevfl.errors import IdError, LeakageError, TableError
-from securevfl.organisations import correlate as module
-from securevfl.organisations.correlate import correlate, correlate_with
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import column_correlations, summed_products
 from securevfl.protocols.shares.column_correlations import CORRELATION_LEVELS, CorrelationEncoding, RoundedProducts

@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.cli.main import app
-from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE
-from securevfl.errors import LabelError, LeakageError, PartiesError, TableError
-from securevfl.organisations import fairness_by_group as module
-from securevfl.organisations.fairness_by_group import (
+from securevfl.credit import fairness_by_group as module
+from securevfl.credit.fairness_by_group import (
     merge_small_groups,
     provide_groups,
     request_group_rates,
     simulate_group_rates,
 )
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE
+from securevfl.errors import LabelError, LeakageError, PartiesError, TableError
 from securevfl.protocols.shares.group_counts import COUNT_STEP, GroupCounts, bits_per_count, disclosed_counts
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.party_threads import run_threads

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.credit import correlate, fairness_by_group
 from securevfl.crypto.prg import Prg
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE, check_statistics, statistics_disclosure
 from securevfl.errors import LeakageError, TableError
-from securevfl.organisations import correlate, fairness_by_group
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.column_correlations import RoundedProducts
 from securevfl.protocols.shares.group_counts import GroupCounts

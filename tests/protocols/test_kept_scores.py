@@ -14,7 +14,7 @@ import pytest
 
 from securevfl.protocols.score_ledger import row_ledger as ledger_module
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
-from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, STORED, ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ROW_STORED, ScoreLedger
 from tests.protocols.test_shares_predict import Model, Open, admit, names
 
 
@@ -31,14 +31,14 @@ def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
     path = tmp_path / "scores"
     for model in (b"1", b"2", b"3"):
         ScoreLedger(path).record_model(model, 20, names(2))
-    assert states(ScoreLedger(path), b"1", "bank", names(5, 5), 12) == [NEW] * 5
+    assert states(ScoreLedger(path), b"1", "bank", names(5, 5), 12) == [ROW_NEW] * 5
     keep(ScoreLedger(path), b"1", "bank", names(5, 5))
-    assert states(ScoreLedger(path), b"1", "bank", names(2, 9), 12) == [STORED, NEW]
-    assert states(ScoreLedger(path), b"1", "shop", names(1, 9), 12) == [NEW]
-    assert states(ScoreLedger(path), b"2", "shop", names(1, 9), 12) == [NEW]
+    assert states(ScoreLedger(path), b"1", "bank", names(2, 9), 12) == [ROW_STORED, ROW_NEW]
+    assert states(ScoreLedger(path), b"1", "shop", names(1, 9), 12) == [ROW_NEW]
+    assert states(ScoreLedger(path), b"2", "shop", names(1, 9), 12) == [ROW_NEW]
     assert states(ScoreLedger(path), b"3", "bank", names(2, 8), 12) == [
-        NEW,
-        REFUSED,
+        ROW_NEW,
+        ROW_REFUSED,
     ]  # under two models, for every peer
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -47,10 +47,10 @@ def test_ledgers_that_share_a_file_see_each_others_records(tmp_path: Path):
     path = tmp_path / "scores"
     ScoreLedger(path).record_model(b"m", 20, names(2))
     one, other = ScoreLedger(path), ScoreLedger(path)
-    assert states(one, b"m", "bank", names(3, 10)) == [NEW] * 3
+    assert states(one, b"m", "bank", names(3, 10)) == [ROW_NEW] * 3
     keep(one, b"m", "bank", names(3, 10))
     assert other.commitments(names(2), np.ones((2, 3))) == one.commitments(names(2), np.ones((2, 3)))
-    assert states(other, b"m", "bank", names(3, 12)) == [STORED, NEW, NEW]
+    assert states(other, b"m", "bank", names(3, 12)) == [ROW_STORED, ROW_NEW, ROW_NEW]
     rows, X = names(2, 20), np.full((2, 40), 123.25)
     one.admit(one.query(b"m", "bank", rows, one.commitments(rows, X)), X)
     content = b"".join(item.read_bytes() for item in path.parent.glob(f"{path.name}*"))  # including the write-ahead log
@@ -73,18 +73,18 @@ def test_a_row_claimed_by_another_process_is_waited_for(tmp_path: Path, monkeypa
     with ScoreLedger(path).claim() as claim:
         admit(ScoreLedger(path), b"m", "bank", names(3, 10), claim=claim)  # type: ignore[no-untyped-call]
         monkeypatch.setattr(ledger_module, "CLAIM_TIMEOUT", 0.05)
-        assert states(ScoreLedger(path), b"m", "bank", names(4, 10)) == [REFUSED] * 3 + [NEW]
+        assert states(ScoreLedger(path), b"m", "bank", names(4, 10)) == [ROW_REFUSED] * 3 + [ROW_NEW]
         monkeypatch.undo()
         with ThreadPoolExecutor(4) as pool:
             others = [pool.submit(states, ScoreLedger(path), b"m", "bank", names(3, 10)) for _ in range(4)]
             time.sleep(0.1)
             assert not any(other.done() for other in others)
             keep(ScoreLedger(path), b"m", "bank", names(3, 10))
-            assert [other.result() for other in others] == [[STORED] * 3] * 4
+            assert [other.result() for other in others] == [[ROW_STORED] * 3] * 4
     process = multiprocessing.get_context("spawn").Process(target=killed, args=(path, names(3, 20)))
     process.start()
     process.join()
-    assert states(ScoreLedger(path), b"m", "bank", names(3, 20)) == [NEW] * 3
+    assert states(ScoreLedger(path), b"m", "bank", names(3, 20)) == [ROW_NEW] * 3
     assert not [*(tmp_path / "scores.locks").iterdir()]
 
 
@@ -92,11 +92,11 @@ def test_rows_of_a_refused_query_are_released(tmp_path: Path):
     ledger = ScoreLedger(tmp_path / "scores")
     ledger.record_model(b"m", 20, names(2))
     for _ in range(4):
-        assert states(ledger, b"m", "bank", names(1, 10)) == [NEW]
-    assert states(ledger, b"m", "bank", names(1, 10)) == [REFUSED]
+        assert states(ledger, b"m", "bank", names(1, 10)) == [ROW_NEW]
+    assert states(ledger, b"m", "bank", names(1, 10)) == [ROW_REFUSED]
     row = names(1, 11)
     for _ in range(6):
-        assert states(ledger, b"m", "bank", row) == [NEW]
+        assert states(ledger, b"m", "bank", row) == [ROW_NEW]
         ledger.release(ledger.query(b"m", "bank", row, row[0].ljust(COMMITMENT_BYTES)))
     assert ledger.disclosed_bits(row) == [(0, 0)]
 
@@ -108,7 +108,7 @@ def test_a_large_ledger_opens_at_once_and_takes_no_memory(tmp_path: Path):
     assert path.stat().st_size < 3_000_000
     tracemalloc.start()
     ledger = ScoreLedger(path)
-    assert states(ledger, b"m", "bank", [b"7", b"new"]) == [REFUSED, NEW]
+    assert states(ledger, b"m", "bank", [b"7", b"new"]) == [ROW_REFUSED, ROW_NEW]
     assert tracemalloc.get_traced_memory()[1] < 200_000
     tracemalloc.stop()
 

@@ -12,7 +12,7 @@ import pytest
 from securevfl.base.arrays import Floats
 from securevfl.errors import LeakageError
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
-from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, ScoreLedger, ScoreQuery
+from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ScoreLedger, ScoreQuery
 from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS, ROWS_PER_EVALUATION
 from tests.builders import raises_code
 
@@ -51,7 +51,7 @@ class Party:
         ledger = self.ledger
         question = self.question(rows, model, peer, salt, ledger)
         states = ledger.admit(question, columns(rows), bits=bits, max_bits=10.0)
-        new = question.where(states == NEW)
+        new = question.where(states == ROW_NEW)
         ledger.store(new, [b"part"] * len(new.rows))
         return list(states)
 
@@ -136,11 +136,11 @@ def test_one_row_is_refused_and_the_others_are_not(place: int, limit: Limit, tmp
 @pytest.mark.parametrize("limit", OF_ALL_PEERS)
 def test_budgets_of_rows_are_their_owner_s_over_all_who_ask(limit: Limit, tmp_path: Path) -> None:
     """Otherwise two peers that pool their scores would have twice the budget."""
-    assert limit(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco")[1] == REFUSED
+    assert limit(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco")[1] == ROW_REFUSED
 
 
 def test_a_row_is_bound_to_the_columns_of_who_asked(tmp_path: Path) -> None:
-    assert other_columns(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco") == [NEW] * 3
+    assert other_columns(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco") == [ROW_NEW] * 3
 
 
 def test_the_limit_of_evaluations_counts_all_peers(tmp_path: Path) -> None:

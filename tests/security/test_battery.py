@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 
-from securevfl.audit.statistics import LEVEL, Battery
+from securevfl.audit.statistics import TEST_LEVEL, Battery
 from securevfl.audit.transcript_checks import _wrong_total
 from securevfl.protocols.number_spaces import Circle
 
@@ -54,8 +54,8 @@ def test_each_defect_fails_its_test(break_one: object, place: int, n: int) -> No
     bits = random_bits(n, 64)
     break_one(bits)  # type: ignore[operator]
     result = p_values(bits)
-    assert result[place] < LEVEL
-    assert all(p > LEVEL for k, p in enumerate(result) if k < place)
+    assert result[place] < TEST_LEVEL
+    assert all(p > TEST_LEVEL for k, p in enumerate(result) if k < place)
 
 
 def test_bits_are_lowest_first() -> None:

@@ -198,16 +198,11 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
 
 WRITERS = re.compile(r"\b(write_atomic|atomic_writer|write_checked|write_checked_json)\(")
 FOR_OTHERS = {  # files that are written for people or for other programs: pages, tables, exports, kits
-    *("cli/fairness_command", "cli/main", "cli/model_commands", "cli/option_groups", "cli/prediction_output"),
-    *("organisations/kit", "training/comparison"),
-    *(
-        "training/onnx_export",
-        "training/run",
-        "training/run_page",
-        "training/scorecard",
-        "base/files",
-        "base/checked_files",
-    ),
+    *("cli/main", "cli/option_groups", "cli/prediction_output", "audit/audit_command"),
+    *("credit/fairness_command", "credit/reasons_command", "credit/scorecard_command"),
+    *("credit/onnx_export", "credit/scorecard"),
+    *("organisations/kit", "training/comparison", "training/run", "training/run_page"),
+    *("base/files", "base/checked_files"),
 }
 TESTED = {  # written by this file, or by the named one
     *("training/model_part", "training/checkpoint", "families/shares/shares_participant", "data/row_order"),

@@ -19,7 +19,8 @@ import pytest
 from selfcheck.mutants.mutant import Edit, edited
 
 import securevfl as vfl
-from securevfl.data import drift
+from securevfl.credit import drift
+from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.data.baseline import baselines
 from securevfl.data.columns import Columns
 from securevfl.data.party import Helper
@@ -29,7 +30,6 @@ from securevfl.families.fdml import fdml_outputs
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.transfer import transfer_outputs
 from securevfl.organisations import prediction_session
-from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.psi_many import IntersectionTags
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
 from securevfl.training.new_rows import NewRows
@@ -42,7 +42,7 @@ from tests.protocols.test_psi import cut_small, play
 NOTICED = AssertionError, pytest.fail.Exception
 PADDED = {"neural top"}  # a message has a zero for each output of the others
 FOLLOWS = {"transfer open"}  # sums of products of the vectors that are disclosed as well
-FEWER = {"curvature"}  # the first gradient belongs to weights that all parties know
+ONE_ROUND_FEWER = {"curvature"}  # the first gradient belongs to weights that all parties know
 
 
 def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], Any, bool]:
@@ -76,9 +76,9 @@ def counts_of_numbers() -> None:
                         seen.add((name, outputs))
                         if item.kind == "columns" and again:
                             columns[name, epochs, (item.learner, item.about, item.group), outputs] = (
-                                item.count + outputs * (name in FEWER)
+                                item.count + outputs * (name in ONE_ROUND_FEWER)
                             )
-                        most = item.count + outputs * (name in FEWER)
+                        most = item.count + outputs * (name in ONE_ROUND_FEWER)
                         assert most * rows[item.kind] * (1 + (name in PADDED)) >= item.numbers, (name, outputs, item)
     both = [which for *which, outputs in columns if outputs == 1 and (*which, 3) in columns]
     assert len(both) > 20

@@ -22,7 +22,7 @@ from selfcheck.mutants.mutant import Patch, edited
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.protocols.score_ledger import row_ledger as ledger_module
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
-from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, STORED, ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ROW_STORED, ScoreLedger
 from securevfl.protocols.shares import word_shuffle
 from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.quantizer import Quantizer
@@ -131,7 +131,7 @@ def ask(
     table = np.random.default_rng().normal(size=(len(rows), d)) if X is None else X
     question = score_ledger.query(model, "bank", rows, committed)
     states = score_ledger.admit(question, table, **keys)
-    new = question.where(states == NEW)
+    new = question.where(states == ROW_NEW)
     score_ledger.store(new, [b"part"] * len(new.rows))
     return list(states)
 
@@ -150,7 +150,7 @@ def of_a_young_model() -> None:
 
 
 def of_training_rows() -> None:
-    assert ask(new_ledger(), ids(1, 100)) == [NEW, REFUSED]
+    assert ask(new_ledger(), ids(1, 100)) == [ROW_NEW, ROW_REFUSED]
 
 
 def of_training_rows_by_other_names() -> None:
@@ -166,7 +166,7 @@ def of_a_row_twice_in_one_question() -> None:
 def of_a_row_again() -> None:
     ledger = new_ledger()
     ask(ledger, ids(1, 2))
-    assert ask(ledger, ids(2, 3)) == [STORED, NEW]
+    assert ask(ledger, ids(2, 3)) == [ROW_STORED, ROW_NEW]
 
 
 def of_a_row_while_another_scores_it() -> None:
@@ -175,13 +175,13 @@ def of_a_row_while_another_scores_it() -> None:
         ledger.admit(
             ledger.query(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT_BYTES)), np.ones((1, 40)), claim=claim
         )
-        assert ask(ledger, ids(1, 2)) == [REFUSED, NEW]
+        assert ask(ledger, ids(1, 2)) == [ROW_REFUSED, ROW_NEW]
 
 
 def of_a_row_again_and_again() -> None:
     ledger, rows = new_ledger(), ids(1)
     question = ledger.query(b"m", "bank", rows, rows[0].ljust(COMMITMENT_BYTES))
-    assert [int(ledger.admit(question, np.ones((1, 40)))[0]) for _ in range(5)] == [NEW] * 4 + [REFUSED]
+    assert [int(ledger.admit(question, np.ones((1, 40)))[0]) for _ in range(5)] == [ROW_NEW] * 4 + [ROW_REFUSED]
 
 
 def under_many_models() -> None:
@@ -189,21 +189,21 @@ def under_many_models() -> None:
     for model in (b"n", b"o"):
         ledger.record_model(model, 20, ids(200))
         ask(ledger, ids(1), model=model, d=12)
-    assert ask(ledger, ids(1), d=12) == [REFUSED]
+    assert ask(ledger, ids(1), d=12) == [ROW_REFUSED]
 
 
 def beyond_the_bits() -> None:
     ledger = new_ledger()
     ledger.record_model(b"n", 20, ids(200))
     ask(ledger, ids(1), model=b"n", bits=6, max_bits=10.0)
-    assert ask(ledger, ids(1), bits=6, max_bits=10.0) == [REFUSED]
+    assert ask(ledger, ids(1), bits=6, max_bits=10.0) == [ROW_REFUSED]
 
 
 def with_other_columns() -> None:
     ledger = new_ledger()
     ledger.record_model(b"n", 20, ids(200))
     ask(ledger, ids(1), model=b"n")
-    assert ask(ledger, ids(1), salt=b"!") == [REFUSED]
+    assert ask(ledger, ids(1), salt=b"!") == [ROW_REFUSED]
 
 
 def measured_often() -> None:

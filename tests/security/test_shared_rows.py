@@ -17,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 import securevfl as vfl
 from securevfl.audit.attacks.cross_round import solve
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
+from securevfl.credit.correlate import correlate
 from securevfl.data.id_keys import order_by_value
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Kind, earlier_share
@@ -25,7 +26,6 @@ from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import Limit
 from securevfl.disclosure.summed_bits import check_statistics
 from securevfl.errors import LeakageError
-from securevfl.organisations.correlate import correlate
 from tests.builders import raises_code
 
 ROWS, COLUMNS, JOBS, LEFT_OUT = 8192, 16, 6, 1024

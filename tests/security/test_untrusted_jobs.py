@@ -17,7 +17,7 @@ from securevfl.base.config import Config
 from securevfl.base.extensions import ALLOW_VARIABLE
 from securevfl.cli.main import app
 from securevfl.errors import ConfigError, SecureVFLError
-from securevfl.families.fdml.stored_sums import STORED
+from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.models import MODELS
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.rule_choice import RULES
@@ -218,7 +218,7 @@ UNBOUNDED = {
 def options_of_jobs() -> Iterator[type[Config]]:
     """Yield every class of options that a job file can set."""
     pending: list[type[Config]] = [JobOptions]
-    for registry in (MODELS, OPTIMIZERS, SUMS, RESIDUALS, ENGINES, DEFENCES, RULES, STORED):
+    for registry in (MODELS, OPTIMIZERS, SUMS, RESIDUALS, ENGINES, DEFENCES, RULES, STORED_SUMS):
         pending += registry.values()
     seen = set[type[Config]]()
     while pending:

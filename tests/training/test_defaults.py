@@ -23,7 +23,7 @@ from securevfl.consent.settle_job import most_epochs, settle_job
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.table_preparation import prepare_parties
-from securevfl.optim.defaults import EVALUATE_SAFE_STEPS_EVERY, HELD_OUT_FRACTION, MAX_ITERATIONS, why_not_on_shares
+from securevfl.optim.defaults import DEFAULT_ITERATIONS, EVALUATE_SAFE_STEPS_EVERY, HELD_OUT_FRACTION, why_not_on_shares
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
 
@@ -71,7 +71,7 @@ def test_a_model_alone_trains_on_shares(first_job: Any) -> None:
     job = vfl.Job(model="logistic")
     assert job == vfl.Job(model=vfl.Logistic(), protocol="shares") == vfl.Job.from_dict(job.to_dict())
     assert job.protocol.shares is not None
-    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", MAX_ITERATIONS)
+    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", DEFAULT_ITERATIONS)
     assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT_FRACTION, EVALUATE_SAFE_STEPS_EVERY, ())
     assert job.patience is None
     parties = vfl.datasets.breast_cancer()
@@ -113,7 +113,7 @@ def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatc
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     parties, job = made_up(4_000, (3, 3)), vfl.Job(model="logistic")
     run = vfl.simulate(job, parties)
-    assert run.costs.rounds == MAX_ITERATIONS
+    assert run.costs.rounds == DEFAULT_ITERATIONS
     assert run.metrics["auc"] >= first_job.pooled_auc(parties, job) - 0.01
 
 
@@ -184,8 +184,13 @@ def test_columns_with_values_far_out_are_squashed_and_named() -> None:
         assert prepared.X[-1, 0] == (1e6 if "clip" not in str(other) else np.quantile(heavy, 0.99))
 
 
-ROUNDS = {"support2": (2, 1), "default_credit": (3, 2), "a9a": (3, 2), "breast": (7, 6)}  # held out, of training rows
-QUICK = ("support2", "breast")
+EXPECTED_ROUNDS = {
+    "support2": (2, 1),
+    "default_credit": (3, 2),
+    "a9a": (3, 2),
+    "breast": (7, 6),
+}  # held out, of training rows
+QUICK_TABLES = ("support2", "breast")
 KEPT = {"tails": "keep"}  # as scikit-learn's own preparation
 
 
@@ -206,10 +211,13 @@ def pooled(parties: list[vfl.Party], job: vfl.Job, *, held_out: bool) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(table, marks=[*real, *[pytest.mark.slow] * (table not in QUICK)]) for table in ROUNDS],
+    [
+        pytest.param(table, marks=[*real, *[pytest.mark.slow] * (table not in QUICK_TABLES)])
+        for table in EXPECTED_ROUNDS
+    ],
 )
 def test_three_lines_train_as_long_as_guards_let_them(name: str, read_table: Callable[[str], list[vfl.Party]]) -> None:
-    (held_out, training), parties = ROUNDS[name], read_table(name)
+    (held_out, training), parties = EXPECTED_ROUNDS[name], read_table(name)
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25, prepare=KEPT)
     run = vfl.simulate(job, parties)
     assert run.job.epochs == held_out

@@ -16,14 +16,14 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import securevfl as vfl
+from securevfl.credit.explanations import reasons, shapley
+from securevfl.credit.onnx_export import to_onnx
+from securevfl.credit.scorecard import BASE, Scorecard, ScorecardScale
 from securevfl.errors import ConfigError, DataError, DataNotice
 from securevfl.models import MODELS
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.linear import LinearModel
-from securevfl.training.explanations import reasons, shapley
 from securevfl.training.model_part import ModelPart
-from securevfl.training.onnx_export import to_onnx
-from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
 
 N = 900
 DRAW = np.random.default_rng(23)
@@ -199,7 +199,7 @@ def test_every_reader_of_a_model_says_what_is_served(
 @pytest.mark.parametrize("prepare", [{"bins": 4}, KEPT], ids=str)
 def test_a_scorecard_adds_up_to_the_score_of_every_row(prepare: dict[str, Any]) -> None:
     run, new, scale = train("logistic", prepare, "standard", "shares"), new_rows(), ScorecardScale()
-    card = run.scorecard()
+    card = vfl.scorecard(run.parts)
     (base,) = [line.points for line in card.lines if line.column == BASE]
     points_total = base + sum(points(card, run.parts[name], X) for name, X in new.items())
     f = sum(served(part, new[name], 8.0)[:, 0] for name, part in run.parts.items())
@@ -228,7 +228,7 @@ def test_a_rare_column_keeps_its_effect() -> None:
     assert f[1] - f[0] == pytest.approx(oracle.coef_[0, 1] / part.scaling.deviation[1], rel=0.05)
 
 
-READERS: dict[str, Any] = {
+MODEL_USES: dict[str, Any] = {
     "coefficients": lambda part, X: part.coefficients(),
     "constant": lambda part, X: part.constant(),
     "explain": lambda part, X: part.explain(X),
@@ -258,11 +258,11 @@ def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool)
     bank, shop = run.parts["bank"], run.parts["shop"]
     assert bank.state["inputs"]["cosines"] is None
     assert len(shop.state["inputs"]["cosines"]["phases"]) > 0
-    for read in READERS.values():
+    for read in MODEL_USES.values():
         with pytest.raises((ConfigError, DataError), match=r"shop|trees"):
             read(shop, new["shop"])
     with pytest.raises((ConfigError, DataError)):
-        run.scorecard()
+        vfl.scorecard(run.parts)
     np.testing.assert_allclose(bank.explain(new["bank"]).total[:, 0], own_part(bank, new["bank"]), atol=1e-9)
 
 

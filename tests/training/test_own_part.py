@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.credit.explanations import importance, reasons, shapley
+from securevfl.credit.onnx_export import to_onnx
 from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError
-from securevfl.training.explanations import importance, reasons, shapley
-from securevfl.training.onnx_export import to_onnx
 
 N = 400
 DRAW = np.random.default_rng(2)

@@ -8,7 +8,7 @@ import pytest
 from builders import raises_code
 
 import securevfl as vfl
-from securevfl.display.svg import COLOURS
+from securevfl.display.svg import SERIES_COLOURS
 from securevfl.errors import DataError
 from securevfl.runtime.costs import Stage
 from securevfl.training.run_page import curve, learned, lifts, roc, write_report
@@ -176,7 +176,7 @@ def test_a_notebook_shows_the_picture_in_the_colours_of_the_page(run: vfl.Run) -
     figure = run.plot()
     assert figure._repr_png_().startswith(b"\x89PNG")
     colours = [bar.get_facecolor()[:3] for bar in figure.axes[2].patches]
-    kinds = [pytest.approx([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for colour in COLOURS[:4]]
+    kinds = [pytest.approx([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for colour in SERIES_COLOURS[:4]]
     assert colours == [colour for colour in kinds for _ in range(3)]  # one bar a phase, in parts for each kind of work
 
 

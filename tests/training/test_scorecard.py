@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.credit.scorecard import BASE, Scorecard, ScorecardScale
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.quantizer import Quantizer
-from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
 
 N = 3000
 DRAW = np.random.default_rng(4)
@@ -77,7 +77,7 @@ def read(card: Scorecard, party: vfl.Party, row: int) -> float:
 @pytest.mark.parametrize("prepare", [{"woe": {"bins": 5}}, {"bins": 4}, {"tails": "keep"}], ids=str)
 def test_the_points_of_a_row_add_up_to_its_score(prepare: dict[str, Any]) -> None:
     run, members = train(**prepare), parties_with_texts()
-    card = run.scorecard(points=500, odds=20, double=40)
+    card = vfl.scorecard(run.parts, vfl.ScorecardScale(500, 20, 40))
     tables = {party.name: party.table for party in members}
     f = run.decision(tables)[:, 0]
     score = ScorecardScale(500, 20, 40).of(f)
@@ -91,7 +91,7 @@ def test_the_points_of_a_row_add_up_to_its_score(prepare: dict[str, Any]) -> Non
 def test_each_party_makes_its_own_lines_from_its_file(tmp_path: Path) -> None:
     run = train(woe={"bins": 5})
     run.save(tmp_path)
-    expected = [(line.party, line.column, line.bin) for line in run.scorecard().lines]
+    expected = [(line.party, line.column, line.bin) for line in vfl.scorecard(run.parts).lines]
     lines = []
     for name in ("bank", "shop"):
         out, page = tmp_path / f"{name}.csv", tmp_path / f"{name}.html"
@@ -104,7 +104,7 @@ def test_each_party_makes_its_own_lines_from_its_file(tmp_path: Path) -> None:
         assert f"{float(rows[-1]['exact']):.2f}".rstrip("0") in page.read_text()
     assert lines == expected
     assert not any(column == BASE for party, column, _ in lines if party == "shop")
-    run.scorecard().save(tmp_path / "card.html")
+    vfl.scorecard(run.parts).save(tmp_path / "card.html")
     assert "<h1>Scorecard</h1>" in (tmp_path / "card.html").read_text()
     wrong = CliRunner().invoke(app, ["scorecard", str(tmp_path / "bank.json"), "--points", "600"])
     assert wrong.exit_code == 2
@@ -116,19 +116,20 @@ def test_models_without_points_are_told() -> None:
     keys: dict[str, Any] = {"batch_size": "all", "epochs": 12, "accepts": ["columns", "rank"]}
     square = vfl.simulate(vfl.Job(model=vfl.SmoothHinge(), protocol="open", **keys), members)
     with raises_code(ConfigError, "SVFL-MODEL-UNSUPPORTED"):
-        square.scorecard()
+        vfl.scorecard(square.parts)
     steps = vfl.BlockDescent()
     shared = vfl.Job(model=vfl.Logistic(), optimizer=steps, protocol=vfl.Protocol(shares=vfl.Shares()), **keys)
     with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS", party="bank"):
-        vfl.simulate(shared, members).scorecard()
+        vfl.scorecard(vfl.simulate(shared, members).parts)
     tails = vfl.Job(model=vfl.Logistic(), protocol="open", prepare={"tails": "squash"}, **keys)
     far = np.array(members[1].X)
     far[0] *= 1e6
     moved = [members[0], vfl.Party("shop", far, ids=members[1].ids, columns=members[1].columns)]
     with raises_code(ConfigError, "SVFL-MODEL-UNSUPPORTED"):
-        vfl.simulate(tails, moved).scorecard()
+        vfl.scorecard(vfl.simulate(tails, moved).parts)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 def test_points_rank_like_the_model_on_credit() -> None:
@@ -146,7 +147,7 @@ def test_points_rank_like_the_model_on_credit() -> None:
         test_fraction=0.25, accepts=["columns", "label_auc", "fresh_equations", "rank"],
     )  # fmt: skip
     run = vfl.simulate(job, members)
-    card = run.scorecard()
+    card = vfl.scorecard(run.parts)
     test_rows = job.schedule(members[0].register).test
     new = [party.take(test_rows) for party in members]
     (base,) = [line.points for line in card.lines if line.column == BASE]
@@ -191,6 +192,6 @@ def test_a_date_in_a_job_with_bins_is_to_be_left_out() -> None:
     shares = vfl.Shares(open_weights=("bank", "shop"))
     job = vfl.Job(model=vfl.Logistic(), protocol=vfl.Protocol(shares=shares), prepare={"bins": 10}, epochs=10)
     with raises_code(ConfigError, "SVFL-MODEL-UNSUPPORTED", column="since"):
-        vfl.simulate(job, [bank, shop]).scorecard()
+        vfl.scorecard(vfl.simulate(job, [bank, shop]).parts)
     without = job.model_copy(update={"prepare": job.prepare.model_copy(update={"drop": ("since",)})})
-    assert vfl.simulate(without, [bank, shop]).scorecard()
+    assert vfl.scorecard(vfl.simulate(without, [bank, shop]).parts)

@@ -41,7 +41,11 @@ def train(meeting: Any, parties: Sequence[vfl.Party], **options: Any) -> dict[st
 @pytest.mark.exact_outputs
 @pytest.mark.parametrize(
     ("residual", "count", "hub", "bound"),
-    [("open", 2, None, 0.0), (vfl.Ckks(), 2, None, 1e-3), pytest.param("open", 3, "shop", 0.0, marks=pytest.mark.slow)],
+    [
+        pytest.param("open", 2, None, 0.0, marks=pytest.mark.slow),
+        (vfl.Ckks(), 2, None, 1e-3),
+        pytest.param("open", 3, "shop", 0.0, marks=pytest.mark.slow),
+    ],
     ids=["open", "ckks", "open through a hub"],
 )
 @pytest.mark.long

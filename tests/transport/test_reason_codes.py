@@ -15,18 +15,18 @@ import pytest
 import securevfl as vfl
 from securevfl.cli.prediction_output import write_predictions
 from securevfl.cli.reason_code_options import given_codes
+from securevfl.credit.explanations import shapley
+from securevfl.credit.reason_codes import REASON_CODES, ReasonCodePolicy, ReasonCodes
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prediction import Prediction
-from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes, receive_codes
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS
-from securevfl.training.explanations import shapley
 from tests.builders import raises_code
 from tests.transport.processes import each
 from tests.transport.test_serve import held, limits, serving
@@ -180,8 +180,8 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
         ReasonCodes((), bytes(8)),
     ):
         with raises_code(ProtocolError, "SVFL-PROTOCOL-VALUES", peer="shop"):
-            receive_codes("shop", Sent(message), 2, 2)  # type: ignore[arg-type]
-    assert receive_codes("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
+            REASON_CODES.receive("shop", Sent(message), 2, 2)  # type: ignore[arg-type]
+    assert REASON_CODES.receive("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
 
 
 def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> None:

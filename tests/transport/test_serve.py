@@ -13,6 +13,7 @@ import pytest
 from builders import raises_code
 
 import securevfl as vfl
+from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
@@ -22,7 +23,6 @@ from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prediction import ScoreCounts
-from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.organisations.scoring import ScoreClient, score_rows, scoring_handshake, scoring_settings
 from securevfl.organisations.serve import RequestOutcome, Server
 from securevfl.organisations.session_manager import SessionLimits

@@ -13,6 +13,7 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
+from securevfl.credit.reason_codes import ReasonCodePolicy
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError
@@ -20,7 +21,6 @@ from securevfl.organisations.join import join
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prepare import prepare
-from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.organisations.scoring import score_rows
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime import eventlog

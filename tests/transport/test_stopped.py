@@ -106,8 +106,10 @@ def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Star
     _, printed = shop.communicate(timeout=240)
     assert (shop.returncode, printed) == (
         143,
-        "stopped by SIGTERM; there is no checkpoint. Run the same command again at every party to resume.\n",
+        "stopped by SIGTERM. Run the same command again at every party to start again.\n",
     )
+    assert '"event": "stopped"' in meeting.log("shop")
+    assert "KeyboardInterrupt" not in meeting.log("shop")
 
 
 @pytest.mark.parametrize(("full", "other"), [("shop", "bank"), ("bank", "shop")])

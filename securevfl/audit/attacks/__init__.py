@@ -36,7 +36,7 @@ from securevfl.errors import ConfigError
 
 __all__ = ["ATTACKS", "Attack", "LabelAttack", "Score", "label_auc", "load_more"]
 
-GROUP = "securevfl.attacks"
+ATTACK_ENTRY_POINTS = "securevfl.attacks"
 
 ATTACKS: dict[str, Attack] = {
     attack.name: attack
@@ -83,7 +83,7 @@ def load_more() -> dict[str, Extension]:
         ConfigError: if an attack has another name than its entry point, or a name that exists already.
     """
     loaded = {}
-    for name, point in allowed_entry_points(GROUP).items():
+    for name, point in allowed_entry_points(ATTACK_ENTRY_POINTS).items():
         attack, loaded[name] = load_entry_point(point)
         if attack.name != name or ATTACKS.setdefault(name, attack) is not attack:
             raise ConfigError(

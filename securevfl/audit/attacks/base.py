@@ -21,10 +21,13 @@ from numpy.typing import NDArray
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
+from securevfl.base.extras import import_extra
 from securevfl.data.party import Party
 from securevfl.disclosure.label_auc import smallest_batch
 from securevfl.families.facts import RunFacts
 from securevfl.job import Job
+
+import_extra("sklearn", "sklearn", "the audit")
 
 Bits = NDArray[np.bool_]
 

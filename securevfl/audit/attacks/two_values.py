@@ -21,10 +21,10 @@ from securevfl.audit.recording.party_view import PartyView, least_norm
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 
-MAX_ROWS = 64
+MAX_REDUCED_ROWS = 64
 """Maximum batch size that LLL reduces within seconds; stronger lattice reduction could handle more rows."""
 
-PRECISIONS = (15, 20, 11)
+TRIED_PRECISION_BITS = (15, 20, 11)
 """Bits of precision to try."""
 
 Integers = NDArray[np.int64]
@@ -40,8 +40,8 @@ class TwoValues(LabelAttack):
         *LabelAttack.requirements,
         SINGLE_OUTPUT,
         (
-            lambda job: not isinstance(job.batch_size, str) and job.batch_size <= MAX_ROWS,
-            f"batches have more than {MAX_ROWS} rows, too many for lattice reduction within seconds",
+            lambda job: not isinstance(job.batch_size, str) and job.batch_size <= MAX_REDUCED_ROWS,
+            f"batches have more than {MAX_REDUCED_ROWS} rows, too many for lattice reduction within seconds",
         ),
     )
 
@@ -63,9 +63,9 @@ def subset(A: Floats, total: Floats) -> Integers | None:
     n = A.shape[1]
     if np.linalg.matrix_rank(A) == n:
         return np.rint(least_norm(A, total[:, None])[:, 0]).astype(np.int64)
-    if n > MAX_ROWS:
+    if n > MAX_REDUCED_ROWS:
         return None
-    for bits in PRECISIONS:
+    for bits in TRIED_PRECISION_BITS:
         # rows (2 e_i | 0 | K A_i) and (-1 ... -1 | 1 | -K total): their shortest sum is (2 s - 1 | 1 | nearly 0)
         basis = np.zeros((n + 1, n + 1 + len(A)))
         basis[:n, :n] = 2 * np.eye(n)

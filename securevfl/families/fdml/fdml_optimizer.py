@@ -31,7 +31,7 @@ from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.data.schedule import Iteration, Schedule
 from securevfl.families.fdml.masked_store import StoredMasks
 from securevfl.families.fdml.stored_sum import StoredSum
-from securevfl.families.fdml.stored_sums import STORED
+from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.families.fdml.worker_pace import WorkerPace
 from securevfl.models.block import BlockModel
 from securevfl.optim.optimizer import Optimizer
@@ -52,7 +52,7 @@ class FDML(Optimizer):
     """Update rule: how a gradient becomes a change of weights."""
     synchronous_first: bool = True
     """Synchronise all parties in the first epoch, so that every sum contains the predictions of all parties."""
-    stored: Annotated[SerializeAsAny[StoredSum] | None, BeforeValidator(STORED.read)] = None
+    stored: Annotated[SerializeAsAny[StoredSum] | None, BeforeValidator(STORED_SUMS.read)] = None
     """How a server stores local predictions: "masks" (the default) or "open"."""
     shows_labels: bool = False
     """Send the labels of the training rows to all parties, as in the paper; otherwise send residuals."""

@@ -7,4 +7,4 @@ from securevfl.families.fdml.masked_store import StoredMasks
 from securevfl.families.fdml.open_store import StoredOpen
 from securevfl.families.fdml.stored_sum import StoredSum
 
-STORED: Registry[StoredSum] = Registry("stored sum", StoredOpen, StoredMasks)
+STORED_SUMS: Registry[StoredSum] = Registry("stored sum", StoredOpen, StoredMasks)

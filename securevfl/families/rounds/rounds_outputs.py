@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securevfl.disclosure.column_leaks import COLUMNS
+from securevfl.disclosure.column_leaks import COLUMN_RECOVERY
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
 from securevfl.disclosure.outputs import Output
@@ -21,7 +21,7 @@ from securevfl.protocols.bin_classes import count_bits
 from securevfl.protocols.residuals.defences import Gaussian
 
 LABEL_GUARDS = RANK.name, FRESH_EQUATIONS.name, LABEL_AUC.name
-COLUMN_GUARDS = (COLUMNS.name,)
+COLUMN_GUARDS = (COLUMN_RECOVERY.name,)
 
 
 def rounds_outputs(job: JobOptions, shape: RunShape) -> list[Output]:

@@ -46,7 +46,7 @@ from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.score_ledger.row_ledger import REFUSED, SELF, ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ROW_REFUSED, SELF, ScoreLedger
 from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET
 from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares.chunk_agreement import agree_on_chunk, wait_for_all
@@ -359,7 +359,7 @@ class SharesParticipant(Participant):
         for row, score in enumerate(ledger.stored(query, of="score")):
             if score is not None:
                 scores[row] = np.frombuffer(score, "<f8")
-        changed = (states == REFUSED) & ~trained
+        changed = (states == ROW_REFUSED) & ~trained
         is_stored = ~np.isnan(scores).any(axis=1) & ~trained & ~changed
         nothing = np.zeros(len(states), np.bool_)
         return ScoreResult(scores, is_stored, nothing, trained, changed, ~nothing)

@@ -40,6 +40,8 @@ from securevfl.protocols.shares.update_rules import (
 )
 
 RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
+MIN_LIFTED_ROWS = 2048  # from this batch size on, a lift of short table entries saves more time than its round trip
+UNIT_LIFT_BITS, WIDE_LIFT_BITS = 8, 16  # bits of a lifted entry for residuals in a unit interval, and for all others
 MEAN_WEIGHT_POWER = 2  # exponent: iteration t has the weight t^2 in the mean of points
 MEAN_FRACTION = 5  # the result of the heavy-ball method is the mean of the latest fifth of all points
 ROUNDING_CARRY = 1.4  # momentum amplifies rounding by this factor (simulated: 1.24 to 1.55)
@@ -96,13 +98,18 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollback
         rate, rule = _descent(job, optimizer, batches, parties)
         curvature = 1.0
     shares = job.protocol.shares
+    lift_bits, residual_bits = 0, _residual_bits(job.residual_bound)
+    if rows >= MIN_LIFTED_ROWS:
+        lift_bits = UNIT_LIFT_BITS if job.loss.has_unit_range else WIDE_LIFT_BITS
+        residual_bits = min(residual_bits, lift_bits - 1)
     numbers = FixedPointEncoding.finest(
         rows,
         rate,
         curvature=curvature,
         m=rule.m,
         table_bits=shares.table_bits,
-        f_g=_residual_bits(job.residual_bound),
+        f_g=residual_bits,
+        lift_bits=lift_bits,
         step=shares.step_bits(job.model.loss.spacing),
         clip=shares.clip,
         spare=job.model.spare_bits,

@@ -11,7 +11,7 @@ from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows, score_output
 from securevfl.families.rounds.rounds_outputs import COLUMN_GUARDS, LABEL_GUARDS
 from securevfl.families.transfer.transfer_job import TransferJob
-from securevfl.families.transfer.transfer_participant import SCORE_BLOCK_ROWS
+from securevfl.families.transfer.transfer_participant import TRANSFER_SCORE_ROWS
 
 
 def transfer_outputs(job: TransferJob, shape: RunShape) -> list[Output]:
@@ -116,7 +116,7 @@ def _evaluation_output(job: TransferJob, shape: RunShape, host: str) -> Output:
     """Return the scores of evaluated rows, in blocks of equal size, or the representations that determine them."""
     times, rows = EvaluationSchedule.of_run(job, shape).evaluations, evaluated_rows(shape)
     numbers_per_row = 1 if job.protocol.residual.seals else job.model.units
-    block = min(SCORE_BLOCK_ROWS, rows)
+    block = min(TRANSFER_SCORE_ROWS, rows)
     return Output(
         "scores of evaluated rows, from representations",
         "columns",

@@ -26,7 +26,7 @@ from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
-SCORE_BLOCK_ROWS = 512  # number of rows that are scored at a time
+TRANSFER_SCORE_ROWS = 512  # number of rows that are scored at a time
 
 
 class ScoreMatrix(SparseRows):
@@ -176,7 +176,7 @@ class TransferParticipant(BatchParticipant):
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
         """Compute the scores (m, 1) at the guest, in blocks of equal size so that one request fits all blocks."""
-        context, size, d = self._context, min(SCORE_BLOCK_ROWS, len(rows)), self._model.units
+        context, size, d = self._context, min(TRANSFER_SCORE_ROWS, len(rows)), self._model.units
         scores = []
         with TwoWayExchange(self._job.protocol.residual, context, "scores", {context.active: size}, 1) as exchange:
             for number, start in enumerate(range(0, len(rows), size)):

@@ -28,6 +28,7 @@ from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.consent import statistics_consent
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.credit import correlate, fairness_by_group
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.disclosure.information_content import code_bits
@@ -38,12 +39,12 @@ from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import Target
-from securevfl.organisations import correlate, fairness_by_group, join, peer_session
+from securevfl.organisations import join, peer_session
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
-from securevfl.protocols.score_ledger.row_ledger import NEW, ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ScoreLedger
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.column_correlations import CORRELATION_LEVELS, RoundedProducts
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
@@ -217,7 +218,7 @@ class _Kept(ScoreLedger):
     def admit(self, query: Any, X: Floats, *, bits: float = 0, **keys: Any) -> Any:
         """Note the bits and refuse nothing."""
         self.bits = bits
-        return np.full(len(query.rows), NEW, np.uint8)
+        return np.full(len(query.rows), ROW_NEW, np.uint8)
 
 
 def _scored(c: int, information_bits: float, codes: int) -> tuple[ScoringSession, _Kept]:
@@ -240,7 +241,7 @@ def _scored(c: int, information_bits: float, codes: int) -> tuple[ScoringSession
         resources=LocalResources(),
         channel=SimpleNamespace(permit=lambda record: None),
     )
-    committed = SimpleNamespace(rows=bytes(COMMITMENT_BYTES), states=bytes([NEW]))
+    committed = SimpleNamespace(rows=bytes(COMMITMENT_BYTES), states=bytes([ROW_NEW]))
     products = SimpleNamespace(context=context, others=("bank",), recv=lambda *_: committed, send=lambda *_, **__: None)
     player: Any = SimpleNamespace(
         _state=SimpleNamespace(iterations=20),

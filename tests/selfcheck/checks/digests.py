@@ -115,7 +115,7 @@ LATTICE = (
     Field(BlindedProduct, "ciphertext", _lattice, (4, 20)),
     Field(OpenedProduct, "values", _lattice, (4, 20)),
 )
-PAILLIER = (
+PAILLIER_FIELDS = (
     Field(ResidualCiphertext, "ciphertext", _paillier, (6, 22)),
     Field(BlindedProduct, "ciphertext", _paillier, (6, 22)),
     Field(OpenedProduct, "values", _paillier, (6, 22)),
@@ -186,7 +186,7 @@ def columns() -> Outcome:
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "whole digests of messages": fields,
     "whole digests of lattice keys": lambda: fields(LATTICE),
-    "whole digests of paillier keys": lambda: fields(PAILLIER),
+    "whole digests of paillier keys": lambda: fields(PAILLIER_FIELDS),
     "whole digests of common ids": common,
     "whole digests of columns": columns,
 }

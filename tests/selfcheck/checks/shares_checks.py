@@ -44,7 +44,7 @@ from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.observations import SharedResidual
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
-from securevfl.protocols.score_ledger.row_ledger import NEW, ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ScoreLedger
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.iteration import LookupRequest
@@ -246,7 +246,7 @@ def limited() -> Outcome:
         X = np.arange(40.0 * len(ids)).reshape(len(ids), 40) + 0.5
         states = ledger.admit(question, X, bits=bits, max_bits=13.0)
         ledger.store(question, [b"part"] * len(ids))
-        return np.asarray(states == NEW)
+        return np.asarray(states == ROW_NEW)
 
     def twice(ledger: ScoreLedger) -> object:
         return [ask(ledger, b"one", ids).all() for ids in (rows[10:12], rows[11:13])]

@@ -25,7 +25,7 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.masked_store import StoredMasks
 from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, StoredSum
-from securevfl.families.fdml.stored_sums import STORED
+from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.protocols.sums.mask_keys import SumPublicKey, WrappedMaskKey
 from securevfl.protocols.sums.residue_sums import to_residues
 from selfcheck.checks import slow_reference
@@ -162,7 +162,7 @@ def answered(stored: StoredSum) -> Outcome:
 def stored_checks() -> dict[str, Callable[[], Outcome]]:
     """One a registered kind, and one of what those that hide must refuse."""
     checks: dict[str, Callable[[], Outcome]] = {}
-    for kind in STORED.values():
+    for kind in STORED_SUMS.values():
         for label, item in kind.variants().items():
             checks[f"stored {label}"] = partial(stored_check, item.with_smallest_keys, visits=2 if item.pooled else 3)
             if item.hides_parts:

@@ -6,10 +6,11 @@ from typing import Any
 
 from securevfl.consent import statistics_consent
 from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.credit import correlate, fairness_by_group
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families.shares.shares_participant import SharesParticipant
-from securevfl.organisations import correlate, fairness_by_group, join, peer_session
+from securevfl.organisations import join, peer_session
 from securevfl.protocols.permits import permit_stop_decision
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.opened_scores import ScoringSession

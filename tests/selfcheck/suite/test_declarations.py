@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docs.declarations_page import sections, table
-from securevfl.families.fdml.stored_sums import STORED
+from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.protocols.alignment import psi_many, psi_work
 from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.runtime.codec import Message
@@ -29,7 +29,7 @@ def test_every_registered_protocol_has_a_section() -> None:
     text = table()
     assert all(f"## Sum: {name}" in text for name in SUMS)
     assert all(f"## Residual: {name}" in text for name in RESIDUALS)
-    assert all(f"## Stored sum: {name}" in text for name in STORED)
+    assert all(f"## Stored sum: {name}" in text for name in STORED_SUMS)
 
 
 def test_kinds_say_what_they_must() -> None:

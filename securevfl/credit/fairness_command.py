@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from securevfl.data.party import Party
 
 
-HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
+GROUP_HEADINGS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(option_groups.expand_option_groups(fairness))
 
 
 def fairness(
@@ -51,7 +56,7 @@ def fairness(
     from securevfl.cli.consent_prompt import check_digest
     from securevfl.cli.show import console
     from securevfl.cli.show import table as format_table
-    from securevfl.organisations.fairness_by_group import local_group_rates, provide_groups, request_group_rates
+    from securevfl.credit.fairness_by_group import local_group_rates, provide_groups, request_group_rates
 
     check_digest(consent.accept)
     check_writable(report_json)
@@ -74,11 +79,11 @@ def fairness(
             rates = request_group_rates(party, predicted or [], peers, positive=positive, **session.keys)
     if report_json is not None:
         write_atomic(report_json, json.dumps(rates, indent=1).encode())
-    keys = [head.replace(" ", "_") for head in HEADS[1:]]
+    keys = [head.replace(" ", "_") for head in GROUP_HEADINGS[1:]]
     rows: list[list[str | int | float | None]] = [
         [name, *(round(values[key], 3) for key in keys)] for name, values in rates.items()
     ]
-    console().print(format_table(HEADS, rows))
+    console().print(format_table(GROUP_HEADINGS, rows))
 
 
 def _read_predictions(party: Party, file: Path, table: option_groups.TableOptions) -> list[str]:

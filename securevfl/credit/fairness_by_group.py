@@ -27,6 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
 from securevfl.consent.statistics_consent import Consent, record_joint_statistics
+from securevfl.credit import joint_statistics
+from securevfl.credit.joint_statistics import TableShape
 from securevfl.data.party import Party
 from securevfl.data.row_matching import match_values
 from securevfl.disclosure.counts import Disclosure
@@ -37,8 +39,6 @@ from securevfl.errors import LabelError, PartiesError, TableError
 from securevfl.models.class_labels import class_name, find_classes
 from securevfl.models.group_metrics import rates_from_counts
 from securevfl.models.standard_losses import LogisticLoss
-from securevfl.organisations import joint_statistics
-from securevfl.organisations.joint_statistics import TableShape
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import group_counts

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.credit.correlations import standardised
 from securevfl.data.columns import Columns
-from securevfl.data.correlations import standardised
 from securevfl.data.party import Party, check_is_party
 from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts
 from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
@@ -37,14 +37,14 @@ from securevfl.models.standard_losses import LogisticLoss
 
 Kind = Literal["number", "text", "date", "percent", "currency"]
 
-FAR = 3.0
+FAR_IN_IQR = 3.0
 """A value is far out if it is more than this many interquartile ranges outside the quartiles."""
-NEARLY = 0.99
+NEARLY_CONSTANT_SHARE = 0.99
 """A column is nearly constant if at least this share of the rows has the same value."""
 MOST_VIF = 1e6
-WIDEST = 2_000
+MAX_VIF_COLUMNS = 2_000
 """Maximum number of numeric columns for which VIF is computed."""
-HEADS = [
+DESCRIPTION_HEADINGS = [
     "column",
     "read as",
     "by",
@@ -121,7 +121,7 @@ class Description:
     @property
     def heads(self) -> list[str]:
         """The headings of the table of figures."""
-        return [*HEADS, "VIF", *(["IV", "AUC"] if self.positive else []), "notes"]
+        return [*DESCRIPTION_HEADINGS, "VIF", *(["IV", "AUC"] if self.positive else []), "notes"]
 
     def cells(self) -> list[list[html.Cell]]:
         """Return the table of figures under `heads`, with one row for each column of the party."""
@@ -207,12 +207,12 @@ def _figures(
     counts = np.unique(present, return_counts=True)[1]
     commonest = max(int(counts.max(initial=0)), int(lacks.sum())) / rows
     quartiles, far, notes = None, None, []
-    if commonest >= NEARLY:
+    if commonest >= NEARLY_CONSTANT_SHARE:
         notes.append("constant" if commonest == 1 else "nearly constant")
     if levels is None and len(present):
         quartiles = tuple(np.quantile(present, [0, 0.25, 0.5, 0.75, 1]).tolist())
         low, median, high = quartiles[1:4]
-        reach = FAR * (high - low)
+        reach = FAR_IN_IQR * (high - low)
         far = float(((present < low - reach) | (present > high + reach)).mean())
         if 0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(present - median).max():
             notes.append("far tails")
@@ -273,7 +273,7 @@ def _inflation(table: Columns, X: Floats) -> dict[int, float]:
     It is empty if there are fewer than two such columns, or too many.
     """
     at = [j for j, name in enumerate(table.names) if name not in table.categories]
-    if not 2 <= len(at) <= WIDEST:
+    if not 2 <= len(at) <= MAX_VIF_COLUMNS:
         return {}
     numbers = X[:, at].copy()
     for column in numbers.T:

@@ -5,7 +5,7 @@
 3. each pair in turn   products of columns, with 6 bits for each (`protocols/shares/column_correlations.py`)
 
 Both parties of a pair learn the correlations of their columns, and the correlations of their columns after each party
-has decorrelated its own columns. Variance inflation factors follow from the latter (`securevfl.data.correlations`).
+has decorrelated its own columns. Variance inflation factors follow from the latter (`securevfl.credit.correlations`).
 These are 2 d d_other numbers. The ledger counts them as numbers about columns, and compares their bits with the
 information content of the n rows of these columns. Over all joint statistics on a table, a peer learns at most the
 share MAX_STATISTICS_SHARE of these bits, and at most that share of any one column
@@ -23,7 +23,9 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
 from securevfl.consent.statistics_consent import Consent, record_joint_statistics
-from securevfl.data.correlations import Correlations, OwnColumns
+from securevfl.credit import joint_statistics
+from securevfl.credit.correlations import Correlations, OwnColumns
+from securevfl.credit.joint_statistics import TableShape
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.information_content import InformationContent, entropies
@@ -31,8 +33,6 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE, statistics_disclosure, statistics_share
 from securevfl.errors import PartiesError, TableError
-from securevfl.organisations import joint_statistics
-from securevfl.organisations.joint_statistics import TableShape
 from securevfl.organisations.peer_settings import PeerSettings, check_among
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import column_correlations

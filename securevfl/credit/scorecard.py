@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,10 +24,11 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_atomic
+from securevfl.credit.explanations import check_weights
 from securevfl.data.bin_edges import format_number
 from securevfl.data.column_transforms import (
-    MISSING,
-    OTHER,
+    MISSING_CATEGORY,
+    OTHER_CATEGORY,
     BinTransform,
     ColumnTransform,
     NumericTransform,
@@ -38,12 +39,11 @@ from securevfl.data.woe import CategoricalWoe, NumericWoe
 from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.training.explanations import check_weights
 from securevfl.training.model_part import ModelPart
 
 BASE = "(base)"
 UNIT, ZERO = "each unit", "at 0"
-HEADS = ["party", "column", "bin", "points", "exact"]
+SCORECARD_HEADINGS = ["party", "column", "bin", "points", "exact"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Scorecard:
         """Return the scorecard as CSV, one line per bin: party, column, bin, rounded points, exact points."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(HEADS)
+        rows.writerow(SCORECARD_HEADINGS)
         rows.writerows([line.party, line.column, line.bin, round(line.points), line.points] for line in self.lines)
         return text.getvalue()
 
@@ -151,22 +151,25 @@ class Scorecard:
 
     def _repr_html_(self) -> str:
         rows: list[list[html.Cell]] = [[line.party, line.column, line.bin, line.points] for line in self.lines]
-        return html.table(HEADS[:4], rows)
+        return html.table(SCORECARD_HEADINGS[:4], rows)
 
 
-def scorecard(parts: Mapping[str, ModelPart] | Sequence[ModelPart], scale: ScorecardScale) -> Scorecard:
+def scorecard(
+    parts: Mapping[str, ModelPart] | Sequence[ModelPart], scale: ScorecardScale = ScorecardScale()
+) -> Scorecard:
     """Return the scorecard of these parts, the leading party's lines first.
 
     Raises ConfigError for a model without points, or with weights that a party does not know.
 
     Args:
-        parts: the parts.
-        scale: the meaning of points.
+        parts: one party's part or the parts of all parties, such as `Run.parts`.
+        scale: the meaning of points; by default 600 points at odds of 50 to 1, and 20 more points double the odds.
 
     Returns:
         The scorecard.
     """
     all_parts = list(parts.values()) if isinstance(parts, Mapping) else list(parts)
+    all_parts.sort(key=lambda part: not part.leads)
     lines = [line for part in all_parts if part.columns for line in _lines(part, scale)]
     return Scorecard(tuple(lines), scale)
 
@@ -218,7 +221,7 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
             zero = float(scaling.mean[0] * unit[0] - marked)
             points = [(ZERO, zero), (UNIT + "".join(within), -float(unit[0]))]
             if step.fill is not None:
-                points.append((MISSING, gained([np.nan])[0]))
+                points.append((MISSING_CATEGORY, gained([np.nan])[0]))
             return points
         case NumericWoe() | BinTransform():
             ends = [-np.inf, *step.edges, np.inf]
@@ -227,11 +230,11 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
             if (isinstance(step, BinTransform) and step.fill is not None) or (
                 isinstance(step, NumericWoe) and step.missing is not None
             ):
-                names, values = [*names, MISSING], [*values, np.nan]
+                names, values = [*names, MISSING_CATEGORY], [*values, np.nan]
             return list(zip(names, gained(values), strict=True))
         case OneHotTransform() | CategoricalWoe():
             known = (step.base, *step.categories) if isinstance(step, OneHotTransform) else step.categories
-            levels = (*known, OTHER)
+            levels = (*known, OTHER_CATEGORY)
             return list(zip(levels, gained([float(place) for place in range(len(levels))], levels), strict=True))
     remedy = 'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'
     if not isinstance(step, NumericTransform):  # of a date or of codes, which bins leave as they are
@@ -248,6 +251,12 @@ def scale_of(part: ModelPart, text: str) -> ScorecardScale:
     """Read the scale of points for this part's model from a text; raises as `ScorecardScale.read`."""
     _check_model(part)
     return ScorecardScale.read(text)
+
+
+def points_column(part: ModelPart, text: str) -> Callable[[Floats], Floats]:
+    """Return how log odds (m, 1) of this part's model become points (m,); arguments and errors as `scale_of`."""
+    scale = scale_of(part, text)
+    return lambda f: scale.of(f[:, 0]).round(2)
 
 
 def _check_model(part: ModelPart) -> None:

@@ -10,15 +10,14 @@ Aligned tables have the same rows in the same order.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import IdError, TableError
+from securevfl.errors import TableError
+from securevfl.organisations.order_check import check_order, keyed_order
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
@@ -68,28 +67,6 @@ def run_joint_session(
     """
     handshake = {"parties": list(settings.peers.parties), "task": task}
     return run_session(party.name, settings, handshake, talk, ledger=ledger)
-
-
-def keyed_order(order: bytes, channel: Channel) -> bytes:
-    """Return a digest of a row order that only the parties of this session can compare; empty if `order` is empty."""
-    return hmac.digest(channel.session, order, hashlib.sha256) if order else b""
-
-
-def check_order(me: str, own: bytes, name: str, other: bytes, rows: str = "rows") -> None:
-    """Check that two parties have the same row order, if both have sent a digest of it.
-
-    Args:
-        me: name of this party.
-        own: this party's digest.
-        name: name of the other party.
-        other: its digest.
-        rows: the word for the rows in the error's message.
-
-    Raises:
-        IdError: the orders differ.
-    """
-    if other and own and not hmac.compare_digest(other, own):
-        raise IdError(f"{name} and {me} have the {rows} in a different order", code="SVFL-ID-ORDER", peer=name)
 
 
 def exchange_table_shapes(party: Party, count: int, others: Sequence[str], channel: Channel) -> dict[str, TableShape]:

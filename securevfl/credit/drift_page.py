@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.data.baseline import SCORE
+from securevfl.credit.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
+from securevfl.data.baseline import SCORE_COLUMN
 from securevfl.data.columns import Columns
-from securevfl.data.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
 from securevfl.data.readers import read_table
 from securevfl.display import html
 from securevfl.errors import TableError
+from securevfl.organisations.served_rows import ColumnShifts
 from securevfl.training.model_part import ModelPart
 
 DRIFT_HEADS = ["column", "PSI", "size", "KS", "p", "missing", "was missing", "unseen", "shifted"]
@@ -39,7 +40,7 @@ def drift(
     Returns:
         The drift of each column, and of the scores last. Raises TableError if columns differ from the training.
     """
-    column_baselines = [item for item in part.baseline if item.column != SCORE]
+    column_baselines = [item for item in part.baseline if item.column != SCORE_COLUMN]
     known = part.preparation.types
     table = read_table(Path(data), id_column=id_column, label_column="", chosen=part.columns, known=known)
     column_drifts = measure_drift(column_baselines, table.columns, alarms=alarms)
@@ -47,7 +48,7 @@ def drift(
 
 
 def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
-    score_baselines = [item for item in part.baseline if item.column == SCORE]
+    score_baselines = [item for item in part.baseline if item.column == SCORE_COLUMN]
     if not score_baselines:
         raise TableError(
             f"{part.name}: this party received no scores in the training, so scores cannot be compared",
@@ -65,9 +66,23 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
             path=str(path),
         )
     column = table.names.index(name)
-    return measure_drift(score_baselines, Columns(np.ascontiguousarray(table.X[:, [column]]), [SCORE]), alarms=alarms)[
-        0
-    ]
+    return measure_drift(
+        score_baselines, Columns(np.ascontiguousarray(table.X[:, [column]]), [SCORE_COLUMN]), alarms=alarms
+    )[0]
+
+
+def column_shifts(part: ModelPart, data: Path, id_column: str) -> ColumnShifts:
+    """Return the drift of the rows that a party serves; see `organisations.served_rows.ServedRowsCheck`."""
+    return shifts_of(drift(part, data, id_column=id_column))
+
+
+def shifts_of(drifts: Sequence[Drift]) -> ColumnShifts:
+    """Return the drift of columns as the monitor of a party that serves shows it."""
+    figures = {
+        ("psi", "Population stability index"): {item.column: item.psi for item in drifts},
+        ("missing", "Share of missing values"): {item.column: item.missing for item in drifts},
+    }
+    return ColumnShifts(DRIFT_HEADS, rows(drifts), [item.column for item in drifts if item.shifted], figures)
 
 
 def plain(column_drifts: Sequence[Drift], part: ModelPart) -> dict[str, Any]:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer
+
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(option_groups.expand_option_groups(correlate))
 
 
 def correlate(
@@ -24,8 +31,8 @@ def correlate(
     """
     from securevfl.cli.show import console
     from securevfl.cli.show import table as format_table
-    from securevfl.data.correlations import page_of
-    from securevfl.organisations.correlate import correlate_with
+    from securevfl.credit.correlate import correlate_with
+    from securevfl.credit.correlations import page_of
 
     ledger, agree = consent.asking(table.party, "securevfl correlate")
     report.check()

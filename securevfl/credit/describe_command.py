@@ -12,6 +12,11 @@ from securevfl.cli import option_groups
 from securevfl.cli import party_options as options
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(option_groups.expand_option_groups(describe))
+
+
 def describe(
     data: Annotated[Path, typer.Argument(metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")],
     party: Annotated[
@@ -28,8 +33,8 @@ def describe(
     variance inflation among your columns, and, with labels of two classes, the predictive power of each column.
     """
     from securevfl.cli.show import console, split_wide_table
+    from securevfl.credit.description import describe as describe_party
     from securevfl.data.readers import read_party
-    from securevfl.training.description import describe as describe_party
 
     report.check()
     name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"

@@ -14,11 +14,11 @@ import numpy as np
 
 from securevfl.base.extras import import_extra
 from securevfl.base.files import write_atomic
+from securevfl.credit.explanations import check_weights
 from securevfl.data.column_transforms import BinTransform, ColumnTransform, NumericTransform
 from securevfl.data.scaling import GRID_BITS, Scaling
 from securevfl.data.woe import NumericWoe
 from securevfl.errors import ConfigError
-from securevfl.training.explanations import check_weights
 from securevfl.training.model_part import ModelPart
 
 OPSET = 17

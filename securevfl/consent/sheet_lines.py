@@ -1,0 +1,58 @@
+"""Lines of the consent sheet about tools that a job allows and that packages provide (`securevfl.base.extensions`).
+
+A job names such a tool by an option, for example `reason_codes`. A party that lacks the package cannot describe what
+the tool reveals, so it refuses the job before it asks for consent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from securevfl.base.extensions import require_tool
+from securevfl.base.roles import Roles
+from securevfl.families.facts import RunFacts
+from securevfl.job import Job
+
+SHEET_LINE_ENTRY_POINTS = "securevfl.sheet_lines"
+
+
+class SheetLines(Protocol):
+    """Describes what a tool reveals to a party, or about it."""
+
+    def __call__(self, job: Job, roles: Roles, facts: RunFacts | None, name: str) -> Sequence[tuple[str, str]]:
+        """Return the lines of a party.
+
+        Args:
+            job: the job.
+            roles: the roles of all parties.
+            facts: the facts of the run, if they are known.
+            name: name of the party.
+
+        Returns:
+            Pairs of a word, such as "learns", and a text, which may have several lines.
+        """
+        ...
+
+
+def check_tools(job: Job, party: str) -> None:
+    """Check that this party has the package of each tool that the job allows.
+
+    Args:
+        job: the job.
+        party: name of this party.
+
+    Raises:
+        PackageMissingError: a package is missing; the message names the package and the party.
+    """
+    for option in job.needed_tools:
+        require_tool(SHEET_LINE_ENTRY_POINTS, option, option, party)
+
+
+def tool_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[tuple[str, str]]:
+    """Return the lines of a party about all tools that the job allows; arguments and errors as `SheetLines`."""
+    lines: list[tuple[str, str]] = []
+    for option in job.needed_tools:
+        describe: SheetLines = require_tool(SHEET_LINE_ENTRY_POINTS, option, option)
+        lines += describe(job, roles, facts, name)
+    return lines

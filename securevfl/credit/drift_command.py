@@ -1,0 +1,48 @@
+"""The command `drift`: compare new rows with the training rows. Nothing is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from securevfl.cli.option_groups import ReportOptions, expand_option_groups
+from securevfl.cli.party_options import IdColumn, Model
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(expand_option_groups(drift))
+
+
+def drift(
+    model: Model,
+    data: Annotated[Path, typer.Option("--data", metavar="FILE", help="New rows with your columns, as for predict.")],
+    scores: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Their predictions, as predict wrote them.")
+    ] = None,
+    id_column: IdColumn = "id",
+    alarms: Annotated[
+        float,
+        typer.Option(min=1e-6, max=0.5, help="Probability that a column is reported as shifted although none is."),
+    ] = 0.01,
+    report: ReportOptions = ReportOptions(),
+) -> None:
+    """Report which of your columns have shifted since the training; exit code 1 if any has. Nothing is sent.
+
+    Compares PSI, Kolmogorov-Smirnov statistic, missing values and new texts of each column with the training rows, of
+    which your part contains a summary.
+    """
+    from securevfl.cli.show import console, table
+    from securevfl.credit import drift_page
+    from securevfl.training.model_part import ModelPart
+
+    report.check()
+    part = ModelPart.load(model)
+    drifts = drift_page.drift(part, data, scores=scores, id_column=id_column, alarms=alarms)
+    report.write(lambda: json.dumps(drift_page.plain(drifts, part), indent=2), lambda: drift_page.page(drifts, part))
+    console().print(table(drift_page.DRIFT_HEADS, drift_page.rows(drifts)))
+    if any(column.shifted for column in drifts):
+        raise typer.Exit(1)

@@ -1,0 +1,120 @@
+"""Interface of the reasons that parties may send with scores, such as the reason codes of `securevfl.credit`.
+
+The core knows that a score may have reasons, how many bits they reveal at most, and when it admits, sends and receives
+them. A package registers how reasons are computed and encoded (`securevfl.base.extensions`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.base.extensions import find_tool, require_tool
+from securevfl.base.roles import Roles
+from securevfl.protocols.declarations import MessageDeclaration
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.runtime.channel import Channel
+from securevfl.training.model_part import ModelPart
+
+SCORE_REASON_ENTRY_POINTS = "securevfl.score_reasons"
+REASON_CODES_ENTRY = "reason_codes"
+
+
+class ReasonProvider(ABC):
+    """The reasons that a party's operator discloses for each scored row.
+
+    Attributes:
+        codes_per_row: number of codes for each row.
+    """
+
+    codes_per_row: int
+
+    @abstractmethod
+    def check(self, part: ModelPart) -> None:
+        """Raise ConfigError unless the part and the job allow these reasons."""
+
+    @abstractmethod
+    def bits(self, part: ModelPart) -> float:
+        """Return the maximum number of bits that the reasons reveal about a row."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a text that differs if other reasons would be sent about the same rows."""
+
+    @abstractmethod
+    def admit(
+        self, part: ModelPart, ledger: ScoreLedger, ids: Sequence[Any] | None, X: Floats, max_bits: float
+    ) -> NDArray[np.bool_]:
+        """Record the reasons of rows in the score ledger, before anything about the rows is disclosed.
+
+        Args:
+            part: this party's part of the model.
+            ledger: this party's score ledger.
+            ids: ids of the rows.
+            X: this party's columns (n, d).
+            max_bits: maximum number of bits that scores and reasons may reveal about a row.
+
+        Returns:
+            A mask (n,) of the rows whose scores and reasons together stay within `max_bits`.
+
+        Raises:
+            ConfigError: the rows have no ids, so their reasons cannot be counted.
+        """
+
+    @abstractmethod
+    def reasons(self, part: ModelPart, scaled: Floats) -> list[list[str]]:
+        """Return `codes_per_row` reasons for each of the scaled rows (m, d), as the requesting party presents them."""
+
+    @abstractmethod
+    def send(self, part: ModelPart, channel: Channel, scaled: Floats) -> None:
+        """Send the reasons of scaled rows (m, d) to the requesting party."""
+
+
+class ScoreReasons(ABC):
+    """One kind of reasons, which a package registers."""
+
+    @abstractmethod
+    def provider(self, codes_per_row: int, codes: Mapping[str, str]) -> ReasonProvider:
+        """Return the reasons that a party discloses.
+
+        Args:
+            codes_per_row: number of codes for each row.
+            codes: a code for each of the party's columns.
+        """
+
+    @abstractmethod
+    def declares(self, roles: Roles) -> list[MessageDeclaration]:
+        """Declare what the messages reveal."""
+
+    @abstractmethod
+    def receive(self, name: str, channel: Channel, rows: int, codes_per_row: int) -> list[list[str]]:
+        """Receive the reasons of a party.
+
+        Args:
+            name: name of the party.
+            channel: channel to the other parties.
+            rows: number of rows.
+            codes_per_row: number of codes for each row.
+
+        Returns:
+            The reasons of each row.
+
+        Raises:
+            ProtocolError: the message has another size or invalid codes.
+        """
+
+
+def score_reasons(party: str = "") -> ScoreReasons:
+    """Return the registered kind of reasons, or raise PackageMissingError, which names the package and this party."""
+    return cast(ScoreReasons, require_tool(SCORE_REASON_ENTRY_POINTS, REASON_CODES_ENTRY, "reason_codes", party))
+
+
+def declares(roles: Roles) -> list[MessageDeclaration]:
+    """Declare what reasons reveal; nothing if no package provides them."""
+    kind: ScoreReasons | None = find_tool(SCORE_REASON_ENTRY_POINTS, REASON_CODES_ENTRY)
+    return [] if kind is None else kind.declares(roles)
