@@ -144,8 +144,12 @@ def both(paths: dict[str, Path], of: vfl.Job, engine: Any, placed: tuple[str, ..
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "placed"),
-    [(NAMES[:2], ("shop",)), (NAMES[:2], NAMES[:2]), (NAMES, ("telco",)), (NAMES, NAMES)],
-    ids=["shop of 2", "both", "third", "all of 3"],
+    [
+        pytest.param(NAMES[:2], ("shop",), id="shop of 2"),
+        pytest.param(NAMES[:2], NAMES[:2], id="both", marks=pytest.mark.slow),
+        pytest.param(NAMES, ("telco",), id="third", marks=pytest.mark.slow),
+        pytest.param(NAMES, NAMES, id="all of 3"),
+    ],
 )
 def test_the_weights_are_those_of_one_process_and_no_row_leaves(
     client: Any, table_folder: Path, names: Any, placed: Any, draws: Any, monkeypatch: pytest.MonkeyPatch
@@ -184,12 +188,12 @@ def left(client: Any) -> int:
 @pytest.mark.parametrize(
     ("keys", "label"),
     [
-        ({"model": {"name": "one_vs_rest"}}, "four"),
+        pytest.param({"model": {"name": "one_vs_rest"}}, "four", marks=pytest.mark.slow),
         ({"model": {"name": "trees", "trees": 4}}, "y"),
         ({"optimizer": {"name": "fedsgd", "lr": 0.3}, "batch_size": 400, "epochs": 2}, "y"),
         ({"weights": {"classes": "balanced"}}, "y"),
         ({"protocol": {"shares": {"open_weights": ["shop"]}}}, "y"),
-        ({"epochs": 20}, "growing"),
+        pytest.param({"epochs": 20}, "growing", marks=pytest.mark.slow),
     ],
     ids=["classes", "trees", "batches", "weights", "opened", "growing"],
 )
@@ -208,7 +212,10 @@ def test_all_that_trains_on_shares_trains_at_workers(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("where", ["multiply_block", "block_change", "pairs"])
+@pytest.mark.parametrize(
+    "where",
+    ["pairs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("multiply_block", "block_change"))],
+)
 def test_a_worker_that_is_killed_changes_nothing(
     client: Any, table_folder: Path, where: str, draws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +254,7 @@ def test_a_worker_that_is_killed_changes_nothing(
 
 @pytest.mark.long
 @pytest.mark.skipif(DASK is None, reason="needs the dask command")
-@pytest.mark.parametrize("lost", ["scheduler", "workers"])
+@pytest.mark.parametrize("lost", ["workers", pytest.param("scheduler", marks=pytest.mark.slow)])
 def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(table_folder: Path, lost: str, tmp_path: Path) -> None:
     of = placed_job()
     paths, cluster = stored(table_folder, NAMES[:2], of), Cluster(tmp_path, nanny=False)

@@ -136,7 +136,13 @@ def bound(foreseen: float) -> float:
     return max(BAR, 3.5 * foreseen + ERROR_LEFT)
 
 
-CASES = [(case, kind) for case in LABELS for kind in PROTOCOLS]
+IN_EVERY_RUN = {*((case, "open") for case in LABELS), ("poisson, exposed", "shares"), ("gamma, weighted", "ckks")}
+"""Each case once, and each protocol with an exposure or with weights; `make soak` runs the whole product."""
+CASES = [
+    pytest.param(case, kind, marks=[] if (case, kind) in IN_EVERY_RUN else pytest.mark.slow)
+    for case in LABELS
+    for kind in PROTOCOLS
+]
 
 
 @pytest.mark.parametrize(("case", "kind"), CASES)

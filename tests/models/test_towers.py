@@ -188,6 +188,7 @@ def test_sealed_training_is_training_in_the_open() -> None:
         np.testing.assert_allclose(sealed.parts[name].theta, part.theta, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif(not REAL.is_dir(), reason="there are no real tables")
 @pytest.mark.parametrize("name", ["wide and deep", "dssm"])

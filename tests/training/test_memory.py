@@ -15,7 +15,7 @@ def resident() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-@pytest.mark.parametrize("residual", ["open", vfl.Ckks()], ids=str)
+@pytest.mark.parametrize("residual", ["open", pytest.param(vfl.Ckks(), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.long
 def test_memory_is_flat_over_rounds(residual: Engine | str) -> None:
     job = vfl.Job(
