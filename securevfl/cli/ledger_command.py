@@ -39,8 +39,8 @@ def ledger(
         typer.Option(
             "--limit",
             metavar="KIND=LIMIT",
-            help="Limit what all peers together may learn about a table: labels=25%, columns=40, scores=100000, or "
-            "none. Repeatable.",
+            help="Limit what all peers together may learn about a table, as in labels=25%, columns=40 or "
+            "scores=100000; KIND=none removes the limit. Repeatable.",
         ),
     ] = None,
     trust: Annotated[
@@ -48,7 +48,7 @@ def ledger(
         typer.Option(
             "--trust",
             metavar="PEER",
-            help="Trust this peer to follow protocols: repeated jobs with identical batches and columns count once. "
+            help="Trust this peer to follow the protocols: jobs with identical batches and columns then count once. "
             "Repeatable.",
         ),
     ] = None,
@@ -57,7 +57,7 @@ def ledger(
         typer.Option(
             "--reset-aborts",
             metavar="PEER",
-            help="Forget the sessions with this peer that ended early, once you know why they did. Repeatable.",
+            help="Reset the count of sessions with this peer that ended early, once you know the reason. Repeatable.",
         ),
     ] = None,
     adopt: Annotated[
@@ -110,9 +110,7 @@ def _adopt(party: str | None, file: Path | None) -> None:
     from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 
     if file is None and party is None:
-        raise ConfigError(
-            "--adopt needs the ledger to adopt", "name it with --party or --ledger", code="SVFL-COMMAND-USAGE"
-        )
+        raise ConfigError("--adopt names no ledger", "name it with --party or --ledger", code="SVFL-COMMAND-USAGE")
     DisclosureLedger.adopt(default_ledger(str(party)) if file is None else file)
 
 
@@ -140,7 +138,7 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
     for name in dict.fromkeys(entry.table for entry in contents.entries):
         out.print("")
         (entries, shared), known = ledger.table_disclosures(name), contents.tables[name]
-        others = [  # for a table without ids only the maximum number of rows is known
+        others = [  # if one of the tables has no ids, only an upper bound of the number of shared rows is known
             f"{other[:8]} ({'' if None not in (known.members, contents.tables[other].members) else 'up to '}{count:,})"
             for other, count in sorted(shared.items())
         ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.data.baseline import SCORE, Baseline, numeric_baseline
+from securevfl.data.baseline import SCORE_COLUMN, Baseline, numeric_baseline
 from securevfl.errors import ConfigError
 from securevfl.families.divergence import check_final_loss
 from securevfl.families.score_results import Measurement
@@ -109,7 +109,7 @@ class Participant(ABC):
             prediction = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, classes)
             actual = labels == classes[1] if loss.classifies else labels
             curve = metrics.calibration(actual, prediction, weights=weights).tolist()
-            baseline = numeric_baseline(SCORE, prediction)
+            baseline = numeric_baseline(SCORE_COLUMN, prediction)
         errors = standard_errors(loss, f, labels, classes, weights) if last else {}
         return Measurement(metrics.evaluate(loss, f, labels, classes, weights), curve, errors, baseline)
 

@@ -24,7 +24,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.transport.peers import Peers
 from tests.builders import raises_code
-from tests.transport.test_aborts import KINDS, made
+from tests.transport.test_aborts import ERROR_KINDS, made
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def ended(ledger: DisclosureLedger, with_: tuple[str, ...]) -> int:
     return sum(attempt.count for attempt in ledger.read().tries if attempt.peers == tuple(sorted(with_)))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", ERROR_KINDS, ids=lambda kind: kind.__name__)
 def test_data_dependent_errors_are_recorded_before_they_are_sent(
     kind: type[BaseException], aborts: list[tuple[str, int]], tmp_path: Path
 ) -> None:
