@@ -262,7 +262,7 @@ class PredictionSession:
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonProvider | None) -> str:
-    """Return the identity of the values that a party discloses about these rows, by which repeated requests are recognised.
+    """Return the identity of the values that a party discloses about these rows; a repeated request has the same one.
 
     It depends on the party's part of the model and on its ids and columns in their order. The party has all of
     these itself, so another party cannot make different values count as a repetition.
