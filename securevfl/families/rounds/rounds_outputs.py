@@ -103,11 +103,11 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 
 
 def _equation_basis(job: JobOptions, shape: RunShape, name: str) -> str:
-    """Name the equations that this passive party opens, so that equal ones count once; empty if they change."""
+    """Return an identifier of the equations that a passive party receives; empty if they change in every iteration."""
     table = shape.tables.get(name, "")
     if not (table and shape.partition and not job.equations_change):
         return ""
-    partition = f"parted anew in each of {shape.epochs} epochs" if job.reshuffle else "one partition"
+    partition = f"divided again in each of {shape.epochs} epochs" if job.reshuffle else "one partition"
     return f"{job.model.name}, {job.scale} scale, columns {table}, batches {shape.partition}, {partition}"
 
 
@@ -137,7 +137,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     ]
     outputs += [evaluated_sums(shape, about, evaluations, c, numbers_per_row) for about in subjects]
     if hides_parts and exchanges > 1:
-        # Weights start at 0 and one party updates between two exchanges, so sums differ by its output.
+        # All weights are 0 at first, and one party at a time updates its weights, so two sums differ by its output.
         outputs += [
             Output(
                 "differences of sums, which follow from the sums",
@@ -215,9 +215,9 @@ def _numbers_per_row(job: JobOptions, shape: RunShape) -> int:
 
 
 def _count_empty_exchanges(job: JobOptions, shape: RunShape) -> int:
-    """Return how many exchanges disclose nothing about any batch.
+    """Return how many exchanges disclose nothing: 1 for a run with a single batch, otherwise 0.
 
-    That is the first one of a run with one batch, because the weights of columns start at zero.
+    In the first exchange of a run the sums are 0, because the weights of columns start at zero.
     """
     return int(shape.batches == 1 and job.model.by_column and not shape.resumed)
 
