@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from securevfl.base.roles import SERVER, Roles
 from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.identities import EVERY_LABEL
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, score_output
 from securevfl.families.fdml.fdml_optimizer import FdmlJob, stored_of
@@ -48,6 +49,7 @@ def _shown_labels(shape: RunShape) -> list[Output]:
             labels,
             rows=shape.rows,
             numbers=shape.rows * shape.outputs,
+            identity=EVERY_LABEL,
             basis="every label",
         )
         for name in shape.passives

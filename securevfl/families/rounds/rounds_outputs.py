@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from securevfl.disclosure.column_leaks import COLUMN_RECOVERY
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
+from securevfl.disclosure.identities import EVERY_RESIDUAL, identity_of
 from securevfl.disclosure.outputs import Output
 from securevfl.disclosure.sum_leaks import SEQUENTIAL
 from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows, score_output
@@ -47,6 +48,7 @@ def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
                 residuals,
                 rows=shape.rows,
                 numbers=shape.rows * _numbers_per_row(job, shape),
+                identity=EVERY_RESIDUAL,
                 basis="every residual",
                 rho=rho,
                 guards=(LABEL_AUC.name,),
@@ -65,7 +67,8 @@ def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
             residuals,
             rows=shape.smallest_batch,
             numbers=p,
-            basis=_equation_basis(job, shape, name),
+            identity=_equation_identity(job, shape, name),
+            basis=_describe_equations(job, shape),
             rho=rho,
             guards=LABEL_GUARDS,
         )
@@ -81,7 +84,7 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     outputs, word = [], count_bits(shape.rows)
     for name, bins in shape.bins.items():
         table = shape.tables.get(name, "")
-        basis = f"classes in bins ({job.prepare.woe}), columns {table}, batches {shape.partition}" if table else ""
+        facts = "classes in bins", name, str(job.prepare.woe), table, shape.partition
         outputs.append(
             Output(
                 "counts of the positive class in bins",
@@ -94,7 +97,8 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
                 round(shape.rows * shape.bits_of_a_label),
                 numbers=bins,
                 bits=word,
-                basis=basis,
+                identity=identity_of(*facts) if table else "",
+                basis=f"the classes of all rows in {job.prepare.woe} bins",
                 group="bins",
                 guards=LABEL_GUARDS,
             )
@@ -102,13 +106,22 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     return outputs
 
 
-def _equation_basis(job: JobOptions, shape: RunShape, name: str) -> str:
-    """Return an identifier of the equations that a passive party receives; empty if they change in every iteration."""
+def _equation_identity(job: JobOptions, shape: RunShape, name: str) -> str:
+    """Return the identity of the equations that a passive party opens, so that equal ones count once.
+
+    It is empty if they change, or if nobody knows whether the party's columns are the same.
+    """
     table = shape.tables.get(name, "")
     if not (table and shape.partition and not job.equations_change):
         return ""
-    partition = f"divided again in each of {shape.epochs} epochs" if job.reshuffle else "one partition"
-    return f"{job.model.name}, {job.scale} scale, columns {table}, batches {shape.partition}, {partition}"
+    partitions = shape.epochs if job.reshuffle else 0
+    return identity_of("gradients", name, job.model.name, job.scale, table, shape.partition, partitions)
+
+
+def _describe_equations(job: JobOptions, shape: RunShape) -> str:
+    """Describe the equations that a passive party opens."""
+    batches = f"new batches in each of {shape.epochs} epochs" if job.reshuffle else "the same batches in each epoch"
+    return f"gradients of a {job.model.name} model on columns with {job.scale} scale, {batches}"
 
 
 def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:

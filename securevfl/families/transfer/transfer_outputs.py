@@ -7,6 +7,7 @@ batch, and p the number of weights of a party's network (`securevfl.families.tra
 from __future__ import annotations
 
 from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows, score_output
 from securevfl.families.rounds.rounds_outputs import COLUMN_GUARDS, LABEL_GUARDS
@@ -73,6 +74,7 @@ def _open_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output]:
             n,
             rows=shape.rows,
             numbers=vectors,
+            identity=identity_of("every exchange"),
             basis="every exchange",
         ),
         Output(
