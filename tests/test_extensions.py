@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
     def nothing() -> None:
         typer.echo("nothing")
 """
-POINTS = """
+ENTRY_POINTS = """
 [securevfl.families]
 relayed = made_up.relayed_method:Relayed
 
@@ -74,7 +74,7 @@ def install(folder: Path, name: str = "made-up", *, family: str = "relayed_metho
     facts = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text(POINTS)
+    (facts / "entry_points.txt").write_text(ENTRY_POINTS)
     return folder
 
 

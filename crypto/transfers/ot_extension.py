@@ -35,6 +35,7 @@ import os
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -53,11 +54,14 @@ BASE_TRANSFERS = 128
 SECRET_BYTES = BASE_TRANSFERS // 8
 MAX_BLOCK_ROWS = 1 << 22
 """Largest number of rows of a block."""
-_TAG = 16
-_LABEL = "transfers by rows"
+TAG_BYTES = 16
+"""Length of a check value of the consistency check, at the end of a message."""
+STREAM_LABEL = "transfers by rows"
+"""Label from which keyed streams and the key of the hash H are derived."""
 _ROWS_AT_ONCE = 1024  # rows whose 2^b pads the sender computes at a time, so that they fit into the cache
 _CHOSEN_ROWS_AT_ONCE = 4096  # rows whose chosen pads the receiver computes at a time
-_KEYS, _PADS = 1, 2  # numbers that distinguish inputs of H for keys and for pads
+KEY_TWEAK, PAD_TWEAK = 1, 2
+"""Numbers that distinguish the inputs of H for keys and for pads."""
 
 Octets = NDArray[np.uint8]
 
@@ -70,12 +74,12 @@ def fresh_secret() -> tuple[bytes, list[bool]]:
 
 def message_bytes(rows: int, bits: int) -> int:
     """Return the length in bytes of the receiver's message for a block."""
-    return BASE_TRANSFERS * _column_octets(rows, bits) + _TAG * (BASE_TRANSFERS + 1)
+    return BASE_TRANSFERS * _column_octets(rows, bits) + TAG_BYTES * (BASE_TRANSFERS + 1)
 
 
 def _column_octets(rows: int, bits: int) -> int:
     """Return the length in bytes of a column: its bits padded to blocks of 16 bytes, and the 128 additional ones."""
-    return -(-rows * bits // BASE_TRANSFERS) * _TAG + _TAG
+    return -(-rows * bits // BASE_TRANSFERS) * TAG_BYTES + TAG_BYTES
 
 
 class _Endpoint(Secret):
@@ -92,7 +96,7 @@ class _Endpoint(Secret):
             )
         self._bits = bits
         self._coin = coin
-        self._hash = RowHash(derive_key(coin, _LABEL, bits)[:16])
+        self._hash = RowHash(derive_key(coin, STREAM_LABEL, bits)[:16])
         self._blocks = 0
         self._rows = 0
 
@@ -146,8 +150,8 @@ class OtReceiver(_Endpoint):
 
     def __init__(self, pairs: Sequence[tuple[bytes, bytes]], coin: bytes, bits: int) -> None:
         super().__init__(coin, bits)
-        self._first = [Prg(first, _LABEL) for first, _ in pairs]
-        self._second = [Prg(second, _LABEL) for _, second in pairs]
+        self._first = [Prg(first, STREAM_LABEL) for first, _ in pairs]
+        self._second = [Prg(second, STREAM_LABEL) for _, second in pairs]
 
     @staticmethod
     def choice_bytes(rows: int) -> int:
@@ -192,9 +196,9 @@ class OtReceiver(_Endpoint):
         for first in range(0, len(choices), _CHOSEN_ROWS_AT_ONCE):
             chosen = choices[first : first + _CHOSEN_ROWS_AT_ONCE]
             rows, number = len(chosen), start + first
-            keys = self._hash(t[first * bits : (first + rows) * bits], tweaks(number * bits, rows * bits, _KEYS))
+            keys = self._hash(t[first * bits : (first + rows) * bits], tweaks(number * bits, rows * bits, KEY_TWEAK))
             total = _xor(keys.reshape(rows, bits, BLOCK_WORDS))
-            tweak = tweaks(number, rows, _PADS)
+            tweak = tweaks(number, rows, PAD_TWEAK)
             tweak[:, 1] |= chosen.astype(np.uint64) << np.uint64(8)
             pads[first : first + rows] = self._hash(total, tweak)[:, 0]
         return pads
@@ -218,7 +222,7 @@ class OtSender(_Endpoint):
     def __init__(self, secret: bytes, seeds: Sequence[bytes], coin: bytes, bits: int) -> None:
         super().__init__(coin, bits)
         self._secret = np.frombuffer(secret, np.uint8)
-        self._seeds = [Prg(seed, _LABEL) for seed in seeds]
+        self._seeds = [Prg(seed, STREAM_LABEL) for seed in seeds]
 
     def correlated(self, rows: int, message: bytes) -> Words:
         """Return q (rows, 2) of the next block for b = 1 (`OtReceiver.correlated`). Raise CryptoError like `extend`."""
@@ -265,7 +269,7 @@ class OtSender(_Endpoint):
     ) -> None:
         zero = np.zeros(columns.shape[1], np.uint8)
         tags = np.frombuffer(self._tags(number, corrections, [zero, *columns]), np.uint8)
-        tags, sent = tags.reshape(-1, _TAG), np.frombuffer(check, np.uint8).reshape(-1, _TAG)
+        tags, sent = tags.reshape(-1, TAG_BYTES), np.frombuffer(check, np.uint8).reshape(-1, TAG_BYTES)
         expected = tags[1:] ^ np.where(chosen[:, None], sent[0] ^ tags[0], 0).astype(np.uint8)
         if not hmac.compare_digest(expected.tobytes(), sent[1:].tobytes()):
             raise CryptoError(
@@ -305,10 +309,19 @@ class SenderBlock(Secret):
         words = (np.frombuffer(data, "<u8").astype(np.uint64, copy=False) for data in (q, s))
         return cls(RowHash(key), bits, start, next(words).reshape(-1, BLOCK_WORDS), next(words))
 
-    def pads(self, first: int, last: int) -> Words:
-        """Return the pads (2^b, last - first) of rows `first` to `last` (exclusive) of this block, as 64-bit words."""
-        out = np.empty((2**self._bits, last - first), np.uint64)
-        numbers = tweaks(self._start + first, min(_ROWS_AT_ONCE, last - first), _PADS)
+    def pads(self, first: int, last: int, dtype: type[np.unsignedinteger] = np.uint64) -> NDArray[Any]:
+        """Return the pads (2^b, last - first) of rows `first` to `last` (exclusive) of this block.
+
+        Args:
+            first: the first row.
+            last: the row after the last one.
+            dtype: the type of the pads; a type of fewer than 64 bits contains the lowest bits of each pad.
+
+        Returns:
+            The pads.
+        """
+        out = np.empty((2**self._bits, last - first), dtype)
+        numbers = tweaks(self._start + first, min(_ROWS_AT_ONCE, last - first), PAD_TWEAK)
         tweak = np.repeat(numbers[None], 2**self._bits, axis=0)
         tweak[:, :, 1] |= (np.arange(2**self._bits, dtype=np.uint64) << np.uint64(8))[:, None]
         for start in range(first, last, _ROWS_AT_ONCE):
@@ -321,7 +334,7 @@ class SenderBlock(Secret):
         """Return the pads of rows `first` to `last`; `numbered` (2^b, rows, 2) are the tweaks of H for the pads."""
         bits, rows = self._bits, last - first
         q = self._q[first * bits : last * bits]
-        tweak = tweaks((self._start + first) * bits, rows * bits, _KEYS)
+        tweak = tweaks((self._start + first) * bits, rows * bits, KEY_TWEAK)
         zeros, ones = (self._hash(x, tweak).reshape(rows, bits, BLOCK_WORDS) for x in (q, q ^ self._s))
         mixed = np.empty((2**bits, rows, BLOCK_WORDS), np.uint64)
         mixed[0] = _xor(zeros)

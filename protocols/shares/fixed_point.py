@@ -36,6 +36,12 @@ The ring represents sums up to four times the range of the table, and at least u
 bits of a sum therefore show whether it is out of the range of a table or of a quantizer, which rounds disclosed sums.
 If batches have very many rows, the ring covers only the range of the table.
 
+If iterations have many rows, table entries are sent with k = `lift_bits` bits instead of L, and lifted to L bits
+afterwards (carry_lift.py). An entry is then the residual minus the least residual of its table, and it must be below
+2^(k-1). If k = f_g + 1, the residuals of a table lie in an interval of length 1, and a residual of 1 is represented by
+M = 2^f_g - 1 instead of 2^f_g, so that entries from 0 to M fit. W is multiplied by (M + 1) / M, so weights keep their
+scale.
+
 i_A + i_B + 1 is the index of the table entry just below or just above H / 2^s. The nearer entry has the higher
 probability, because the fractional part of h_A is uniform. On average this is linear interpolation between the entries,
 without bias. Entries are rounded to f_g bits at random in the same way.
@@ -81,9 +87,10 @@ class FixedPointEncoding:
         spare: how many of the bits that rounding L up to whole bytes adds may be used for W, at most.
         step_bits: entries of W are clipped to [-2^step_bits, 2^step_bits]; None does not clip them.
         has_headroom: whether the ring can represent larger sums than the table.
+        lift_bits: the number of bits k of an entry that is lifted to L bits, 8 or 16; 0 if entries have L bits.
 
     Raises:
-        ConfigError: L would exceed 56 bits.
+        ConfigError: L would exceed 56 bits, or `lift_bits` is invalid.
     """
 
     rows: int
@@ -98,6 +105,7 @@ class FixedPointEncoding:
     spare: int = 3
     step_bits: int | None = None
     has_headroom: bool = True
+    lift_bits: int = 0
 
     def __post_init__(self) -> None:
         """Reject an encoding that needs more bits than the ring has."""
@@ -110,6 +118,12 @@ class FixedPointEncoding:
                 code="SVFL-JOB-TOO-LARGE",
                 rows=self.rows,
                 bits=self.min_bits,
+            )
+        if self.lift_bits not in (0, 8, 16) or self.lift_bits >= self.bits:
+            raise ConfigError(
+                f"shares: table entries of {self.lift_bits} bits cannot be lifted to {self.bits} bits",
+                "use 8 or 16 bits, or 0 to send entries without a lift",
+                code="SVFL-CRYPTO-PARAMETERS",
             )
 
     @classmethod
@@ -151,6 +165,11 @@ class FixedPointEncoding:
     def f_theta(self) -> int:
         """The number of fractional bits of the weights theta."""
         return self.f_w + self.f_g + self.m
+
+    @property
+    def residual_unit(self) -> int:
+        """The integer that represents a residual of 1 in a table; see the module about lifted entries."""
+        return int(2**self.f_g) - (self.lift_bits == self.f_g + 1)
 
     @property
     def shift(self) -> int:
@@ -246,7 +265,7 @@ class FixedPointEncoding:
         clipped = self._clipped(X)
         steps = clipped if P is None else clipped @ P
         n = rows or len(X)
-        steps *= rate / n
+        steps *= rate / n * (2.0**self.f_g / self.residual_unit)
         steps *= 2.0 ** (self.f_w - self.lift(n))
         np.rint(steps, out=steps)
         if self.step_bits is not None:

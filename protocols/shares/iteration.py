@@ -24,16 +24,29 @@ iteration:
    k        adds to its shares of the weights: its shares of W_k^T psi_h, and W_k^T times its share of g, which is
             psi_A + delta at A, g_B at B, and delta at C
 
-Numbers in comments refer to these steps. They process one block of rows at a time. B sends the request for the next
-block before it receives the tables of the current one, so that nobody waits. A receives delta together with the request
-for a later block, or for the next iteration, whose first sums depend on the last delta. Look-ups by oblivious transfer
-are those of Dessouky et al. 2017; a table can represent any loss that depends on one sum. With two parties an iteration
-is one round trip. With more parties it is three messages in sequence, whatever the number of columns.
+In iterations of many rows the tables are most of the traffic. Entries then have k < L bits and are lifted to L bits
+(carry_lift.py). An entry is u = T_y[..] - base_y, from 0 to 2^(k-1) - 1, and psi_A - base_y is split into a, its lowest
+k bits, and alpha, its other bits. Another oblivious transfer gave B a random bit c and a number p_c, and gave A both
+numbers p_0 and p_1. Step 8 becomes:
 
-All values that A receives are uniform, because of chi, psi_B and kappa. B can read one entry of each row's table, which
-is uniform because of psi_A. delta is uniform to C because of psi_B. So nobody learns more than n, d, c, the number of
-iterations, L and b. A coalition learns no more, unless it contains both A and B: these two together know g, every
-party's X_k @ theta_k, and their own weights.
+8.  A -> B   u[i_A + offset + j] - a - pad(j)        for each j < 2^b, modulo 2^k
+    B        b = the received entry chi, plus pad(chi), which is u - a
+8a. B -> A   e = c ^ (the top bit of b)
+8b. A -> B   Y_j = c_a * [j = e] - alpha - p_j       for j = 0, 1, modulo 2^(L-k); c_a: 1 - (the top bit of a)
+    B        g_B = b + (Y_c + p_c - 1) * 2^k, which is g - psi_A
+
+Numbers in comments refer to these steps. They process one block of rows at a time. B sends the request for the next
+block before it receives the tables of the current one, so that nobody waits (`lookup_requests`). A receives delta
+together with the request for a later block, or for the next iteration, whose first sums depend on the last delta.
+Look-ups by oblivious transfer are those of Dessouky et al. 2017; a table can represent any loss that depends on one
+sum. With two parties an iteration is one round trip. With more parties it is three messages in sequence, whatever the
+number of columns. Steps 8a and 8b take one further round trip for all blocks of an iteration.
+
+All values that A receives are uniform, because of chi, c, psi_B and kappa. B can read one entry of each row's table,
+which is uniform because of psi_A, and one of the two words of step 8b, which is uniform because of alpha. delta is
+uniform to C because of psi_B. So nobody learns more than n, d, c, the number of iterations, L, b and k. A coalition
+learns no more, unless it contains both A and B: these two together know g, every party's X_k @ theta_k, and their own
+weights.
 
 An interrupted training resumes from a checkpoint that all parties took after the same iteration. A resumed run draws
 fresh masks and keys, so replaying earlier iterations reveals nothing new; parties may resume from any common
@@ -45,7 +58,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +73,7 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.observations import SharedResidual
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import table_transfers
+from securevfl.protocols.shares.carry_lift import Bits, CarryLift, SplitMask
 from securevfl.protocols.shares.column_blocks import ColumnBlocks
 from securevfl.protocols.shares.offline_phase import OfflinePhase, PreprocessedBlock
 from securevfl.protocols.shares.residual_tables import ResidualTables
@@ -92,17 +108,25 @@ class LookupRequest(Message, frozen=True):
         chunk: the name of the chunk of precomputed material that the sender uses.
         delta: the masked residuals of all blocks since the last request, concatenated; empty in the first request.
         offsets: the table offsets of the next block, one byte for each row and output; empty after the last block.
+        carries: the bits e of step 8a of earlier blocks, eight in a byte for each block; empty without a lift.
     """
 
     chunk: str
     delta: bytes
     offsets: bytes
+    carries: bytes = b""
 
 
 class MaskedTables(Message, frozen=True):
-    """The masked table entries of every row and output: packed integers (2^b, n * c)."""
+    """The label party's answer to a request.
+
+    Attributes:
+        entries: the masked table entries of every row and output of the requested block: packed integers (2^b, n * c).
+        lifts: the words of step 8b for the bits in the request: packed integers (2, n * c) for each block.
+    """
 
     entries: bytes
+    lifts: bytes = b""
 
 
 class MaskedResidual(Message, frozen=True):
@@ -125,6 +149,48 @@ def coalitions(active: str, partner: str, passives: tuple[str, ...]) -> dict[str
     """Return, for each party that is not a share holder, the parties that must collude to learn its forward sums."""
     holders = frozenset((active, partner))
     return {name: holders for name in passives if name != partner}
+
+
+class RequestStep(NamedTuple):
+    """The contents of one of the partner's requests in an iteration, as numbers of blocks.
+
+    Attributes:
+        block: the block whose tables are requested; None if there is none.
+        carries: the blocks whose bits e (step 8a) the request contains.
+        deltas: the blocks whose delta (step 9) it contains.
+        answers: the number of answers that the partner receives before it sends this request.
+    """
+
+    block: int | None
+    carries: range
+    deltas: range
+    answers: int
+
+
+def lookup_requests(blocks: int, *, lifts: bool) -> list[RequestStep]:
+    """Return the partner's requests of an iteration, in order; the last one is part of the next iteration's first one.
+
+    The partner sends the request for a block before it receives the answer about the block before it.
+
+    Args:
+        blocks: the number of blocks of the batch.
+        lifts: whether table entries are lifted.
+
+    Returns:
+        The requests.
+    """
+    steps, lag = list[RequestStep](), 4 if lifts else 2  # lag: from a block's request to the one with its delta
+
+    def one(number: int, distance: int) -> range:
+        return range(max(0, number - distance), max(0, number - distance + 1))
+
+    for number in range(blocks):
+        carries = one(number, 2) if lifts else range(0)
+        steps.append(RequestStep(number, carries, one(number, lag), max(0, number - 1)))
+    if lifts:
+        waiting = max(0, blocks - 2)
+        steps.append(RequestStep(None, range(waiting, blocks), range(max(0, blocks - 4), waiting), blocks))
+    return [*steps, RequestStep(None, range(0), range(max(0, blocks - 2), blocks), len(steps))]
 
 
 @dataclass(frozen=True, repr=False)
@@ -164,6 +230,8 @@ class TrainingRole(ABC):
     ) -> None:
         self._context, self._params, self._encoding = context, params, params.encoding
         self._ring = ShareRing(params.encoding.bits)
+        self._lift = CarryLift(params.encoding.lift_bits, self._ring) if params.encoding.lift_bits else None
+        self._entry_ring = self._lift.short_ring if self._lift else self._ring
         self._columns, self._offline = columns, offline
         self._change: Words = np.zeros((0, 0), np.uint64)  # share of W^T g over the blocks processed so far
         self._peer_changes: Mapping[str, Words] = {}
@@ -233,6 +301,11 @@ class TrainingRole(ABC):
         """Return h, this party's share (n, c) of the forward sums of a block."""
         return self._columns.sums(material.block, self.theta) + material.sums
 
+    def _requests(self, material: PreprocessedBlock) -> list[RequestStep]:
+        """Return the partner's requests of the iteration to which a block belongs."""
+        blocks = len(self._params.blocks_of(material.block.batch))
+        return lookup_requests(blocks, lifts=self._lift is not None)
+
     def _is_last(self, material: PreprocessedBlock) -> bool:
         """Return whether a block is the last one of its batch."""
         return material.block.stop == self._params.rows[material.block.batch]
@@ -265,6 +338,17 @@ class TrainingRole(ABC):
         }
         self.state = SharedState(iterations + 1, own_share, peer_shares)
         return self.state
+
+    def _split(self, data: bytes, sizes: Sequence[int]) -> list[bytes]:
+        """Split the other holder's values of several blocks. Raises ProtocolError if `data` has another size."""
+        if len(data) != sum(sizes):
+            raise ProtocolError(
+                f"received {len(data)} bytes about {len(sizes)} blocks instead of {sum(sizes)}",
+                "use the same job at both parties",
+                code="SVFL-PROTOCOL-SIZE",
+            )
+        ends = np.cumsum([0, *sizes], dtype=int).tolist()
+        return [data[start:stop] for start, stop in pairwise(ends)]
 
     def _send(self, name: str, message: Message) -> None:
         self._context.channel.send(name, message, self._context.subchannel)
@@ -313,46 +397,71 @@ class LabelParty(TrainingRole):
         request = self._recv(partner, LookupRequest)  # 7
         self._check_chunk(partner, chunk_name, request.chunk)
         for iteration in range(iterations):
-            pending, part, last = list[PreprocessedBlock](), 0, False  # pending: the blocks whose delta has not arrived
-            while not last:
-                h, last = self._sum(material), self._is_last(material)
-                for name in self._passives:
-                    masked = self._recv(name, MaskedSum)  # 6
-                    self._check_chunk(name, chunk_name, masked.chunk)
-                    h = h + unpack_words(name, masked.words, self._ring, h.shape)
-                indices = self._encoding.index(self._ring.reduce(h)).ravel() + read_offsets(
-                    partner, request.offsets, h.size, self._encoding.entries
-                )
-                self._send(partner, MaskedTables(self._mask_tables(material.block, indices, masks)))  # 8
-                del masks  # to free memory: the masks are as large as the tables
-                pending.append(material)
-                part += 1
-                if not last:
-                    # now, because the partner computes at the same time
-                    material, masks = self._take(chunk, iteration, part)
-                elif iteration + 1 < iterations:
+            blocks = dict[int, PreprocessedBlock]()  # the blocks whose delta has not arrived
+            requests = self._requests(material)
+            for step, following in pairwise(requests):
+                tables = b""
+                if step.block is not None:
+                    indices = self._indices(material, request.offsets, chunk_name)
+                    tables = self._mask_tables(material.block, indices, masks)
+                    blocks[step.block] = material
+                    del masks  # to free memory: the masks are as large as the tables
+                lifts = self._lift_words([blocks[block] for block in step.carries], request.carries)
+                self._send(partner, MaskedTables(tables, lifts))  # 8, 8b
+                # take the next block's material now, because the partner computes at the same time
+                if following.block is not None:
+                    material, masks = self._take(chunk, iteration, following.block)
+                elif following is requests[-1] and iteration + 1 < iterations:
                     material, masks = self._take(chunk, iteration + 1, 0)
-                request = self._recv(partner, LookupRequest)  # 9, 7
-                answered = pending if last else pending[:-1]
-                for previous, delta in zip(answered, self._split(request.delta, answered), strict=True):
+                request = self._recv(partner, LookupRequest)  # 9, 7, 8a
+                answered = [blocks.pop(block) for block in following.deltas]
+                deltas = self._split(request.delta, [self._ring.size(item.psi.size) for item in answered])
+                for previous, delta in zip(answered, deltas, strict=True):
                     masked_g = unpack_words(partner, delta, self._ring, previous.psi.shape, "delta")
                     self._step(previous, previous.psi + masked_g)
-                pending = pending[len(answered) :]
             yield self.state
 
-    def _take(self, chunk: int, iteration: int, part: int) -> tuple[PreprocessedBlock, Words]:
-        """Return the material of a block, and psi + pad (2^b, n * c), the masks of its table entries."""
+    def _indices(self, material: PreprocessedBlock, offsets: bytes, chunk_name: str) -> TableIndices:
+        """Return, for each row and output (n * c,), the index of the table entry that is sent first."""
+        h = self._sum(material)
+        for name in self._passives:
+            masked = self._recv(name, MaskedSum)  # 6
+            self._check_chunk(name, chunk_name, masked.chunk)
+            h = h + unpack_words(name, masked.words, self._ring, h.shape)
+        rotation = read_offsets(self._params.partner, offsets, h.size, self._encoding.entries)
+        return self._encoding.index(self._ring.reduce(h)).ravel() + rotation
+
+    def _take(self, chunk: int, iteration: int, part: int) -> tuple[PreprocessedBlock, NDArray[Any]]:
+        """Return the material of a block, and the masks (2^b, n * c) of its table entries: psi or a, plus the pads."""
         material = self._offline.take(chunk, iteration, part)
-        masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
-        masks += material.psi.ravel()
+        masks: NDArray[Any]
+        if self._lift is None:
+            masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
+            masks += material.psi.ravel()
+            return material, masks
+        dtype = np.uint8 if self._entry_ring.octets == 1 else np.uint16
+        masks = self._context.meter("transfer", lambda: table_transfers.short_pads(material.transfer, dtype))
+        masks += self._split_psi(self._lift, material).low.astype(dtype)
         return material, masks
 
-    def _split(self, deltas: bytes, blocks: Sequence[PreprocessedBlock]) -> list[bytes]:
-        """Split the concatenated deltas of several blocks; the last block receives all remaining bytes."""
-        ends = np.cumsum([self._ring.size(material.psi.size) for material in blocks[:-1]], dtype=int).tolist()
-        return [deltas[start:stop] for start, stop in pairwise([0, *ends, len(deltas)])] if blocks else []
+    def _split_psi(self, lift: CarryLift, material: PreprocessedBlock) -> SplitMask:
+        """Return a and alpha of each row and output of a block: the parts of psi minus the table's base."""
+        return lift.split(material.psi.ravel() - self._tables(material.block).bases().view(np.uint64))
 
-    def _mask_tables(self, block: RowBlock, indices: TableIndices, masks: Words) -> bytes:
+    def _lift_words(self, blocks: Sequence[PreprocessedBlock], carries: bytes) -> bytes:
+        """Return the packed words of step 8b for some blocks, from the partner's bits of step 8a."""
+        if self._lift is None:
+            return b""
+        lift, words = self._lift, list[bytes]()
+        sizes = [-(-material.psi.size // 8) for material in blocks]
+        for material, packed in zip(blocks, self._split(carries, sizes), strict=True):
+            e = np.unpackbits(np.frombuffer(packed, np.uint8), count=material.psi.size, bitorder="little")
+            read_pads = partial(table_transfers.pads, material.carry_transfer, lift.high_ring)
+            pads = self._context.meter("transfer", read_pads)
+            words.append(lift.high_ring.pack(lift.answer(self._split_psi(lift, material), e, pads)))
+        return b"".join(words)
+
+    def _mask_tables(self, block: RowBlock, indices: TableIndices, masks: NDArray[Any]) -> bytes:
         """Return the packed tables of a block, minus their masks.
 
         Args:
@@ -361,12 +470,12 @@ class LabelParty(TrainingRole):
             masks: the masks of the entries (2^b, n * c).
 
         Returns:
-            The bytes of a `MaskedTables` message.
+            The bytes of `MaskedTables.entries`.
         """
-        tables, packing = self._tables(block), IncrementalPacking(self._ring, masks.shape)
+        tables, packing = self._tables(block), IncrementalPacking(self._entry_ring, masks.shape)
         for start in range(0, len(indices), _ROWS_PER_TABLE_CHUNK):
             rows = slice(start, start + _ROWS_PER_TABLE_CHUNK)
-            entries = tables.entries(indices[rows], self._prg, start).view(np.uint64)
+            entries = tables.entries(indices[rows], self._prg, start).view(masks.dtype)
             entries -= masks[:, rows]
             packing.put((slice(None), rows), entries)
         return packing.packed()
@@ -389,6 +498,23 @@ class _PreparedRequest:
     offsets: bytes
 
 
+@dataclass(frozen=True, repr=False)
+class _OpenedEntries:
+    """The partner's shares of the entries of one block, before they are lifted.
+
+    Attributes:
+        material: the precomputed material of the block.
+        b: the shares of k bits (n * c,).
+        c: the random bits of the transfers for the lift (n * c,).
+        pad: the pads p_c of these transfers (n * c,).
+    """
+
+    material: PreprocessedBlock
+    b: Words
+    c: Bits
+    pad: Words
+
+
 class PartnerParty(TrainingRole):
     """Party B: the share holder without labels, which looks up residuals in the tables of A."""
 
@@ -399,34 +525,29 @@ class PartnerParty(TrainingRole):
         prepared = self._prepare(chunk, 0, 0, kappas)
         self._send(active, LookupRequest(chunk_name, b"", prepared.offsets))  # 7
         for iteration in range(iterations):
-            deltas, part, last = b"", 0, False  # masked residuals that the next request will contain
-            while not last:
-                material = prepared.material
-                last, part = self._is_last(material), part + 1
-                if not last:
-                    following = self._prepare(chunk, iteration, part, kappas)  # one block ahead, so nobody waits
-                    self._send(active, LookupRequest(chunk_name, deltas, following.offsets))  # 9, 7
-                    deltas = b""
-                entry = self._open(self._recv(active, MaskedTables).entries, prepared.chi)  # 8
-                g = (entry + prepared.pad).reshape(material.psi.shape)
-                delta = self._ring.pack(self._ring.reduce(g - material.psi))
-                self._step(material, g)
-                for name in self._passives:
-                    self._send(name, MaskedResidual(delta))  # 9
-                deltas = deltas + delta
-                if not last:
-                    prepared = following
-            offsets = b""
-            if iteration + 1 < iterations:
-                prepared = self._prepare(chunk, iteration + 1, 0, kappas)
-                offsets = prepared.offsets
-            self._send(active, LookupRequest(chunk_name, deltas, offsets))  # 9, 7 of the next iteration
+            requests, answers = self._requests(prepared.material), 0
+            asked, opened = {0: prepared}, dict[int, _OpenedEntries]()
+            carries, deltas = dict[int, bytes](), dict[int, bytes]()
+            for request in requests[1:]:
+                while answers < request.answers:
+                    self._read_answer(requests[answers], asked, opened, carries, deltas)
+                    answers += 1
+                offsets = b""
+                if request.block is not None:
+                    asked[request.block] = self._prepare(chunk, iteration, request.block, kappas)
+                    offsets = asked[request.block].offsets
+                elif request is requests[-1] and iteration + 1 < iterations:
+                    prepared = self._prepare(chunk, iteration + 1, 0, kappas)
+                    offsets = prepared.offsets
+                delta = b"".join(deltas.pop(block) for block in request.deltas)
+                bits = b"".join(carries.pop(block) for block in request.carries)
+                self._send(active, LookupRequest(chunk_name, delta, offsets, bits))  # 9, 7, 8a
             yield self.state
 
     def _prepare(self, chunk: int, iteration: int, part: int, kappas: Sequence[Prg]) -> _PreparedRequest:
         """Compute this party's share of the forward sums of a block, and the table offsets to request."""
-        material = self._offline.take(chunk, iteration, part)
-        chi, pad = self._context.meter("transfer", lambda: table_transfers.chosen(material.transfer, self._ring))
+        material, ring = self._offline.take(chunk, iteration, part), self._entry_ring
+        chi, pad = self._context.meter("transfer", lambda: table_transfers.chosen(material.transfer, ring))
         h = self._sum(material)
         for prg in kappas:
             h = h + self._ring.uniform(prg, h.shape)
@@ -434,16 +555,64 @@ class PartnerParty(TrainingRole):
         offsets = (index - chi) & np.uint8(self._encoding.entries - 1)
         return _PreparedRequest(material, chi, pad, offsets.tobytes())
 
+    def _read_answer(
+        self,
+        request: RequestStep,
+        asked: dict[int, _PreparedRequest],
+        opened: dict[int, _OpenedEntries],
+        carries: dict[int, bytes],
+        deltas: dict[int, bytes],
+    ) -> None:
+        """Receive the answer to a request; compute the bits of step 8a, and the residuals of blocks that are complete.
+
+        Args:
+            request: the request.
+            asked: the blocks whose tables have not arrived; this method removes the block of the request.
+            opened: the blocks whose entries are not lifted yet.
+            carries: the packed bits of step 8a by block, to which this method adds.
+            deltas: the packed deltas by block, to which this method adds.
+        """
+        answer = self._recv(self._context.active, MaskedTables)  # 8, 8b
+        lift = self._lift
+        if request.block is not None:
+            prepared = asked.pop(request.block)
+            material, entry = prepared.material, self._open(answer.entries, prepared.chi) + prepared.pad
+            if lift is None:
+                deltas[request.block] = self._finish(material, entry)
+                return
+            read_pads = partial(table_transfers.chosen, material.carry_transfer, lift.high_ring)
+            c, pad = self._context.meter("transfer", read_pads)
+            block = _OpenedEntries(material, lift.short_ring.reduce(entry), c, pad)
+            opened[request.block] = block
+            carries[request.block] = np.packbits(lift.request(block.b, c), bitorder="little").tobytes()
+        if lift is not None:
+            lifted = [opened.pop(number) for number in request.carries]
+            words = self._split(answer.lifts, [lift.high_ring.size(2 * block.b.size) for block in lifted])
+            for number, block, packed in zip(request.carries, lifted, words, strict=True):
+                received = unpack_words(self._context.active, packed, lift.high_ring, (2, block.b.size))
+                g = lift.finish(block.b, block.c, block.pad, received)
+                deltas[number] = self._finish(block.material, g)
+
+    def _finish(self, material: PreprocessedBlock, g: Words) -> bytes:
+        """Process this party's share g (n * c,) of the residuals of a block; return the packed delta for party A."""
+        g = g.reshape(material.psi.shape)
+        delta = self._ring.pack(self._ring.reduce(g - material.psi))
+        self._step(material, g)
+        for name in self._passives:
+            self._send(name, MaskedResidual(delta))  # 9
+        return delta
+
     def _open(self, entries: bytes, chi: TableIndices) -> Words:
         """Return entry chi of each row's masked table. Raises ProtocolError if the tables have the wrong size."""
-        rows, size = len(chi), len(chi) * self._ring.octets * self._encoding.entries
+        ring, rows = self._entry_ring, len(chi)
+        size = rows * ring.octets * self._encoding.entries
         if len(entries) != size:
             raise ProtocolError(
                 f"{self._context.active} sent {len(entries)} bytes of tables instead of {size}",
                 code="SVFL-PROTOCOL-SIZE",
                 party=self._context.active,
             )
-        return self._ring.unpack(entries, (self._encoding.entries, rows), (chi, np.arange(rows)))
+        return ring.unpack(entries, (self._encoding.entries, rows), (chi, np.arange(rows)))
 
 
 class FeatureParty(TrainingRole):

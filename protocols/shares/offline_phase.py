@@ -18,7 +18,8 @@ product with a matrix of `count * c` columns. For each chunk, each holder h and 
 1. h <-> k  products W_k^T psi_h of all iterations (share_products.py)    => shares at k, v_kh at h
 2. h        computes r_kh before each iteration from the v_kh of earlier iterations (update_rules.py)
 3. h <-> k  products X_k @ r_kh for each iteration                        => shares at k and at h
-4. A, B     oblivious transfers for every row of every iteration (table_transfers.py)
+4. A, B     oblivious transfers for every row of every iteration (table_transfers.py): one that selects a table entry,
+            and one of a single bit if table entries are lifted (carry_lift.py)
 
 Numbers in comments refer to these steps. Products, transfers and stored records cover blocks of rows of a public size
 (shares_params.py), so memory does not grow with the batch. Sums over blocks are exact modulo 2^L: the division into
@@ -81,6 +82,8 @@ class PreprocessedBlock:
         sums: the sum (n, c) of this party's shares of all products X @ r.
         products: in the first block of a batch and at a share holder, v (d, c) for every other party, by its name.
         transfer: at a share holder, the stored oblivious transfers (table_transfers.py).
+        carry_transfer: at a share holder, the stored transfers for the lift of table entries (carry_lift.py); empty if
+            entries are not lifted.
     """
 
     block: RowBlock
@@ -89,6 +92,7 @@ class PreprocessedBlock:
     sums: Words
     products: Mapping[str, Words]
     transfer: tuple[bytes, ...]
+    carry_transfer: tuple[bytes, ...]
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -99,6 +103,7 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     sums: bytes
     products: dict[str, bytes]
     transfer: tuple[bytes, ...]
+    carry_transfer: tuple[bytes, ...]
 
 
 _RECORD_DECODER = msgspec.msgpack.Decoder(_Record)
@@ -198,9 +203,10 @@ class OfflinePhase:
                 sums = self._sums(executor, group, r_before, holders, evaluators[1])  # 3
                 pairs = [(block, e) for block in group for e in range(counts[params.blocks[block].batch])]
                 rows = [params.blocks[block].rows * params.outputs for block, _ in pairs]
-                ends = self.session.transfers
+                ends, carry_ends = self.session.transfers, self.session.carry_transfers
                 transfers = ends.generate(rows) if ends is not None else (() for _ in pairs)  # 4
-                for (block, e), transfer in zip(pairs, transfers, strict=True):
+                carries = carry_ends.generate(rows) if carry_ends is not None else (() for _ in pairs)  # 4
+                for (block, e), transfer, carry_transfer in zip(pairs, transfers, carries, strict=True):
                     batch, start, _ = params.blocks[block]
                     outputs, is_first = self._outputs(e), start == 0
                     record = _Record(
@@ -209,6 +215,7 @@ class OfflinePhase:
                         ring.pack(sums[block][:, outputs]),
                         {name: ring.pack(values[batch][:, outputs]) for name, values in v.items() if is_first},
                         transfer,
+                        carry_transfer,
                     )
                     yield indices[batch][e], 2 * self._index_in_batch(block) + 1, msgspec.msgpack.encode(record)
 
@@ -304,6 +311,7 @@ class OfflinePhase:
             ring.unpack(record.sums, (n, c)),
             {name: ring.unpack(data, (params.columns[name], c)) for name, data in record.products.items()},
             record.transfer,
+            record.carry_transfer,
         )
 
     def _outputs(self, e: int) -> slice:

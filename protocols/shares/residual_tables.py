@@ -4,18 +4,22 @@ A residual g is the derivative of a row's loss by its forward sum f, the model's
 spaced values of f, for one label ("target"). The protocol reads an entry for every row, at an index that no party
 knows; the mean over its random index equals linear interpolation between the entries. f_g is the number of fractional
 bits of a residual.
+
+If entries are lifted from k bits (carry_lift.py), an entry is the residual minus the *base* of its table, and lies from
+0 to 2^(k-1) - 1. The base is the least residual of the table. If the residuals of a table cover a wider range, which
+those of the square loss and of amounts can, residuals far from 0 are clipped to an interval of this length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Integers
 from securevfl.errors import RangeError
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding, table_distances
 from securevfl.protocols.shares.projection import projected
@@ -23,6 +27,9 @@ from securevfl.protocols.shares.projection import projected
 _DITHER_BITS = 16  # additional fractional bits of stored entries, which random rounding removes
 _MAX_TARGETS_PER_CHUNK = 4096
 _MAX_ENTRIES_PER_CHUNK = 2**18
+_ROUNDING_SLACK = (
+    0.01  # by this part of an entry's last bit, coefficients of a projection may exceed a residual's bound
+)
 _UNCLIPPED_RANGE = 1.0  # residuals at forward sums from -1 to 1 must fit into an entry without clipping
 
 
@@ -52,14 +59,16 @@ class ResidualTables:
         targets, table_of_row = np.unique(y, axis=0, return_inverse=True)
         size = max(1, min(_MAX_TARGETS_PER_CHUNK, _MAX_ENTRIES_PER_CHUNK // encoding.entries))
         chunks = (targets[start : start + size] for start in range(0, len(targets), size))
-        self._tables = np.concatenate(
-            [
-                self._compute(encoding, residual, chunk, encoding.table_centres(minimizer(chunk)), smooth)
-                for chunk in chunks
-            ]
-        )
-        self._start = table_of_row.astype(np.int32) << encoding.table_bits
+        computed = [
+            self._compute(encoding, residual, chunk, encoding.table_centres(minimizer(chunk)), smooth)
+            for chunk in chunks
+        ]
+        self._tables = np.concatenate([tables for tables, _ in computed])
+        self._bases = np.concatenate([bases for _, bases in computed])
+        self._table_of_row = table_of_row.astype(np.int32)
+        self._start = self._table_of_row << encoding.table_bits
         self._encoding = encoding
+        self._dtype = {0: np.int64, 8: np.uint8, 16: np.uint16}[encoding.lift_bits]
 
     @staticmethod
     def _compute(
@@ -68,8 +77,12 @@ class ResidualTables:
         targets: Floats,
         centres: Floats,
         smooth: bool,
-    ) -> NDArray[np.int32]:
-        """Return the concatenated tables of m targets (m, k), centred at the forward sums `centres` (m,)."""
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Compute the tables of m targets (m, k), centred at the forward sums `centres` (m,).
+
+        Returns:
+            The concatenated tables, and the base of each (m,).
+        """
         knots = (table_distances(encoding.knots, centres) + centres).T
         f = knots.reshape(-1, 1)
         if smooth:
@@ -81,15 +94,18 @@ class ResidualTables:
             g = residual(f, np.repeat(targets, encoding.entries, axis=0))[:, 0]
         limit = (2**31 - 2**_DITHER_BITS - 1) * 2.0 ** -(encoding.f_g + _DITHER_BITS)
         if np.abs(g[np.abs(f[:, 0]) <= _UNCLIPPED_RANGE]).max() > limit:  # all other entries may be clipped
-            raise RangeError(
-                "shares: some labels are too far from their mean; the derivative of their loss exceeds "
-                f"{2.0 ** (15 - encoding.f_g):g}",
-                "trim the labels, or train on their logarithm",
-                code="SVFL-LABEL-RANGE",
-            )
-        return np.rint(np.ldexp(np.clip(g, -limit, limit), encoding.f_g + _DITHER_BITS)).astype(np.int32)
+            raise _far_labels(encoding)
+        if encoding.lift_bits:
+            near = (np.abs(f[:, 0]) <= _UNCLIPPED_RANGE).reshape(knots.shape)
+            return _above_base(encoding, g.reshape(knots.shape) * encoding.residual_unit, near)
+        tables = np.rint(np.ldexp(np.clip(g, -limit, limit), encoding.f_g + _DITHER_BITS)).astype(np.int32)
+        return tables, np.zeros(len(targets), np.int64)
 
-    def entries(self, indices: NDArray[np.uint8], prg: Prg, first: int = 0) -> Integers:
+    def bases(self) -> NDArray[np.int64]:
+        """Return for each row of the batch (n,) the residual that an entry of 0 represents; 0 without a lift."""
+        return self._bases[self._table_of_row]
+
+    def entries(self, indices: NDArray[np.uint8], prg: Prg, first: int = 0) -> NDArray[Any]:
         """Return the tables of n consecutive rows, each rotated to start at an index, and rounded at random.
 
         Args:
@@ -98,7 +114,8 @@ class ResidualTables:
             first: the number of the first row in the batch.
 
         Returns:
-            The entries (2^b, n). Entry [j, i] is the table of row `first + i` at `indices[i] + j`, modulo 2^b.
+            The entries (2^b, n), as unsigned integers of k bits if they are lifted. Entry [j, i] is the table of row
+            `first + i` at `indices[i] + j`, modulo 2^b.
         """
         encoding = self._encoding
         dither = prg.array(len(indices), np.uint16).astype(np.int32)
@@ -107,4 +124,42 @@ class ResidualTables:
         values = np.take(self._tables, rotated + self._start[first : first + len(indices)])
         values += dither
         values >>= _DITHER_BITS
-        return values.astype(np.int64)
+        return values.astype(self._dtype)
+
+
+def _above_base(
+    encoding: FixedPointEncoding, g: Floats, near: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Subtract the base from each table, so that all entries lie from 0 to 2^(k-1) - 1.
+
+    Args:
+        encoding: the agreed encoding.
+        g: the residuals of m tables (m, 2^b), as multiples of the last bit of an entry.
+        near: which of them must not be clipped (m, 2^b).
+
+    Returns:
+        The concatenated tables, and the base of each (m,).
+
+    Raises:
+        RangeError: the residuals that must not be clipped do not fit.
+    """
+    width = 2.0 ** (encoding.lift_bits - 1) - 1
+    least, most = g.min(axis=1), g.max(axis=1)
+    near_least, near_most = g.min(axis=1, where=near, initial=np.inf), g.max(axis=1, where=near, initial=-np.inf)
+    if (np.rint(near_most - near_least) > width).any():
+        raise _far_labels(encoding)
+    # if a table is too wide, clip the residuals that are farthest from 0, but none that must not be clipped
+    window = np.clip(np.clip(-width / 2, least, most - width), near_most - width, near_least)
+    bases = np.floor(least + _ROUNDING_SLACK)
+    bases = np.where(most - bases <= width + 0.5, bases, np.floor(window))
+    entries = np.clip(g - bases[:, None], 0, width)
+    return np.rint(np.ldexp(entries, _DITHER_BITS)).astype(np.int32).reshape(-1), bases.astype(np.int64)
+
+
+def _far_labels(encoding: FixedPointEncoding) -> RangeError:
+    return RangeError(
+        "shares: some labels are too far from their mean; the derivative of their loss exceeds "
+        f"{2.0 ** (15 - encoding.f_g):g}",
+        "trim the labels, or train on their logarithm",
+        code="SVFL-LABEL-RANGE",
+    )

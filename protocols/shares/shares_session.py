@@ -38,7 +38,7 @@ class SharesSession:
         base: BaseTransfers | None = None,
     ) -> None:
         self._products = Products(context, partner, scheme)
-        self._bits, self._top_bits = encoding.table_bits, encoding.top_bits
+        self._bits, self._top_bits, self._lifts = encoding.table_bits, encoding.top_bits, encoding.lift_bits > 0
         self._transfers: dict[str, Transfers] = {}
         self.base = base or BaseTransfers(context, partner if context.me == context.active else context.active)
 
@@ -52,6 +52,14 @@ class SharesSession:
     def transfers(self) -> Transfers | None:
         """Transfers for tables of residuals and losses; None at a party that is not a share holder."""
         return self._transfers_for("transfers", self._bits)
+
+    @property
+    def carry_transfers(self) -> Transfers | None:
+        """Transfers of one of two pads, for the lift of table entries; None if this party is no share holder.
+
+        They are generated apart from those for tables: a choice bit of the lift must not be part of a table's index.
+        """
+        return self._transfers_for("carries", 1) if self._lifts else None
 
     @property
     def top_transfers(self) -> Transfers | None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,9 +209,15 @@ class PartnerTransfers(Transfers):
 def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
     """Return all pads (2^b, rows) of an iteration from the values that the active party has stored."""
     block = SenderBlock.restored(stored)
-    words = block.pads(0, block.rows)
+    words: Words = block.pads(0, block.rows)
     words &= ring.mask
     return words
+
+
+def short_pads(stored: tuple[bytes, ...], dtype: type[np.unsignedinteger]) -> NDArray[Any]:
+    """Return all pads (2^b, rows) like `pads`, in a type of fewer bits, which needs less memory."""
+    block = SenderBlock.restored(stored)
+    return block.pads(0, block.rows, dtype)
 
 
 def chosen(stored: tuple[bytes, ...], ring: ShareRing) -> tuple[NDArray[np.uint8], Words]:

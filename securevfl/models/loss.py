@@ -60,6 +60,7 @@ class Loss(ABC):
         retains_targets: whether the sums of `invert_residual` still contain a function of the unknown y.
         assumes_zero_labels: whether `invert_residual` returns label 0 for rows whose label it cannot compute.
         smooth: whether g has a continuous derivative by f and is not linear in f.
+        has_unit_range: whether, for each target, all entries of g lie from -1 to 0, or all from 0 to 1.
         bound: upper bound of |g| for each entry.
         curvature: upper bound of the eigenvalues of a row's second derivatives by f (c, c); None if there is none.
         spacing: distance between the entries of a lookup table of g, at which linear interpolation is accurate enough.
@@ -76,6 +77,7 @@ class Loss(ABC):
     retains_targets: ClassVar[bool] = False
     assumes_zero_labels: ClassVar[bool] = False
     smooth: ClassVar[bool] = False
+    has_unit_range: ClassVar[bool] = False
     bound: ClassVar[float] = 1.0
     curvature: ClassVar[float | None] = None
     spacing: ClassVar[float] = 1.0

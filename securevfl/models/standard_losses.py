@@ -25,6 +25,7 @@ class LogisticLoss(Loss):
     name = "logistic"
     curvature = 0.25
     smooth = True
+    has_unit_range = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
         """Return the loss of each row (n,)."""
@@ -53,6 +54,7 @@ class SmoothHingeLoss(Loss):
 
     name = "smooth_hinge"
     curvature = 1.0
+    has_unit_range = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
         """Return the loss of each row (n,)."""
@@ -153,6 +155,7 @@ class OneVsRestLoss(SoftmaxLoss):
     name = "one_vs_rest"
     curvature = 0.25
     smooth = True
+    has_unit_range = True
     elementwise = True
 
     def value(self, f: Floats, y: Floats) -> Floats:

@@ -94,7 +94,7 @@ def test_pads_are_those_of_the_docstring(bits):
     chooser, offerer = meet(bits)
     message, chosen = chooser.extend(rows)
     offered = offerer.extend(rows, message)
-    key = ot_extension.derive_key(chooser._coin, ot_extension._LABEL, bits)[:16]
+    key = ot_extension.derive_key(chooser._coin, ot_extension.STREAM_LABEL, bits)[:16]
     s = offered._s.astype("<u8").tobytes()
     assert s == offerer._secret.tobytes()
     for row in range(rows):
@@ -190,7 +190,7 @@ class _Unhashed:
         self._inner = inner
 
     def __call__(self, x, tweak):
-        return x.copy() if (tweak[..., 1] == ot_extension._KEYS).all() else self._inner(x, tweak)
+        return x.copy() if (tweak[..., 1] == ot_extension.KEY_TWEAK).all() else self._inner(x, tweak)
 
 
 def opened(chooser, offerer, rows=60):
@@ -205,12 +205,12 @@ def opened(chooser, offerer, rows=60):
     finally:
         ot_extension.transpose_bits = original
     hashed = chooser._hash
-    keys = hashed(t.reshape(-1, 2), tweaks(0, rows * 6, ot_extension._KEYS))
+    keys = hashed(t.reshape(-1, 2), tweaks(0, rows * 6, ot_extension.KEY_TWEAK))
     total = np.bitwise_xor.reduce(keys.reshape(rows, 6, 2), axis=1)
     hits = 0
     for j in range(64):
         other = j ^ chosen.choices
-        tweak = tweaks(0, rows, ot_extension._PADS)
+        tweak = tweaks(0, rows, ot_extension.PAD_TWEAK)
         tweak[:, 1] |= np.uint64(j << 8)
         guess = hashed(total, tweak)[:, 0]
         hits += int(((guess == pads[j]) & (other != 0)).sum())
@@ -245,7 +245,7 @@ class OddColumns(OtReceiver):
 
     def extend(self, rows):
         message, chosen = super().extend(rows)
-        octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
+        octets = (len(message) - ot_extension.TAG_BYTES * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
         columns = np.frombuffer(message[: BASE_TRANSFERS * octets], np.uint8).reshape(BASE_TRANSFERS, octets).copy()
         for j in self.odd:
             columns[j, j * self._bits // 8] ^= 1 << j * self._bits % 8
@@ -313,13 +313,13 @@ class NoBlock(OtReceiver):
     """A mutant that does not hash the random block."""
 
     def _tags(self, number, corrections, columns):
-        return super()._tags(number, corrections, [column[: -ot_extension._TAG] for column in columns])
+        return super()._tags(number, corrections, [column[: -ot_extension.TAG_BYTES] for column in columns])
 
 
 def fitting(chooser, choices=64):
     """The choices of one row that an offerer finds to fit h(r), all transfers but the row's being zero."""
     message, chosen = chooser.extend(1)
-    octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
+    octets = (len(message) - ot_extension.TAG_BYTES * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
     corrections, check = message[: BASE_TRANSFERS * octets], message[BASE_TRANSFERS * octets :]
     columns = np.zeros((choices, octets), np.uint8)
     columns[:, 0] = np.arange(choices)

@@ -227,21 +227,26 @@ def floats(case, visits):
     return theta, X @ theta
 
 
+LIFTED = {"lift_bits": 8, "f_g": 7}
 SHAPES = {
-    "two": ((6, 9), ROWS_PER_BLOCK),
-    "three": ((4, 9, 5), ROWS_PER_BLOCK),
-    "four": ((4, 6, 3, 2), ROWS_PER_BLOCK),
-    "two, by blocks": ((6, 9), 33),  # three and a rest of a batch, so that the partner asks ahead
-    "three, by blocks": ((4, 9, 5), 100),
+    "two": ((6, 9), ROWS_PER_BLOCK, {}),
+    "three": ((4, 9, 5), ROWS_PER_BLOCK, {}),
+    "four": ((4, 6, 3, 2), ROWS_PER_BLOCK, {}),
+    "two, by blocks": ((6, 9), 33, {}),  # three and a rest of a batch, so that the partner asks ahead
+    "three, by blocks": ((4, 9, 5), 100, {}),
+    "two, lifted": ((6, 9), ROWS_PER_BLOCK, LIFTED),
+    "two, lifted by blocks": ((6, 9), 33, LIFTED),
+    "three, lifted by blocks": ((4, 9, 5), 20, LIFTED),
+    "four, lifted from 16 bits": ((4, 6, 3, 2), 60, {"lift_bits": 16}),
 }
 
 
 @pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
 def run(request, monkeypatch_module):
-    widths, block = request.param
+    widths, block, numbers = request.param
     if block < ROWS_PER_BLOCK:
         monkeypatch_module.setattr(offline_phase, "_MAX_PENDING_VALUES", 500)  # so that blocks come in several groups
-    case = Case(*breast(*widths), 120, block=block)
+    case = Case(*breast(*widths), 120, block=block, **numbers)
     visits = 4 if len(widths) == 2 else 1
     result = Run(case, [case.order * visits, case.order[::-1] * 3]).go()
     monkeypatch_module.undo()
@@ -290,9 +295,9 @@ def test_each_residual_is_one_of_the_two_entries_around_the_sum(run):
             np.ldexp(numbers.encode_columns(X[case.batches[k]]), -numbers.f_x) @ numbers.decode_weights(theta[name])
             for name, X in case.X.items()
         )
-        y, got = case.y[case.batches[k]], np.ldexp(g.astype(float), -numbers.f_g)
+        y, got = case.y[case.batches[k]], g / numbers.residual_unit
         around = [case.loss.residual(f, y) for f in (np.floor(H), np.floor(H) + 1)]
-        near = [np.abs(got - item) <= 2.0**-numbers.f_g for item in around]
+        near = [np.abs(got - item) <= 1.001 / numbers.residual_unit for item in around]
         assert (near[0] | near[1]).all()
         upper += float((near[1] & ~near[0]).mean())
     assert upper > 0
@@ -351,16 +356,51 @@ def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
         )
 
 
-def test_one_round_trip_a_visit_and_two_a_chunk(run):
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("name", ["logistic", "smooth_hinge", "square", "poisson", "gamma"])
+def test_lifted_entries_are_residuals_above_their_base(name, bits):
+    """They fit into k - 1 bits, whatever the label; residuals near 0 are never clipped."""
+    loss = LOSSES[name]
+    if bits == 8 and not loss.has_unit_range:
+        return
+    numbers = FixedPointEncoding(3000, 1.0, lift_bits=bits, f_g=min(8, bits - 1))
+    y = np.array({"logistic": [-1.0, 1.0], "smooth_hinge": [-1.0, 1.0]}.get(name, [0.02, 1.0, 30.0]))[:, None]
+    look = ResidualTables(numbers, loss.residual, y, loss.minimizer, smooth=loss.smooth)
+    plain = ResidualTables(FixedPointEncoding(3000, 1.0), loss.residual, y, loss.minimizer, smooth=loss.smooth)
+    entries = look.entries(np.zeros(len(y), np.uint8), shares.Prg.fresh("test"))
+    assert entries.dtype.itemsize * 8 == bits
+    assert entries.max() < 2 ** (bits - 1)
+    got = (look._tables.reshape(len(y), -1) / 2.0**16 + look.bases()[:, None]) / numbers.residual_unit
+    expected = plain._tables.reshape(len(y), -1) / 2.0**24
+    error, width = np.abs(got - expected), 2.0 ** (bits - 1) / numbers.residual_unit
+    assert error[np.abs(expected) < width / 2 - 1].max(initial=0.0) <= 2.0**-16
+    exact = np.ptp(expected, axis=1) < width - 0.01
+    assert error[exact].max(initial=0.0) <= 2.0**-16
+    middle = numbers.index(np.array([-1 << numbers.shift], np.int64).view(np.uint64))[0]  # the sum 0
+    assert error[:, middle].max() <= 2.0**-16
+
+
+def test_labels_too_far_for_lifted_entries_are_refused():
+    numbers = FixedPointEncoding(3000, 1.0, lift_bits=16)
+    with pytest.raises(SecureVFLError) as caught:
+        ResidualTables(numbers, LOSSES["square"].residual, np.array([[0.0], [140.0]]))
+    assert caught.value.code == "SVFL-LABEL-RANGE"
+    for bits in (4, 12, 40):
+        with pytest.raises(SecureVFLError) as caught:
+            FixedPointEncoding(100, 1.0, lift_bits=bits)
+        assert caught.value.code == "SVFL-CRYPTO-PARAMETERS"
+
+
+def test_one_round_trip_a_visit_and_one_more_for_the_lift(run):
     sent = defaultdict(int)
     for event in run.events:
         if event.direction == "send":
             sent[event.me, type(event.message)] += 1
     visits = sum(len(run.case.terms.blocks_of(k)) for k, _ in run.residuals)  # blocks of all visits
-    further = run.case.names[2:]
+    further, lifts = run.case.names[2:], len(run.residuals) if run.case.numbers.lift_bits else 0
     turns = {
-        ("a", MaskedTables): visits,
-        ("b", LookupRequest): visits + len(run.chunks),
+        ("a", MaskedTables): visits + lifts,
+        ("b", LookupRequest): visits + lifts + len(run.chunks),
         ("b", MaskedResidual): visits * len(further),
     }
     turns |= {(name, MaskedSum): visits for name in further}
@@ -415,6 +455,13 @@ def test_what_either_party_receives_in_visits_is_uniform(run):
     places = np.frombuffer(b"".join(turn.offsets for turn in run.received(LookupRequest)), np.uint8)
     assert stats.chisquare(np.bincount(places, minlength=64)).pvalue > UNIFORM
     assert uniform(b"".join(table.entries for table in run.received(MaskedTables))) > UNIFORM
+    if run.case.numbers.lift_bits:
+        assert uniform(b"".join(table.lifts for table in run.received(MaskedTables))) > UNIFORM
+        packed = b"".join(turn.carries for turn in run.received(LookupRequest))
+        ones, bits = int.from_bytes(packed, "little").bit_count(), sum(len(g) for _, g in run.residuals)
+        assert stats.binomtest(ones, bits).pvalue > UNIFORM  # the last bits of a byte may be padding, which is 0
+    else:
+        assert not any(table.lifts for table in run.received(MaskedTables))
     arrays = [np.concatenate([g.ravel() for _, g in run.seen["b"]]) & ShareRing(run.case.numbers.bits).mask]
     arrays += [np.concatenate([state.own_share.ravel() for state in run.states[name][1:]]) for name in run.case.names]
     for words in arrays:

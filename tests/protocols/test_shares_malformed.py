@@ -18,6 +18,7 @@ import securevfl as vfl
 from securevfl.crypto.kernel import share_protocol
 from securevfl.crypto.transfers import ot_extension
 from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError, SecureVFLError
+from securevfl.families.shares import shares_plan
 from securevfl.runtime.channel import Channel
 from tests.builders import cancer_parties, raises_code
 
@@ -126,6 +127,8 @@ CASES = {
     ),
     "truncated sum": Case("MaskedSum", "telco", "words", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
     "truncated tables": Case("MaskedTables", "bank", "entries", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated carries": Case("LookupRequest", "shop", "carries", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated lift": Case("MaskedTables", "bank", "lifts", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
     "truncated residual": Case("MaskedResidual", "shop", "words", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
     "look-up offsets out of range": Case(
         "TableOffsets", "shop", "offsets", beyond, ProtocolError, "SVFL-PROTOCOL-VALUES"
@@ -160,9 +163,16 @@ def test_an_altered_message_raises_a_typed_error(
     name: str, training: tuple[vfl.Job, list[vfl.Party]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, send, altered = CASES[name], Channel.send, []
+    if case.field in ("carries", "lifts"):
+        monkeypatch.setattr(shares_plan, "MIN_LIFTED_ROWS", 1)
 
     def alter(self: Channel, to: str, message: Any, subchannel: str = "", *, permit: Any = None) -> None:
-        if type(message).__name__ == case.kind and self.me == case.sender and not altered:
+        if (
+            type(message).__name__ == case.kind
+            and self.me == case.sender
+            and getattr(message, case.field) != b""
+            and not altered
+        ):
             changed = case.change(getattr(message, case.field))
             message = msgspec.structs.replace(message, **{case.field: changed})
             altered.append(message)

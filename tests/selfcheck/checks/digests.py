@@ -115,7 +115,7 @@ LATTICE = (
     Field(BlindedProduct, "ciphertext", _lattice, (4, 20)),
     Field(OpenedProduct, "values", _lattice, (4, 20)),
 )
-PAILLIER = (
+PAILLIER_FIELDS = (
     Field(ResidualCiphertext, "ciphertext", _paillier, (6, 22)),
     Field(BlindedProduct, "ciphertext", _paillier, (6, 22)),
     Field(OpenedProduct, "values", _paillier, (6, 22)),
@@ -167,7 +167,7 @@ def columns() -> Outcome:
     base, coin = base_transfers.BaseSender(), os.urandom(32)
     points, seeds = base_transfers.receive_keys(base.offer, choices)
     message, _ = OtReceiver(base.pairs(points), coin, 2).extend(_ROWS)
-    size = ot_extension._TAG * (BASE_TRANSFERS + 1)
+    size = ot_extension.TAG_BYTES * (BASE_TRANSFERS + 1)
     OtSender(secret, seeds, coin, 2).extend(_ROWS, message)
     for number in (
         1,
@@ -175,10 +175,12 @@ def columns() -> Outcome:
         BASE_TRANSFERS,
     ):  # the first is the tag of choices, which goes into the others
         for place in PLACES:
-            at = len(message) - size + number * ot_extension._TAG
-            tag = altered(message[at : at + ot_extension._TAG], place)
+            at = len(message) - size + number * ot_extension.TAG_BYTES
+            tag = altered(message[at : at + ot_extension.TAG_BYTES], place)
             with suppress(SecureVFLError):
-                OtSender(secret, seeds, coin, 2).extend(_ROWS, message[:at] + tag + message[at + ot_extension._TAG :])
+                OtSender(secret, seeds, coin, 2).extend(
+                    _ROWS, message[:at] + tag + message[at + ot_extension.TAG_BYTES :]
+                )
                 outcome.add("bound", "offerer", f"takes the tag of column {number} altered in its {place} byte")
     return outcome
 
@@ -186,7 +188,7 @@ def columns() -> Outcome:
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "whole digests of messages": fields,
     "whole digests of lattice keys": lambda: fields(LATTICE),
-    "whole digests of paillier keys": lambda: fields(PAILLIER),
+    "whole digests of paillier keys": lambda: fields(PAILLIER_FIELDS),
     "whole digests of common ids": common,
     "whole digests of columns": columns,
 }

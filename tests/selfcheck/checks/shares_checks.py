@@ -157,10 +157,10 @@ def transferred() -> Outcome:
         message, chosen = chooser.extend(_ROWS)
     pads = offerer.extend(_ROWS, message).pads(0, _ROWS)
     t = streams[0][: _ROWS * _BITS]
-    keys = chooser._hash(t, row_hash.tweaks(0, _ROWS * _BITS, ot_extension._KEYS)).reshape(_ROWS, _BITS, 2)
+    keys = chooser._hash(t, row_hash.tweaks(0, _ROWS * _BITS, ot_extension.KEY_TWEAK)).reshape(_ROWS, _BITS, 2)
     total = np.bitwise_xor.reduce(keys, axis=1)
     for j in range(2**_BITS):
-        tweak = row_hash.tweaks(0, _ROWS, ot_extension._PADS)
+        tweak = row_hash.tweaks(0, _ROWS, ot_extension.PAD_TWEAK)
         tweak[:, 1] |= np.uint64(j << 8)
         if ((chooser._hash(total, tweak)[:, 0] == pads[j]) & (chosen.choices != j)).any():
             outcome.add("choices", "partner", "opens pads that it has not chosen, as keys are put together unhashed")
@@ -178,7 +178,7 @@ def _odd_columns() -> Outcome:
     outcome = Outcome()
     chooser, offerer = _met()
     message = bytearray(chooser.extend(_ROWS)[0])
-    octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
+    octets = (len(message) - ot_extension.TAG_BYTES * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
     for j in range(BASE_TRANSFERS):
         message[j * octets] ^= 1 << j % 8
     with contextlib.suppress(CryptoError):

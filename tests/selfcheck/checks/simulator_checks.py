@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from securevfl.audit.run_simulators import run_views
 from securevfl.audit.simulators import residual_views, sum_views
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.data import datasets
+from securevfl.families.shares import shares_plan
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.models.trees import Trees
@@ -56,9 +58,16 @@ def _check(parties: int, **keys: Any) -> Outcome:
     )
 
 
+def _lifted() -> Outcome:
+    """Table entries are lifted, as they are for more rows; with one party that is no share holder."""
+    with mock.patch.object(shares_plan, "MIN_LIFTED_ROWS", 1):
+        return _check(3, model=Logistic(), optimizer=FedSGD(lr=0.3), epochs=10)
+
+
 CHECKS: dict[str, Check] = {
     **sum_checks(),
     **residual_checks(),
     "simulator shares": partial(_check, 3, model=Logistic(), optimizer=FedSGD(lr=0.3), epochs=10),
+    "simulator shares, lifted": _lifted,
     "simulator shares, trees": partial(_check, 2, model=Trees(trees=4, depth=2), epochs=12),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from selfcheck.mutants.account_mutants import MUTANTS as ACCOUNTS
 from selfcheck.mutants.alignment_mutants import MUTANTS as ALIGNMENT
 from selfcheck.mutants.binding_mutants import MUTANTS as BOUND
+from selfcheck.mutants.carry_mutants import MUTANTS as CARRIES
 from selfcheck.mutants.chosen_value_mutants import MUTANTS as CHOSEN
 from selfcheck.mutants.evidence_mutants import MUTANTS as EVIDENCE
 from selfcheck.mutants.gradient_mutants import MUTANTS as GRADIENTS
@@ -47,6 +48,7 @@ MUTANTS: list[Mutant] = [
     *BOUND,
     *EVIDENCE,
     *SHARES,
+    *CARRIES,
     *STORED,
     *TREES,
     *KERNEL,

@@ -90,7 +90,7 @@ class _Unhashed(RowHash):
     """Puts raw rows of the extension together and hashes the result alone."""
 
     def __call__(self, x: Any, tweak: Any) -> Any:
-        return x.copy() if (tweak[..., 1] == ot_extension._KEYS).all() else super().__call__(x, tweak)
+        return x.copy() if (tweak[..., 1] == ot_extension.KEY_TWEAK).all() else super().__call__(x, tweak)
 
 
 class _SameKappa(Prg):
