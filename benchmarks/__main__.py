@@ -30,8 +30,8 @@ def shares(
     from benchmarks import shares as bench_shares
 
     check_writable(json)
-    names = list(bench_shares.TABLES) if tables is None else names_of(tables)
-    check_tables(names, bench_shares.TABLES)
+    names = list(bench_shares.TABLE_JOBS) if tables is None else names_of(tables)
+    check_tables(names, bench_shares.TABLE_JOBS)
     with status() as on_row:
         rows = bench_shares.run(data, sizes_of(sizes), names, on_row, large=large)
     write_rows(json, bench_shares.SHARES_SCHEMA, rows)
@@ -51,7 +51,7 @@ def trees(
     from benchmarks import trees as bench_trees
 
     check_writable(json)
-    names = list(bench_trees.TABLES) if tables is None else names_of(tables)
+    names = list(bench_trees.TABLE_NAMES) if tables is None else names_of(tables)
     check_tables(names, bench_trees.SPLIT)
     with status() as on_row:
         rows = bench_trees.run(data, names, on_row, trees=trees, seeds=seeds, shares=not floats)

@@ -27,7 +27,7 @@ from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 
 LABEL_ATTACKS = ("residual_sign", "residual_norm", "residual_direction", "cross_round")
-DEFENCES: tuple[Defence, ...] = (
+MEASURED_DEFENCES: tuple[Defence, ...] = (
     Gaussian(sigma=0.5),
     Gaussian(sigma=2.0),
     Gaussian(sigma=8.0),
@@ -98,7 +98,7 @@ def main() -> None:
         print(f"\n{name}: {len(parties[0])} rows, batches of {batch_size}, {epochs} epochs, {seeds} seeds\n")
         print("| residual | AUC | direct | by X^T g | epsilon |\n|---|---|---|---|---|")
         residuals = {"open": vfl.OpenResidual()}
-        residuals |= {repr(defence): vfl.OpenResidual(defence=defence) for defence in DEFENCES}
+        residuals |= {repr(defence): vfl.OpenResidual(defence=defence) for defence in MEASURED_DEFENCES}
         for label, residual in [*residuals.items(), ("sealed (CKKS)", vfl.SealedResidual(engine=vfl.Ckks()))]:
             auc, spread, direct, projected = measure(
                 residual, parties, batch_size=batch_size, epochs=epochs, seeds=seeds

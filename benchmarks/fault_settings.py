@@ -88,7 +88,7 @@ class Setting:
 
 
 PAILLIER = vfl.Paillier(bits=2048)
-SHARES = vfl.Shares(chunk=2)
+SHARES_PROTOCOL = vfl.Shares(chunk=2)
 SETTINGS = (
     Setting("direct, open", "direct", "open"),
     Setting("pairwise, open", "pairwise", "open", 3),
@@ -102,9 +102,9 @@ SETTINGS = (
     Setting("tree, FDSKL", "tree", None, 3),
     Setting("pairwise, FDSKL, hub", "pairwise", None, 3, "bank", labelled=2),
     Setting("cipher ckks, FDSKL", vfl.CipherSum(), None, 3),
-    Setting("shares", "auto", SHARES, bound=0.12),
-    Setting("trees", "auto", SHARES, bound=0.15, trees=True),
-    Setting("trees, three parties", "auto", SHARES, 3, bound=0.15, trees=True),
-    Setting("shares, three parties", "auto", SHARES, 3, bound=0.12),
-    Setting("shares, four parties, hub", "auto", SHARES, 4, "bank", bound=0.12),
+    Setting("shares", "auto", SHARES_PROTOCOL, bound=0.12),
+    Setting("trees", "auto", SHARES_PROTOCOL, bound=0.15, trees=True),
+    Setting("trees, three parties", "auto", SHARES_PROTOCOL, 3, bound=0.15, trees=True),
+    Setting("shares, three parties", "auto", SHARES_PROTOCOL, 3, bound=0.12),
+    Setting("shares, four parties, hub", "auto", SHARES_PROTOCOL, 4, "bank", bound=0.12),
 )

@@ -65,7 +65,7 @@ from securevfl.transport.peers import Peers
 PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 240.0  # seconds
 PROCESSES = multiprocessing.get_context("forkserver")
 BLOWS = {"kill": 4, "kill for good": 1, "stall": 2, "cut": 2, "garble": 2, "mangle": 2, "full disk": 2}
-BLOCK = 100  # rows of a block on secret shares
+SHARES_BLOCK_ROWS = 100  # rows of a block on secret shares
 ONE_AT_A_TIME = threading.Lock()  # for patches in this process
 
 
@@ -102,7 +102,7 @@ def play(kit: Path, setting: Setting, listen: str | None, disclosed: Connection,
         return data
 
     stream.encode_message = encode_mangled
-    shares_participant.SharesParams = partial(SharesParams, block=BLOCK)
+    shares_participant.SharesParams = partial(SharesParams, block=SHARES_BLOCK_ROWS)
 
     def on_round(done: int, of: int) -> None:
         disclosed.send(("round", done))

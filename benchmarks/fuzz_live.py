@@ -51,8 +51,8 @@ from securevfl.transport.peers import Peers
 from securevfl.transport.secure_transport import SecureTransport
 from securevfl.transport.tls import Credentials
 
-GOOD = Summand(np.arange(6.0).reshape(3, 2))
-KINDS = ("handshake", "record", "http2", "line", "letter", "frame")
+VALID_SUMMAND = Summand(np.arange(6.0).reshape(3, 2))
+FUZZED_KINDS = ("handshake", "record", "http2", "line", "letter", "frame")
 TERMS = {"task": "fuzz"}
 LETTERS = (
     SessionOffer(FRAME_FORMAT, bytes(32), '{"task": "fuzz"}', False),
@@ -92,7 +92,7 @@ def serve(kit: Path, pipe: Any) -> None:
     handler.emit = crashes.append  # type: ignore[method-assign]
     logging.getLogger("grpc").addHandler(handler)
     peers, credentials = Peers.load(kit / "peers.toml"), Credentials(kit, "bank")
-    good = encode_message(GOOD)
+    good = encode_message(VALID_SUMMAND)
     post = inbox = None
     while (word := pipe.recv()) != "end":
         if word == "anew":
@@ -154,7 +154,7 @@ class Peer:
 
     def frame(self, state: State) -> bytes:
         """Return the next good frame."""
-        return encode_frame(GOOD, session=self.session, sender="shop", receiver="bank", seq=state.seq)
+        return encode_frame(VALID_SUMMAND, session=self.session, sender="shop", receiver="bank", seq=state.seq)
 
     def packet(self, state: State, full: bytes | None = None) -> bytes:
         """Return a message of the transport with the next packet, by default with a good frame."""
@@ -289,7 +289,7 @@ def live(count: int, mutate: Mutate, seed: int) -> list[dict[str, str | int | fl
         process.start()
         peer = Peer(folder / "shop", pipe)
         try:
-            return [_kind(kind, peer, count, mutate, random.Random(f"{seed} {kind}")) for kind in KINDS]
+            return [_kind(kind, peer, count, mutate, random.Random(f"{seed} {kind}")) for kind in FUZZED_KINDS]
         finally:
             pipe.send("end")
             process.join(10)

@@ -24,7 +24,7 @@ import numpy as np
 
 import securevfl as vfl
 
-ITERATIONS = 10, 30
+MEASURED_ITERATIONS = 10, 30
 
 
 def default_credit(folder: Path) -> list[vfl.Party]:
@@ -83,8 +83,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     parties = default_credit(options.data) if options.data else generated(options.rows, options.columns)
     measure(parties, 2)  # imports modules and fills caches
-    (few, before, _, rows), (many, after, metrics, _) = (measure(parties, count) for count in ITERATIONS)
-    work = rows * (ITERATIONS[1] - ITERATIONS[0])
+    (few, before, _, rows), (many, after, metrics, _) = (measure(parties, count) for count in MEASURED_ITERATIONS)
+    work = rows * (MEASURED_ITERATIONS[1] - MEASURED_ITERATIONS[0])
     kinds = {name: (many[name] - few[name]) / work for name in many if many[name] > few[name]}
     print(f"{rows:,} training rows; AUC {metrics['auc']:.4f}, log loss {metrics['loss']:.4f}")
     for name, size in sorted(kinds.items(), key=lambda item: -item[1]):

@@ -37,7 +37,7 @@ from securevfl.protocols.shares.shares_options import Shares
 from securevfl.training.simulate import simulate
 
 SIZES = (256, 15), (256, 100), (4096, 100)
-PAIRS = 3  # trainings on both engines
+ALTERNATING_PAIRS = 3  # trainings on both engines
 Row = tuple[str, str, str]  # name, target, figure
 
 
@@ -52,7 +52,7 @@ def visits(data: Path) -> Iterator[Row]:
 
 def default_credit(data: Path) -> Iterator[Row]:
     """Run twelve iterations of block descent on both engines alternately, evaluations included."""
-    options = shares.TABLES["default_credit/12"] | {"test_fraction": 0.25}
+    options = shares.TABLE_JOBS["default_credit/12"] | {"test_fraction": 0.25}
     parties = shares.read(data, "default_credit")
     chunk = options["epochs"]
     jobs = [
@@ -61,7 +61,7 @@ def default_credit(data: Path) -> Iterator[Row]:
     ]
     clock: list[list[float]] = [[], []]
     spent: list[list[float]] = [[], []]
-    for turn in range(PAIRS + 1):
+    for turn in range(ALTERNATING_PAIRS + 1):
         for place, job in enumerate(jobs):
             before, started = shares._spent(), time.perf_counter()
             simulate(job, parties)
@@ -144,7 +144,7 @@ def _ends(engine: Engine, n: int, d: int, c: int) -> Callable[[], int]:
     return once
 
 
-PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
+MEASUREMENTS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "visits": visits,
     "default_credit": default_credit,
     "trainings": trainings,
@@ -156,11 +156,11 @@ def main() -> None:
     """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, default=Path("../shared/data"))
-    options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    options.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     arguments = options.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")
     for name in arguments.only:
-        for what, bar, result in PARTS[name](arguments.data):
+        for what, bar, result in MEASUREMENTS[name](arguments.data):
             print(f"{what:<70} {bar:<20} {result}", flush=True)
     print(f"load {os.getloadavg()[0]:.1f}")
 

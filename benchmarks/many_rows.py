@@ -63,9 +63,9 @@ from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers
 
-GROUP = 1 << 17  # rows of Parquet written and read at a time
+ROWS_PER_GROUP = 1 << 17  # rows of Parquet written and read at a time
 PASSES = 8  # of Newton's method
-WAIT = 3600.0  # seconds a party waits for the others
+MAX_WAIT_SECONDS = 3600.0  # seconds a party waits for the others
 NAMES = ("bank", "shop", "telco", "grid", "post", "club", "rail", "lab")
 
 
@@ -91,8 +91,8 @@ def generate(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     for name, schema in zip(NAMES, schemas, strict=False):
         file = folder / f"{name}.parquet"
         writers.append(parquet.ParquetWriter(file, schema, compression="NONE", use_dictionary=False))
-    for start in range(0, arguments.rows, GROUP):
-        n = min(GROUP, arguments.rows - start)
+    for start in range(0, arguments.rows, ROWS_PER_GROUP):
+        n = min(ROWS_PER_GROUP, arguments.rows - start)
         drawn = np.random.default_rng([1, start])
         common, f, tables = drawn.standard_normal((n, 1), np.float32), np.zeros((n, outputs), np.float32), []
         for weight in weights:
@@ -137,7 +137,7 @@ def train(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         job(arguments),
         local,
         folder / f"kit-{name}" / "peers.toml",
-        timeout=WAIT,
+        timeout=MAX_WAIT_SECONDS,
         save=folder / f"{name}.json",
         ledger=folder / f"{name}.ledger",
         preprocessing=folder / f"{name}.ahead",

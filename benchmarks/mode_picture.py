@@ -9,7 +9,7 @@ import argparse
 from html import escape
 from pathlib import Path
 
-ASKED = [  # a question, and the mode for the answer yes
+QUESTIONS = [  # a question, and the mode for the answer yes
     ("Is the model linear, or trees?", "shares", "the default; no line to write"),
     ("Are all tables of one house, for an experiment?", "open", 'protocol = "open"'),
     ("Must it rest on factoring, at any cost?", "Paillier", 'protocol = "paillier"'),
@@ -17,7 +17,7 @@ ASKED = [  # a question, and the mode for the answer yes
     ("Are there three parties or more?", "CKKS, hidden parts", 'sum = "pairwise"'),
 ]
 ELSE = ("CKKS", 'protocol = "ckks"')
-WIDTH, STEP, LEFT, RIGHT, BOX = 760, 84, 20, 500, 52
+DIAGRAM_WIDTH, DIAGRAM_STEP, DIAGRAM_LEFT, DIAGRAM_RIGHT, BOX = 760, 84, 20, 500, 52
 
 
 def box(x: int, y: int, width: int, fill: str, lines: list[str]) -> str:
@@ -39,24 +39,25 @@ def arrow(x: int, y: int, to_x: int, to_y: int, word: str) -> str:
 
 def picture() -> str:
     """Return the drawing as SVG, which fetches nothing and is readable on light and dark pages."""
-    height = STEP * (len(ASKED) + 1)
+    height = DIAGRAM_STEP * (len(QUESTIONS) + 1)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {DIAGRAM_WIDTH} {height}" width="{DIAGRAM_WIDTH}" '
+        f'height="{height}" '
         'font-family="sans-serif" font-size="14" role="img">',
         "<title>Which mode to take, by five questions</title>",
         '<defs><marker id="end" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
         '<path d="M0 0L8 4L0 8z" fill="#5b6470"/></marker></defs>',
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'<rect width="{DIAGRAM_WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
-    for k, (question, mode, how) in enumerate(ASKED):
-        y = 16 + k * STEP
+    for k, (question, mode, how) in enumerate(QUESTIONS):
+        y = 16 + k * DIAGRAM_STEP
         parts += [
-            box(LEFT, y, 380, "#eef2f7", [question]),
-            box(RIGHT, y, 240, "#e2f2e6" if k == 0 else "#f7f3e4", [mode, how]),
-            arrow(LEFT + 380, y + BOX // 2, RIGHT, y + BOX // 2, "yes"),
-            arrow(LEFT + 190, y + BOX, LEFT + 190, y + STEP, "no"),
+            box(DIAGRAM_LEFT, y, 380, "#eef2f7", [question]),
+            box(DIAGRAM_RIGHT, y, 240, "#e2f2e6" if k == 0 else "#f7f3e4", [mode, how]),
+            arrow(DIAGRAM_LEFT + 380, y + BOX // 2, DIAGRAM_RIGHT, y + BOX // 2, "yes"),
+            arrow(DIAGRAM_LEFT + 190, y + BOX, DIAGRAM_LEFT + 190, y + DIAGRAM_STEP, "no"),
         ]
-    parts.append(box(LEFT, 16 + len(ASKED) * STEP, 380, "#f7f3e4", list(ELSE)))
+    parts.append(box(DIAGRAM_LEFT, 16 + len(QUESTIONS) * DIAGRAM_STEP, 380, "#f7f3e4", list(ELSE)))
     return "".join([*parts, "</svg>\n"])
 
 

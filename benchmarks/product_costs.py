@@ -18,8 +18,8 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareScheme, common_coin
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 
-BITS = 48  # L for batches of some thousand rows
-PARTS = "encrypt", "prepare", "product", "open"
+PRODUCT_VALUE_BITS = 48  # L for batches of some thousand rows
+PRODUCT_STEPS = "encrypt", "prepare", "product", "open"
 
 
 def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
@@ -27,20 +27,22 @@ def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
 
     `ratio` is the slowest engine's time divided by the first's, `bytes` the inverse.
     """
-    rng, ring = np.random.default_rng([n, d]), ShareRing(BITS)
+    rng, ring = np.random.default_rng([n, d]), ShareRing(PRODUCT_VALUE_BITS)
     factors = [rng.integers(-128, 128, shape) for shape in ((n, d), (d, n))]
     vectors = [ring.uniform(Prg.fresh("bench"), (len(W), visits)) for W in factors]
-    ends = [_Ends(engine(BITS)) for engine in SHARE_SCHEMES.values()]
+    ends = [_Ends(engine(PRODUCT_VALUE_BITS)) for engine in SHARE_SCHEMES.values()]
     for turn in range(pairs + 1):  # the first one warms up
         for end in ends:
             end.sent = 0
             for W, V in zip(factors, vectors, strict=True):
                 end.exchange(W, V)
             if not turn:
-                end.spent = {part: [] for part in PARTS}
+                end.spent = {part: [] for part in PRODUCT_STEPS}
     row: dict[str, Any] = {"what": f"products {n}x{d}, {visits} visits", "parties": 1, "mode": "shares"}
     for end in ends:
-        item = {part: 1e3 * median(np.reshape(end.spent[part], (pairs, 2)).sum(axis=1)) / visits for part in PARTS}
+        item = {
+            part: 1e3 * median(np.reshape(end.spent[part], (pairs, 2)).sum(axis=1)) / visits for part in PRODUCT_STEPS
+        }
         row |= {f"{end.name}_{part}_ms": ms for part, ms in item.items()}
         row[f"{end.name}_ms"] = sum(item.values())
     first, last = ends[0], ends[-1]
@@ -54,7 +56,7 @@ class _Ends:
         coin = common_coin(os.urandom(32), os.urandom(32), 0, "bench")
         self.name, self._holder = scheme.name, scheme.keygen(coin)
         self._evaluator = scheme.evaluator(self._holder.public, coin)
-        self.spent: dict[str, list[float]] = {part: [] for part in PARTS}
+        self.spent: dict[str, list[float]] = {part: [] for part in PRODUCT_STEPS}
         self.sent = 0
 
     def exchange(self, W: Integers, V: Words) -> None:
@@ -65,7 +67,7 @@ class _Ends:
         first, _ = _timed(lambda: evaluator.product(prepared, sealed))
         again, (reply, _) = _timed(lambda: evaluator.product(prepared, sealed))
         opening, _ = _timed(lambda: holder.open(reply))
-        for part, seconds in zip(PARTS, (encrypting, max(0.0, first - again), again, opening), strict=True):
+        for part, seconds in zip(PRODUCT_STEPS, (encrypting, max(0.0, first - again), again, opening), strict=True):
             self.spent[part].append(seconds)
         self.sent += len(sealed) + len(reply)
 

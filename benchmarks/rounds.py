@@ -2,10 +2,11 @@
 
 For each table, logistic regression with a quarter of the rows held out:
 
-    auc_pooled    of scikit-learn on the columns of all parties, with the same objective and rows rounds        the
-    first one after which the AUC stays within WITHIN of it; for minibatches, the first evaluation there costs
-    of a run of that number of rounds, in virtual time: encryption, local work, network, bytes opened        equations
-    that a passive party opened in it, and the label AUC of least squares over all of them, by
+    auc_pooled    of scikit-learn on the columns of all parties, with the same objective and rows
+    rounds        the first one after which the AUC stays within `AUC_TOLERANCE` of it; for minibatches, the first
+                  evaluation there
+    costs         of a run of that number of rounds, in virtual time: encryption, local work, network, bytes
+    opened        equations that a passive party opened in it, and the label AUC of least squares over all of them, by
                   the passive party with the most columns, what its columns reveal included
     gap           distance of BlockNewton's objective from its minimum after LAST rounds
 """
@@ -43,14 +44,14 @@ from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
 ROUNDS_SCHEMA = "securevfl.bench.rounds/1"
-WITHIN = 1e-3  # distance from the pooled AUC
+AUC_TOLERANCE = 1e-3  # distance from the pooled AUC
 L2 = 1e-3
-TEST = 0.25
-MOST = 20  # rounds of BlockNewton
+TEST_FRACTION = 0.25
+NEWTON_ROUNDS = 20  # rounds of BlockNewton
 LAST = 60
 EPOCHS = 10  # rounds of minibatches at most
 EVERY = 5  # rounds of minibatches between evaluations
-RESIDUALS: dict[str, Any] = {"open": "open", "ckks": Ckks(), "paillier": Paillier(bits=2048)}
+MEASURED_RESIDUALS: dict[str, Any] = {"open": "open", "ckks": Ckks(), "paillier": Paillier(bits=2048)}
 MINIBATCHES: dict[str, Training] = {
     "fedsgd": FedSGD(lr=3.0, decay="sqrt_t"),  # best steps on support2
     "fedbcd": FedBCD(local_steps=5, lr=1.0, decay="sqrt_t"),
@@ -97,7 +98,7 @@ def run(
     on_row: Callable[[str], None] = lambda what: None,
 ) -> list[dict[str, Any]]:
     """Run the named tables, or all of them, and return their rows; ConfigError or DataError for a missing one."""
-    known = {"table": READERS, "residual": RESIDUALS, "algorithm": MINIBATCHES}
+    known = {"table": READERS, "residual": MEASURED_RESIDUALS, "algorithm": MINIBATCHES}
     for what, names in (("table", tables), ("residual", residuals), ("algorithm", against)):
         if unknown := [name for name in names if name not in known[what]]:
             raise ConfigError(
@@ -132,10 +133,12 @@ def _few(
     name: str, parties: Sequence[Party], residual: str, pooled: float, least: float, network: Network | None
 ) -> dict[str, Any]:
     options: dict[str, Any] = {"batch_size": "all"}
-    opened, engine = OpenedGradients(_widest(parties)), RESIDUALS[residual]
+    opened, engine = OpenedGradients(_widest(parties)), MEASURED_RESIDUALS[residual]
     looked = "open" if isinstance(engine, Paillier) else residual  # a round takes seconds
     seen = simulate(
-        _job(BlockNewton(tolerance=0), looked, epochs=MOST, evaluate_every=1, **options), parties, observe=opened
+        _job(BlockNewton(tolerance=0), looked, epochs=NEWTON_ROUNDS, evaluate_every=1, **options),
+        parties,
+        observe=opened,
     )
     rounds = settled([record["auc"] for record in seen.history], pooled)
     costs = simulate(_job(BlockNewton(tolerance=0), residual, epochs=rounds, **options), parties, network=network)
@@ -152,7 +155,7 @@ def _many(
         batch_size=256,
         epochs=EPOCHS,
         evaluate_every=EVERY,
-        target=Target(metric="auc", value=pooled - WITHIN),
+        target=Target(metric="auc", value=pooled - AUC_TOLERANCE),
     )
     costs, opened = simulate(job, parties, network=network), OpenedGradients(_widest(parties))
     simulate(job, parties, observe=opened)
@@ -160,8 +163,8 @@ def _many(
 
 
 def settled(aucs: Sequence[float], pooled: float) -> int:
-    """Return the first round, from 1, after which the AUC stays above `pooled` - WITHIN; else the last one."""
-    short = [number for number, auc in enumerate(aucs, 1) if auc < pooled - WITHIN]
+    """Return the first round, from 1, after which the AUC stays above `pooled` - AUC_TOLERANCE; else the last one."""
+    short = [number for number, auc in enumerate(aucs, 1) if auc < pooled - AUC_TOLERANCE]
     return min(len(aucs), short[-1] + 1 if short else 1)
 
 
@@ -191,8 +194,8 @@ def _job(optimizer: Training, residual: str, **options: Any) -> Job:
     return Job(
         model=Logistic(l2=L2),
         optimizer=optimizer,
-        protocol=Protocol(residual=RESIDUALS[residual]),
-        test_fraction=TEST,
+        protocol=Protocol(residual=MEASURED_RESIDUALS[residual]),
+        test_fraction=TEST_FRACTION,
         prepare=Preparation(tails="keep"),  # as the pooled optimum uses the columns
         accepts=("columns",),
         **options,

@@ -41,9 +41,9 @@ from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.transport.peers import Peers
 
 PARTIES = ("bank", "shop")
-GROUP = 250_000  # rows of Parquet written at a time
+ROWS_PER_GROUP = 250_000  # rows of Parquet written at a time
 ROUNDS = 2  # training on all rows at once
-WAIT = 1800.0  # seconds a party waits for the other
+MAX_WAIT_SECONDS = 1800.0  # seconds a party waits for the other
 
 
 class TimeIsUp(Exception):
@@ -63,10 +63,10 @@ def generate(folder: Path, rows: int, columns: int) -> None:
         with parquet.ParquetWriter(
             folder / f"{name}.parquet", schema, compression="NONE", use_dictionary=False
         ) as file:
-            for start in range(0, rows, GROUP):
-                X = generator.standard_normal((min(GROUP, rows - start), columns), dtype=np.float32)
+            for start in range(0, rows, ROWS_PER_GROUP):
+                X = generator.standard_normal((min(ROWS_PER_GROUP, rows - start), columns), dtype=np.float32)
                 y = [(X @ weights + generator.logistic(size=len(X)) > 0).astype(np.int8)] if labels else []
-                local = ids[name][start : start + GROUP]
+                local = ids[name][start : start + ROWS_PER_GROUP]
                 file.write_table(pa.table([local, *y, *np.ascontiguousarray(X.T)], schema=schema))
     np.save(folder / "bank.npy", np.arange(rows))
     np.save(folder / "shop.npy", np.argsort(order))
@@ -116,7 +116,7 @@ def train(folder: Path, name: str, residual: str, batch: int, seconds: float) ->
             job(residual, batch),
             party,
             folder / f"kit-{name}" / "peers.toml",
-            timeout=WAIT,
+            timeout=MAX_WAIT_SECONDS,
             save=folder / f"{name}.json",
             ledger=folder / f"{name}.ledger",
             on_round=on_round,
@@ -146,7 +146,7 @@ def predict(folder: Path, name: str) -> dict[str, Any]:
         folder / f"{name}.json",
         data,
         kit / "peers.toml",
-        session=SessionOptions(certs=kit, timeout=WAIT),
+        session=SessionOptions(certs=kit, timeout=MAX_WAIT_SECONDS),
         out=folder / f"{name}.csv",
         ledger=folder / f"{name}.ledger",
     )

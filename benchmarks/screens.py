@@ -29,30 +29,35 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
-COLUMNS, LINES = 80, 50  # columns of a terminal
-WIDTHS = {"phone": 400, "desk": 1400}  # pixels of a page
-HEIGHT = 900
+TERMINAL_COLUMNS, TERMINAL_LINES = 80, 50  # columns of a terminal
+SCREEN_WIDTHS = {"phone": 400, "desk": 1400}  # pixels of a page
+SCREEN_HEIGHT = 900
 SMALLEST = 500  # smallest width of a Chromium window
 BAR = 200  # more pixels than its bars take
-COLOURS = {"light": 1, "dark": 0}  # in Chromium's numbering
-TABLES = "--data bank=bank.csv --data shop=shop.csv"
+COLOUR_SCHEMES = {"light": 1, "dark": 0}  # in Chromium's numbering
+TABLE_OPTIONS = "--data bank=bank.csv --data shop=shop.csv"
 TERMINALS = {
     "demo": "securevfl demo",
-    "compare": f"securevfl compare job.toml {TABLES}",
-    "explain": f"securevfl explain job.toml {TABLES}",
-    "train": f"securevfl train job.toml {TABLES} --html run.html",
+    "compare": f"securevfl compare job.toml {TABLE_OPTIONS}",
+    "explain": f"securevfl explain job.toml {TABLE_OPTIONS}",
+    "train": f"securevfl train job.toml {TABLE_OPTIONS} --html run.html",
     "describe": "securevfl describe bank.csv",
     "join": "securevfl join kits/bank/job.toml --party bank --data bank.csv --html joined.html",
     "ledger": "securevfl ledger --party shop",
 }
-AUDIT = f"securevfl audit job.toml {TABLES} --html audit.html"
-PAGES = {"run": "run.html", "audit": "audit.html"}
-TAKEN = [*TERMINALS, *PAGES]
+AUDIT = f"securevfl audit job.toml {TABLE_OPTIONS} --html audit.html"
+PHOTOGRAPHED_PAGES = {"run": "run.html", "audit": "audit.html"}
+TAKEN = [*TERMINALS, *PHOTOGRAPHED_PAGES]
 
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a command with its ledgers in this folder, without anything of earlier runs."""
-    colours = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    colours = {
+        "COLUMNS": str(TERMINAL_COLUMNS),
+        "LINES": str(TERMINAL_LINES),
+        "FORCE_COLOR": "1",
+        "TERM": "xterm-256color",
+    }
     return os.environ | colours | {"XDG_DATA_HOME": str(folder / "home")}
 
 
@@ -75,7 +80,7 @@ def on_terminal(folder: Path, command: str, answer: str) -> str:
     Of a live line the last state with a figure counts.
     """
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (LINES, COLUMNS))
+    termios.tcsetwinsize(theirs, (TERMINAL_LINES, TERMINAL_COLUMNS))
     with subprocess.Popen(  # noqa: S603
         words(command), cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs
     ):
@@ -122,7 +127,7 @@ def joined(folder: Path, command: str) -> str:
 
 def drawn(command: str, printed: str) -> str:
     """Draw a terminal as SVG, with the reader's fonts, so that nothing is fetched."""
-    console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
+    console = Console(record=True, width=TERMINAL_COLUMNS, file=StringIO(), force_terminal=True)
     console.print(Text.from_ansi(f"$ {command}\n{printed.rstrip()}"))
     picture = console.export_svg(title="securevfl", unique_id="screen")
     return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
@@ -136,7 +141,7 @@ def browser() -> str:
     return result
 
 
-def photographed(page: Path, width: int, colours: str, picture: Path, height: int = HEIGHT) -> None:
+def photographed(page: Path, width: int, colours: str, picture: Path, height: int = SCREEN_HEIGHT) -> None:
     """Take a picture of a page of this width; below SMALLEST in a frame, because no window is that narrow."""
     with tempfile.TemporaryDirectory() as folder:
         if width < SMALLEST:
@@ -147,7 +152,7 @@ def photographed(page: Path, width: int, colours: str, picture: Path, height: in
             page = frame
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         options += [f"--user-data-dir={folder}/profile", f"--window-size={max(width, SMALLEST)},{height + BAR}"]
-        options += [f"--blink-settings=preferredColorScheme={COLOURS[colours]}", f"--screenshot={picture}"]
+        options += [f"--blink-settings=preferredColorScheme={COLOUR_SCHEMES[colours]}", f"--screenshot={picture}"]
         subprocess.run(  # noqa: S603
             [browser(), *options, page.resolve().as_uri()], capture_output=True, timeout=300, check=True
         )
@@ -182,11 +187,11 @@ def main() -> None:
                 place.write_text(drawn(command, printed.replace(str(folder), "/data")), encoding="utf-8")
         if "audit" in arguments.only:
             shown(folder, AUDIT)
-        for item in set(arguments.only) & PAGES.keys():
-            for place, width in WIDTHS.items():
-                for colours in COLOURS:
+        for item in set(arguments.only) & PHOTOGRAPHED_PAGES.keys():
+            for place, width in SCREEN_WIDTHS.items():
+                for colours in COLOUR_SCHEMES:
                     picture = target / "screens" / f"{item}-{place}-{colours}.png"
-                    photographed(folder / PAGES[item], width, colours, picture)
+                    photographed(folder / PHOTOGRAPHED_PAGES[item], width, colours, picture)
 
 
 if __name__ == "__main__":

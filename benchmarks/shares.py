@@ -62,7 +62,7 @@ Measured = tuple[tuple[float, int], float, dict[str, ModelPart]]
 _SGD = {"model": Logistic(), "batch_size": 256, "epochs": 10, "optimizer": FedSGD(lr=0.1)}
 _BLOCKS = {"model": Logistic(), "batch_size": "all", "epochs": 12, "optimizer": BlockDescent()}
 _NUMBERS = {"model": Square(), "batch_size": "all", "epochs": 40, "optimizer": FedSGD(lr=0.3)}
-TABLES: dict[str, dict[str, Any]] = {
+TABLE_JOBS: dict[str, dict[str, Any]] = {
     "breast": _SGD | {"batch_size": 128, "optimizer": FedSGD(lr=0.3)},
     "default_credit": _SGD,
     "a9a": _SGD,
@@ -224,7 +224,7 @@ class _Words(Observer):
 
 def table(data: Path, name: str) -> dict[str, Any]:
     """Train on one real table: the model on secret shares, and the same steps in floating point."""
-    options, parties = TABLES[name], read(data, name.partition("/")[0])
+    options, parties = TABLE_JOBS[name], read(data, name.partition("/")[0])
     chunk = 10 if options["batch_size"] != "all" else options["epochs"]
     job = Job(**options, protocol=Protocol(shares=Shares(chunk=chunk)), test_fraction=0.25)
     words = _Words(parties[1].name)

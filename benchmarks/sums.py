@@ -33,7 +33,7 @@ from securevfl.runtime.network import Network
 from securevfl.runtime.party_threads import run_threads
 
 VALUES = 4096
-PARTIES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+PARTY_COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 NETWORK = Network(message_ms=0)  # as in the figure of the paper
 TOPOLOGIES = ("tree", "star", "ring")
 
@@ -205,7 +205,7 @@ def main() -> None:
     if options.only in (None, "cpu"):
         rows += cpu_rows(options.repeats)
     if options.only in (None, "topology"):
-        rows += topology_rows(PARTIES, options.repeats)
+        rows += topology_rows(PARTY_COUNTS, options.repeats)
     for row in rows:
         print(json.dumps(row), flush=True)
     if options.json:

@@ -59,7 +59,7 @@ SPLIT: dict[str, Callable[[int], int]] = {  # number of training rows, and of al
     "heavy": lambda rows: 150_000,
     "large": lambda rows: 100_000,
 }
-TABLES = "ijcnn1", "default_credit", "a9a", "phishing", "support2"
+TABLE_NAMES = "ijcnn1", "default_credit", "a9a", "phishing", "support2"
 HELD_OUT = 0.1  # share of the training rows whose loss decides when to stop
 MOST_SCORED = 10_000
 

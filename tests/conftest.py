@@ -25,14 +25,14 @@ from hypothesis import HealthCheck, settings
 
 from securevfl.errors import TransportError
 from securevfl.families.batch_participant import BatchParticipant
+from securevfl.runtime import worker_backend
 from tests.small_keys import small
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 LEFT_OUT = pytest.StashKey[int]()
 
-# Examples are the same in every run, so that no change fails for one that it has nothing to do with, and no machine is
-# too slow for them: 50 of them, as more of the same find nothing new. `make soak` looks for others, with
-# --hypothesis-profile=search.
+# The examples are the same in every run, so that no change fails because of an unrelated example.
+# `make soak` searches for others, with --hypothesis-profile=search.
 settings.register_profile(
     "same",
     max_examples=50,
@@ -92,6 +92,14 @@ def _small_keys(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     with small():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _short_patience_with_workers() -> Iterator[None]:
+    """A lost worker is noticed in seconds: tests have small tables, which another worker reads again at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_backend, "WORKER_TIMEOUT", 20.0)
         yield
 
 

@@ -34,7 +34,7 @@ from tests.models import test_right_numbers as glm
 from tests.models import test_unbiased as unbiased
 from tests.training import test_one_model as one
 
-KINDS = ("open", "ckks", "shares")
+PROTOCOL_KINDS = ("open", "ckks", "shares")
 
 
 class Figure(NamedTuple):
@@ -156,14 +156,14 @@ def binned() -> Iterator[Figure]:
 
 def figures(*, smallest: bool = False) -> Iterator[Figure]:
     """Yield all figures, or with `smallest` some of each point."""
-    kinds = KINDS[:1] if smallest else KINDS
+    kinds = PROTOCOL_KINDS[:1] if smallest else PROTOCOL_KINDS
     cases = {"gamma, weighted": glm.LABELS["gamma, weighted"]} if smallest else glm.LABELS | glm.MORE
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
         for kind in kinds:
             yield from exported(kind)
         yield from drift()
-        for kind in KINDS:
+        for kind in PROTOCOL_KINDS:
             yield from counts(kind, cases)
         for kind in kinds:
             yield from balanced(kind, 2000 if smallest else 6000)

@@ -28,9 +28,11 @@ from pydantic import BaseModel
 import securevfl
 
 FILE = Path(__file__).parent / "vectors" / "defaults.json"
-MAX_TEXT = 60
+MAX_COMPARED_TEXT = 60
 """Longer texts are words for people, which other tests compare."""
-OF_THE_MACHINE = re.compile(r"cpu|cores|threads|workers|NAME$|_PATH|FOLDER|VERSION|version", re.IGNORECASE)
+OF_THE_MACHINE = re.compile(
+    r"WORKER_TIMEOUT|cpu|cores|threads|workers|NAME$|_PATH|FOLDER|VERSION|version", re.IGNORECASE
+)
 
 
 def plain(value: Any) -> Any:
@@ -42,9 +44,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
-        return value if len(value) <= MAX_TEXT and "\n" not in value else None
+        return value if len(value) <= MAX_COMPARED_TEXT and "\n" not in value else None
     if isinstance(value, bytes):
-        return f"bytes {value.hex()}" if len(value) <= MAX_TEXT else None
+        return f"bytes {value.hex()}" if len(value) <= MAX_COMPARED_TEXT else None
     if isinstance(value, frozenset | set):
         items = [plain(item) for item in value]
         return None if None in items else sorted(items, key=str)
@@ -124,8 +126,10 @@ def commands() -> Iterator[tuple[str, Any]]:
             flags = {"names": sorted(parameter.opts), "off": sorted(parameter.secondary_opts), "bounds": bounds}
             many = {"multiple": bool(getattr(parameter, "multiple", False)), "required": bool(parameter.required)}
             yield f"{path} {parameter.name}", {"default": default, **flags, **many}
-        for name, member in getattr(command, "commands", {}).items():
-            yield from walk(f"{path} {name}", member)
+        if hasattr(command, "list_commands"):  # with the commands of entry points
+            context = typer.Context(command, info_name=path)
+            for name in command.list_commands(context):
+                yield from walk(f"{path} {name}", command.get_command(context, name))
 
     yield from walk("securevfl", typer.main.get_command(app))
 

@@ -22,7 +22,7 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 """
-EVERY = {"scipy", "sklearn", "matplotlib", "phe", "distributed"}
+ALL_LIBRARIES = {"scipy", "sklearn", "matplotlib", "phe", "distributed"}
 
 
 def run_without(hidden: set[str], code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +56,7 @@ for model, optimizer, residual in (
 def test_the_demo_runs_from_an_empty_folder_without_any_extra(tmp_path: Path) -> None:
     """It shows the result first, then the disclosures and the costs."""
     code = "import os; os.chdir(sys.argv.pop()); sys.argv.append('demo'); from securevfl.cli.main import main; main()"
-    hidden = EVERY | {"torch", "onnx", "pandas", "prometheus_client", "dp_accounting"}
+    hidden = ALL_LIBRARIES | {"torch", "onnx", "pandas", "prometheus_client", "dp_accounting"}
     done = run_without(hidden, code, str(tmp_path))
     assert (done.returncode, [file.name for file in tmp_path.iterdir()]) == (0, ["securevfl-demo.html"]), done.stderr
     lines = done.stdout.splitlines()
@@ -89,7 +89,7 @@ def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> No
     lines = [f"c{row},{y[row]},{X[row, 0]},{X[row, 1]}" for row in range(80)]
     (tmp_path / "bank.csv").write_text("\n".join(["id,y,a,b", *lines]))
     np.savez(tmp_path / "shop.npz", X=X[:, 2:], ids=np.array([f"c{row}" for row in range(80)]))
-    done = run_without(EVERY, TRAIN, str(tmp_path))
+    done = run_without(ALL_LIBRARIES, TRAIN, str(tmp_path))
     assert done.returncode == 0, done.stderr
 
 

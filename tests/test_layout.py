@@ -44,7 +44,14 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 PACKAGE = Path(vfl.__file__).parent
-FAMILIES = {"fdml", "phases", "rounds", "shares", "transfer", "trees"}  # whose method, options and steps share a name
+FAMILY_FOLDERS = {
+    "fdml",
+    "phases",
+    "rounds",
+    "shares",
+    "transfer",
+    "trees",
+}  # whose method, options and steps share a name
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -110,7 +117,7 @@ def test_a_name_of_a_class_is_one_thing() -> None:
 
 def test_a_name_of_a_module_is_one_thing() -> None:
     repeated = several((path.stem, path) for path in files_below(PACKAGE))
-    assert set(repeated) <= {"base", "registry", *FAMILIES}, repeated
+    assert set(repeated) <= {"base", "registry", *FAMILY_FOLDERS}, repeated
 
 
 def test_two_things_of_one_name_are_found(tmp_path: Path) -> None:

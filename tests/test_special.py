@@ -10,13 +10,15 @@ from securevfl.models.metrics import area_under_curve
 
 GENERATOR = np.random.default_rng(0)
 LOW = 10.0 ** -GENERATOR.uniform(0, 300, 5000)
-P = np.concatenate([GENERATOR.random(20_000), LOW, 1 - LOW[LOW > 1e-15], [0.075, 0.925, 0.5, 2.0**-54, 5e-324]])
+PROBABILITIES = np.concatenate(
+    [GENERATOR.random(20_000), LOW, 1 - LOW[LOW > 1e-15], [0.075, 0.925, 0.5, 2.0**-54, 5e-324]]
+)
 
 
 def test_the_normal_quantile_is_right_everywhere() -> None:
-    inside = P[(P > 0) & (P < 1)]
+    inside = PROBABILITIES[(PROBABILITIES > 0) & (PROBABILITIES < 1)]
     np.testing.assert_allclose(normal_quantile(inside), oracle.ndtri(inside), rtol=4e-15, atol=1e-16)
-    assert normal_quantile(P[:35].reshape(5, 7)).shape == (5, 7)
+    assert normal_quantile(PROBABILITIES[:35].reshape(5, 7)).shape == (5, 7)
     last = (np.array(2.0**53 - 1) + 0.5) * 2.0**-53  # the largest uniform number that is drawn
     assert normal_quantile(last) == normal_quantile(np.array(1.0)) < 8.3
 

@@ -68,10 +68,10 @@ from securevfl.runtime.network import Network
 from securevfl.training.simulate import simulate
 
 R, W, XI, DEPTH = 5, 5, 60.0, 3
-TWO = "celu, 2 in flight"
+TWO_IN_FLIGHT = "celu, 2 in flight"
 Precision = Literal["double", "single"]
 PRECISIONS: tuple[Precision, ...] = ("double", "single")
-METHODS: dict[str, Callable[[float], Optimizer]] = {
+CELU_VARIANTS: dict[str, Callable[[float], Optimizer]] = {
     "plain": lambda lr: FedSGD(lr=lr, rule=AdaGrad()),
     "pipeline": lambda lr: Pipeline(lr=lr, rule=AdaGrad(), depth=DEPTH),
     "fedbcd": lambda lr: FedBCD(lr=lr, rule=AdaGrad(), local_steps=R),
@@ -80,7 +80,7 @@ METHODS: dict[str, Callable[[float], Optimizer]] = {
     "celu": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI),
     "celu R=2": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=2, W=W, xi=XI),
     "celu, pipeline": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI, depth=DEPTH),
-    TWO: lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI, depth=2),
+    TWO_IN_FLIGHT: lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI, depth=2),
 }
 
 
@@ -125,7 +125,7 @@ class SecondsPlan:
     rounds: int = 24
     mbps: float = 300.0
     rtt_ms: float = 20.0
-    methods: tuple[str, ...] = ("plain", "pipeline", "celu", "celu, pipeline", TWO)
+    methods: tuple[str, ...] = ("plain", "pipeline", "celu", "celu, pipeline", TWO_IN_FLIGHT)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     """Return a row for each method and target."""
     torch().set_num_threads(1)
     parties = with_networks(clicks(plan.rows).parties(), plan.width)
-    inner = development(parties, job_of(plan, METHODS["plain"](1.0), 0))
+    inner = development(parties, job_of(plan, CELU_VARIANTS["plain"](1.0), 0))
     choices: list[Choice] = []
     for method in plan.methods:
 
@@ -216,7 +216,7 @@ def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
         for precision in PRECISIONS:
             for method in plan.methods:
                 runs(f"{batch} rows, {method}, {precision}")
-                job = job_of(replace(small, precision=precision), METHODS[method](0.01), 0)
+                job = job_of(replace(small, precision=precision), CELU_VARIANTS[method](0.01), 0)
                 done = simulate(job, parties, network=network)
                 at = [record["seconds"] for record in done.history]
                 later = len(at) - len(at) // 2
@@ -229,7 +229,7 @@ def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
 def _kept(runs: Runs, parties: Sequence[Party], plan: Plan, method: str, step: float, split: int) -> Curve:
     """Return one training, which is run once."""
     what = {"setting": asdict(plan), "rows": len(parties[0]), "method": method, "step": step, "split": split}
-    result = runs.once(what, lambda: curve(parties, plan, METHODS[method](step), split))
+    result = runs.once(what, lambda: curve(parties, plan, CELU_VARIANTS[method](step), split))
     return [(rounds, auc) for rounds, auc in result]
 
 
@@ -273,25 +273,25 @@ def with_networks(parties: list[Party], width: int) -> list[Party]:
     return parties
 
 
-SMALL = Plan(1600, 0.25, 64, 4, 1, 4, (0.3, 0.5), (0.01, 0.03), 1, ("plain", "celu, pipeline"))
-LONG = Plan(
+SMALL_PLAN = Plan(1600, 0.25, 64, 4, 1, 4, (0.3, 0.5), (0.01, 0.03), 1, ("plain", "celu, pipeline"))
+LONG_PLAN = Plan(
     rows=131_000, test=0.02, batch=128, width=256, every=20, targets=(0.72, 0.74, 0.76, 0.78, 0.99), splits=1,
     methods=("plain", "celu, pipeline"), precision="single",
 )  # fmt: skip
-STEPS = Plan(
+STEPS_PLAN = Plan(
     rows=230_000, test=0.03, batch=1024, width=256, every=10, targets=(0.74, 0.76, 0.78, 0.80, 0.99), splits=1,
     methods=("plain", "pipeline", "celu R=2", "celu", "celu, pipeline"), precision="single",
 )  # fmt: skip
 FINE = Plan(
     rows=1_035_000, test=0.01, batch=1024, width=256, every=10, targets=(0.76, 0.78, 0.80, 0.81, 0.82, 0.99), splits=1,
-    methods=("plain", "pipeline", "celu", TWO), precision="single",
+    methods=("plain", "pipeline", "celu", TWO_IN_FLIGHT), precision="single",
 )  # fmt: skip
 PARTS = {
-    "rounds": Part(Plan(), SMALL, run),
-    "steps": Part(LongPlan(STEPS, (0.01, 0.02, 0.045, 0.09)), LongPlan(SMALL, (0.02, 0.04)), longer),
-    "long": Part(LongPlan(LONG), LongPlan(SMALL, (0.02,)), longer),
-    "small": Part(LongPlan(FINE, (0.005, 0.02)), LongPlan(SMALL, (0.01,)), longer),
-    "sweep": Part(SweepPlan(Plan()), SweepPlan(SMALL, (2,), (), ()), sweep),
+    "rounds": Part(Plan(), SMALL_PLAN, run),
+    "steps": Part(LongPlan(STEPS_PLAN, (0.01, 0.02, 0.045, 0.09)), LongPlan(SMALL_PLAN, (0.02, 0.04)), longer),
+    "long": Part(LongPlan(LONG_PLAN), LongPlan(SMALL_PLAN, (0.02,)), longer),
+    "small": Part(LongPlan(FINE, (0.005, 0.02)), LongPlan(SMALL_PLAN, (0.01,)), longer),
+    "sweep": Part(SweepPlan(Plan()), SweepPlan(SMALL_PLAN, (2,), (), ()), sweep),
     "sealed": Part(celu_sealed.SealedPlan(), celu_sealed.SealedPlan(batch=256, epochs=1), celu_sealed.run),
     "seconds": Part(SecondsPlan(), SecondsPlan((100, 50), 4, 6, methods=("plain", "celu, pipeline")), seconds),
 }

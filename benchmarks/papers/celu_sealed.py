@@ -21,7 +21,7 @@ from securevfl.optim.celu import CeluVFL
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.training.simulate import simulate
 
-RESIDUALS = "open", "ckks"
+RESIDUAL_NAMES = "open", "ckks"
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ def run(data: Path | None, plan: SealedPlan, runs: Runs) -> Rows:
 
     def missing(step: float) -> float:
         try:
-            return 1 - auc(inner, step, RESIDUALS[0], None)[0]
+            return 1 - auc(inner, step, RESIDUAL_NAMES[0], None)[0]
         except DIVERGED:
             return NEVER
 
-    inner = development(parties, job(1.0, RESIDUALS[0], None))
+    inner = development(parties, job(1.0, RESIDUAL_NAMES[0], None))
     choice = choose(plan.grid, missing)
     rows: Rows = []
-    for residual in RESIDUALS:
+    for residual in RESIDUAL_NAMES:
         for xi in plan.xi:
             result, rounds = auc(parties, choice.step, residual, xi)
             rows.append({"residual": residual, "xi": xi, "rounds": rounds, "auc": result} | choice.row())

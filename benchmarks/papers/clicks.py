@@ -10,8 +10,8 @@ Impressions and clicks are drawn in this order:
 
        b + SHARPNESS (main effects + interactions),    interactions = sum over i < j of <v_i, v_j>
 
-   with an effect and `RANK` numbers v for each category, and for each numeric column times its value. Columns have
-   exponentially distributed weights. Both sums are standardised; their shares of the variance are 1 - CROSSED and
+   with an effect and `LATENT_RANK` numbers v for each category, and for each numeric column times its value. Columns
+   have exponentially distributed weights. Both sums are standardised; their shares of the variance are 1 - CROSSED and
    CROSSED. b sets the click rate.
 4. The label is drawn with that probability.
 
@@ -31,11 +31,11 @@ from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
 from securevfl.data.party import Party
 
-NUMBERS, TEXTS = 13, 26  # columns of each kind
-CATEGORIES = np.geomspace(4, 200, TEXTS).round().astype(int)
+NUMBER_COLUMNS, TEXT_COLUMNS = 13, 26  # columns of each kind
+CATEGORIES = np.geomspace(4, 200, TEXT_COLUMNS).round().astype(int)
 SHIFT = 2.0  # of the ranks in the Zipf distribution, which flattens its head
-TRAITS, MIXED = 4, 0.5  # hidden numbers of a row, and their share of the variance of a column
-RANK = 2
+TRAITS, MIXED_SHARE = 4, 0.5  # hidden numbers of a row, and their share of the variance of a column
+LATENT_RANK = 2
 CROSSED = 0.5
 SHARPNESS = 2.0  # standard deviation of the log-odds
 NAMES = ("publisher", "advertiser", "exchange", "telco", "shop")
@@ -67,11 +67,11 @@ class Clicks:
 
     def parties(self, count: int = 2) -> list[Party]:
         """Return `count` parties, 2 to 13, with every count-th column of each kind; the first one has the labels."""
-        assert 2 <= count <= NUMBERS, count
+        assert 2 <= count <= NUMBER_COLUMNS, count
         return [self._party(k, count) for k in range(count)]
 
     def _party(self, k: int, count: int) -> Party:
-        numbers, texts = range(k, NUMBERS, count), range(k, TEXTS, count)
+        numbers, texts = range(k, NUMBER_COLUMNS, count), range(k, TEXT_COLUMNS, count)
         X = np.column_stack([self.numbers[:, numbers], self.codes[:, texts]])
         categories = {f"c{j}": tuple(f"level {l:04d}" for l in range(CATEGORIES[j])) for j in texts}
         columns = Columns(X, [*(f"i{j}" for j in numbers), *categories], categories)
@@ -84,23 +84,23 @@ def clicks(rows: int = 20_000, *, rate: float = 0.25, seed: int = 0) -> Clicks:
     assert rows >= 1, rows
     assert 0 < rate < 1, rate
     truth, rows_of = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
-    directions = truth.normal(size=(TRAITS, NUMBERS + TEXTS))
-    directions *= np.sqrt(MIXED / (directions**2).sum(axis=0))
-    noise = rows_of.normal(size=(rows, NUMBERS + TEXTS))
-    z = rows_of.normal(size=(rows, TRAITS)) @ directions + np.sqrt(1 - MIXED) * noise
-    numbers, codes = z[:, :NUMBERS], np.empty((rows, TEXTS), np.intp)
-    main, total, squares = np.zeros(rows), np.zeros((rows, RANK)), np.zeros((rows, RANK))
-    for j in range(NUMBERS + TEXTS):
+    directions = truth.normal(size=(TRAITS, NUMBER_COLUMNS + TEXT_COLUMNS))
+    directions *= np.sqrt(MIXED_SHARE / (directions**2).sum(axis=0))
+    noise = rows_of.normal(size=(rows, NUMBER_COLUMNS + TEXT_COLUMNS))
+    z = rows_of.normal(size=(rows, TRAITS)) @ directions + np.sqrt(1 - MIXED_SHARE) * noise
+    numbers, codes = z[:, :NUMBER_COLUMNS], np.empty((rows, TEXT_COLUMNS), np.intp)
+    main, total, squares = np.zeros(rows), np.zeros((rows, LATENT_RANK)), np.zeros((rows, LATENT_RANK))
+    for j in range(NUMBER_COLUMNS + TEXT_COLUMNS):
         weight = truth.exponential(size=2)  # of this column, in main effects and in interactions
-        if j < NUMBERS:
-            effects = numbers[:, j, None] * truth.normal(size=1 + RANK)
+        if j < NUMBER_COLUMNS:
+            effects = numbers[:, j, None] * truth.normal(size=1 + LATENT_RANK)
         else:
-            size = CATEGORIES[j - NUMBERS]
+            size = CATEGORIES[j - NUMBER_COLUMNS]
             # the position of standard normal numbers (n,) in a Zipf distribution of this size
             share = 1 / (np.arange(size) + SHIFT)
             edges = np.cumsum(share / share.sum())[:-1]
-            codes[:, j - NUMBERS] = np.searchsorted(edges, _normal_share(z[:, j]), side="right").astype(np.intp)
-            effects = truth.normal(size=(size, 1 + RANK))[codes[:, j - NUMBERS]]
+            codes[:, j - NUMBER_COLUMNS] = np.searchsorted(edges, _normal_share(z[:, j]), side="right").astype(np.intp)
+            effects = truth.normal(size=(size, 1 + LATENT_RANK))[codes[:, j - NUMBER_COLUMNS]]
         main += weight[0] * effects[:, 0]
         total += weight[1] * effects[:, 1:]
         squares += (weight[1] * effects[:, 1:]) ** 2

@@ -27,11 +27,11 @@ from securevfl.runtime.network import Network, Pauses
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
-WITHIN = 0.007  # distance from the pooled AUC
-TEST = 0.25
+AUC_TOLERANCE = 0.007  # distance from the pooled AUC
+TEST_FRACTION = 0.25
 L2 = 1e-4
 UNITS = 16  # units of each party's hidden layer
-SLOW = 4.0
+SLOW_FACTOR = 4.0
 
 Kind = Literal["linear", "network"]
 
@@ -75,7 +75,7 @@ class Setting:
         """The setting in words."""
         labels = "labels at all" if self.residual is None else f"labels at one, {self.residual} residual"
         where = f"{self.stored} at a server" if self.server else "no server"
-        slow = f", one party {SLOW:g} x slower" if self.slow else ""
+        slow = f", one party {SLOW_FACTOR:g} x slower" if self.slow else ""
         first = "" if self.first else " from the start"
         return f"tau {self.tau}{first}, {where}, {labels}{slow}"
 
@@ -140,9 +140,9 @@ def step(parties: Sequence[Party], plan: Plan, setting: Setting, on_row: Callabl
 def finish(
     parties: Sequence[Party], plan: Plan, setting: Setting, eta: float, pooled: Sequence[float]
 ) -> dict[str, Any]:
-    """Return AUC, and rounds and virtual seconds to within WITHIN of the pooled AUC, on the reported rows."""
+    """Return AUC, and rounds and virtual seconds to within `AUC_TOLERANCE` of the pooled AUC, on the reported rows."""
     runs = [train(parties, plan, setting, eta, split) for split in range(len(pooled))]
-    reached = [first(run, auc - WITHIN) for run, auc in zip(runs, pooled, strict=True)]
+    reached = [first(run, auc - AUC_TOLERANCE) for run, auc in zip(runs, pooled, strict=True)]
     aucs = [run.metrics["auc"] for run in runs]
     return {
         "auc": mean(aucs),
@@ -182,7 +182,7 @@ def job_of(plan: Plan, setting: Setting, eta: float, split: int) -> Job:
         protocol=Protocol(residual=setting.residual),
         batch_size=plan.batch,
         epochs=plan.epochs,
-        test_fraction=TEST,
+        test_fraction=TEST_FRACTION,
         split=split,
         seed=split,
         evaluate_every=plan.every,
@@ -204,7 +204,7 @@ def train(
     table = [_with_module(party) for party in parties] if setting.kind == "network" else list(parties)
     if setting.server:
         table.append(Helper("server", "server"))
-    slow = slowed or ({parties[-1].name: SLOW} if setting.slow else {})
+    slow = slowed or ({parties[-1].name: SLOW_FACTOR} if setting.slow else {})
     return simulate(job_of(plan, setting, eta, split), table, network=network, slowed=slow)
 
 
@@ -253,7 +253,7 @@ def orders(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows
             plain(parties, plan, choice.step, i, pushes_first=order.startswith("push")) for i in range(plan.splits)
         ]
         reached = [
-            next((t for t, auc in curve if auc >= goal - WITHIN), None)
+            next((t for t, auc in curve if auc >= goal - AUC_TOLERANCE), None)
             for (curve, _), goal in zip(results, pooled, strict=True)
         ]
         aucs = [curve[-1][1] for curve, _ in results]
@@ -274,7 +274,7 @@ def times(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     """Return processor seconds of centralised and local training by the same steps, and of FDML in virtual time."""
     parties = tables(data, plan.parties[0])
     choice = step(parties, plan, Setting("linear", 0), on_row)
-    goal = central(plan, "linear", parties, 0) - WITHIN
+    goal = central(plan, "linear", parties, 0) - AUC_TOLERANCE
     rows = []
     for name, local in (("centralised", parties), ("the labelled party alone", parties[:1])):
         curve, spent = plain(local, plan, choice.step, 0, pushes_first=True, pooled=True)

@@ -47,9 +47,9 @@ from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
 HELD_OUT = 0.25
-PARTIES = 3
-WIDTHS = (1 / 3, 1.0, 3.0)  # relative to the setting's gamma
-STEPS = (0.03, 0.1, 0.3)  # eta of the paper's update
+PARTY_COUNT = 3
+KERNEL_WIDTHS = (1 / 3, 1.0, 3.0)  # relative to the setting's gamma
+STEP_SIZES = (0.03, 0.1, 0.3)  # eta of the paper's update
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Setting:
     scale: Literal["standard", "none"] = "none"
 
 
-SETTINGS = {
+TABLE_SETTINGS = {
     "phishing": Setting(Kernel(gamma=0.1, loss="smooth_hinge", blocks=8), 1024, 40),
     "a9a": Setting(Kernel(gamma=0.03, loss="logistic", blocks=4), 1024, 15),
     "ijcnn1": Setting(Kernel(kernel="laplace", gamma=0.1, loss="smooth_hinge", blocks=4), 2048, 20, "standard"),
     "default_credit": Setting(Kernel(gamma=0.03, loss="logistic", blocks=4), 1024, 15, "standard"),
 }
-SMALL = Setting(Kernel(gamma=0.3, loss="smooth_hinge", blocks=2, block_size=64), 128, 12)
+SMALL_SETTING = Setting(Kernel(gamma=0.3, loss="smooth_hinge", blocks=2, block_size=64), 128, 12)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def read(data: Path | None, name: str) -> Table:
 
 def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int) -> dict[str, float]:
     """Run FDSKL between three parties over a tree sum: error, processor seconds, virtual seconds and bytes."""
-    owners = table.owners(PARTIES)
+    owners = table.owners(PARTY_COUNT)
     train, test = table.rows(seed)
     tables = [
         Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(owners)
@@ -212,16 +212,16 @@ def choices(table: Table, setting: Setting, runs: Runs) -> tuple[Choice, Choice]
         result = _split(rows, setting, model, optimizer, 0, runs)
         return NEVER if result is None else result["error"]
 
-    grid = [float(f"{setting.model.gamma * width:.3g}") for width in WIDTHS]
+    grid = [float(f"{setting.model.gamma * width:.3g}") for width in KERNEL_WIDTHS]
     width = choose(grid, lambda gamma: error(gamma, FDSKL(rho=1.0)))
-    return width, choose(STEPS, lambda eta: error(width.step, FDSKL(lr=eta, precondition=False)))
+    return width, choose(STEP_SIZES, lambda eta: error(width.step, FDSKL(lr=eta, precondition=False)))
 
 
 def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     """Return a row for each table and method. DataError if a table is missing."""
     rows: Rows = []
     for name in plan.tables:
-        table, setting = read(data, name), SMALL if data is None else SETTINGS[name]
+        table, setting = read(data, name), SMALL_SETTING if data is None else TABLE_SETTINGS[name]
         width, step = choices(table, setting, runs)
         model = setting.model.model_copy(update={"gamma": width.step})
         for label, precondition, chosen in (
@@ -322,7 +322,7 @@ def _row(
 
 def scaling(data: Path | None, plan: ScalingPlan, runs: Runs) -> Rows:
     """Return processor seconds of training by rows: ours by one owner of all columns, and a kernel machine."""
-    table, setting = read(data, plan.table), SMALL if data is None else SETTINGS[plan.table]
+    table, setting = read(data, plan.table), SMALL_SETTING if data is None else TABLE_SETTINGS[plan.table]
     split = table.split(0, setting.scale)
     keys = {"batch_size": min(setting.batch_size, min(plan.rows)), "epochs": setting.epochs, "seed": 0}
     methods: dict[str, Baseline] = {

@@ -42,7 +42,7 @@ from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD, FedSGD
 
 SHARE = 0.995  # share of the pooled AUC
-TEST = 0.25
+TEST_FRACTION = 0.25
 Decay = Literal["none", "sqrt_t"]
 
 
@@ -166,7 +166,7 @@ def curve(
     seconds: Curve | None = None,
 ) -> Curve:
     """Return rounds and held-out AUC up to the target; empty if it diverges. seconds: virtual seconds and AUC."""
-    train = round(len(tables[0]) * (1 - TEST))
+    train = round(len(tables[0]) * (1 - TEST_FRACTION))
     keys = {"optimizer": algorithm.optimizer(eta), "epochs": max(1, plan.cap * plan.batch // train)}
     goal = vfl.Target(metric="auc", value=target)
     job = _job(plan, split).model_copy(update={**keys, "target": goal, "evaluate_every": 1})
@@ -188,7 +188,7 @@ def _job(plan: Plan, split: int) -> vfl.Job:
         epochs=1,
         seed=split,
         split=split,
-        test_fraction=TEST,
+        test_fraction=TEST_FRACTION,
         prepare=vfl.Preparation(tails="keep"),  # as the pooled reference uses the columns
         accepts=["columns", "sequential"],
     )

@@ -57,7 +57,7 @@ from securevfl.runtime.costs import Kind
 from securevfl.training.simulate import simulate
 
 GAMMA, L2 = 0.005, 1e-4
-TEST = 0.5
+TEST_FRACTION = 0.5
 ACCEPTED: tuple[str, ...] = ("rank", "columns", "fresh_equations")
 CODED = ("SEX", "EDUCATION", "MARRIAGE")
 
@@ -230,7 +230,7 @@ def _job(plan: Plan, q: int, eta: float, residual: ResidualProtocol, rounds: int
         protocol=Protocol(residual=residual),
         batch_size="all",
         epochs=rounds,
-        test_fraction=TEST,
+        test_fraction=TEST_FRACTION,
         accepts=ACCEPTED,
         **keys,
     )

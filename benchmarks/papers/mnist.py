@@ -43,9 +43,9 @@ from securevfl.training.simulate import simulate
 if TYPE_CHECKING:
     from torch import nn
 
-HEIGHT, WIDTH = 28, 14  # pixels of half a picture
+IMAGE_HEIGHT, HALF_IMAGE_WIDTH = 28, 14  # pixels of half a picture
 MEAN, DEVIATION = 0.1307, 0.3081  # pixels of a picture
-TEST = 0.25
+TEST_FRACTION = 0.25
 
 
 @dataclass(frozen=True)
@@ -174,18 +174,18 @@ def half(width: int, dense: int) -> nn.Module:
         *(layer.Conv2d(1, width, 3, padding=1), layer.ReLU(), layer.MaxPool2d(2)),
         *(layer.Conv2d(width, width, 3, padding=1), layer.ReLU(), layer.MaxPool2d(2)),
     ]
-    flat = width * (HEIGHT // 4) * (WIDTH // 4)
+    flat = width * (IMAGE_HEIGHT // 4) * (HALF_IMAGE_WIDTH // 4)
     head = layer.Flatten(), layer.Linear(flat, dense), layer.ReLU(), layer.Linear(dense, 1)
-    module: nn.Module = layer.Sequential(layer.Unflatten(1, (1, HEIGHT, WIDTH)), *convolutions, *head)
+    module: nn.Module = layer.Sequential(layer.Unflatten(1, (1, IMAGE_HEIGHT, HALF_IMAGE_WIDTH)), *convolutions, *head)
     return module
 
 
 def halves(data: Path | None, rows: int, make: Callable[[], nn.Module]) -> list[Party]:
     """Return pictures as a party of left halves, with the labels, and one of right halves."""
-    pixels = np.arange(HEIGHT * 2 * WIDTH).reshape(HEIGHT, 2 * WIDTH)
+    pixels = np.arange(IMAGE_HEIGHT * 2 * HALF_IMAGE_WIDTH).reshape(IMAGE_HEIGHT, 2 * HALF_IMAGE_WIDTH)
     if data is None:
         X, y = made_up(rows)
-        sides = {"g": pixels[:, :WIDTH].ravel(), "h": pixels[:, WIDTH:].ravel()}
+        sides = {"g": pixels[:, :HALF_IMAGE_WIDTH].ravel(), "h": pixels[:, HALF_IMAGE_WIDTH:].ravel()}
     else:
         file = archive(data / "mnist.npz")
         chosen = np.random.default_rng(0).permutation(len(file["y"]))[:rows]
@@ -201,9 +201,9 @@ def made_up(rows: int) -> tuple[Any, Any]:
     """Return pictures with a bright left or right half; odd if it is the left one."""
     generator = np.random.default_rng(0)
     y = generator.integers(0, 2, rows)
-    X = generator.integers(0, 60, (rows, HEIGHT, 2 * WIDTH))
-    X[:, :, :WIDTH] += np.where(y, 150, 0)[:, None, None]
-    X[:, :, WIDTH:] += np.where(y, 0, 150)[:, None, None]
+    X = generator.integers(0, 60, (rows, IMAGE_HEIGHT, 2 * HALF_IMAGE_WIDTH))
+    X[:, :, :HALF_IMAGE_WIDTH] += np.where(y, 150, 0)[:, None, None]
+    X[:, :, HALF_IMAGE_WIDTH:] += np.where(y, 0, 150)[:, None, None]
     return X.reshape(rows, -1), y
 
 
@@ -226,11 +226,11 @@ def _job(chosen: FedBCD, plan: Plan, split: int, rows: int = 0) -> Job:
         optimizer=chosen,
         protocol=Protocol(sum="direct", residual="open"),
         batch_size=plan.batch,
-        epochs=max(1, round(plan.cap * plan.batch / ((rows or plan.rows) * (1 - TEST)))),
+        epochs=max(1, round(plan.cap * plan.batch / ((rows or plan.rows) * (1 - TEST_FRACTION)))),
         scale="none",
         seed=split,
         split=split,
-        test_fraction=TEST,
+        test_fraction=TEST_FRACTION,
         evaluate_every=plan.every,
         target={"metric": "auc", "value": plan.targets[-1]},
         accepts=("columns", "sequential"),

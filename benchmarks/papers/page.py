@@ -26,7 +26,7 @@ from benchmarks.papers.page_fedbcd import fedbcd_linear, fedbcd_mnist, fedbcd_ru
 from benchmarks.papers.page_ftl import ftl_fate, ftl_overlap, ftl_paper, ftl_small, ftl_step
 from benchmarks.papers.pictures import draw
 
-HEAD = """# The papers' tables
+PAGE_HEAD = """# The papers' tables
 
 Made by `python -m benchmarks.papers page` from the files in `benchmarks/papers/results`; no figure here is typed.
 Each section has the command that ran it, and what was run. *Own step*: each method has the step that is best for it,
@@ -45,8 +45,8 @@ def write(results: Path, page: Path) -> None:
 
 def text(results: Path) -> str:
     """Return the page."""
-    parts = [HEAD]
-    for paper, (title, sections) in PAPERS.items():
+    parts = [PAGE_HEAD]
+    for paper, (title, sections) in PAPER_PAGES.items():
         file = results / f"{paper}.json"
         if not file.is_file():
             continue
@@ -63,7 +63,7 @@ def text(results: Path) -> str:
 Section = Callable[[Part], str]
 
 
-PAPERS: dict[str, tuple[str, dict[str, Section]]] = {
+PAPER_PAGES: dict[str, tuple[str, dict[str, Section]]] = {
     "fedbcd": ("FedBCD", {"linear": fedbcd_linear, "mnist": fedbcd_mnist, "rule": fedbcd_rule}),
     "celu": (
         "CELU-VFL",

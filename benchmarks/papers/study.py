@@ -19,7 +19,7 @@ from securevfl.data.party import Party
 from securevfl.errors import DivergenceError, ProtocolError
 from securevfl.job import Job
 
-WIDEST = 6  # number of steps by which a grid may grow
+MAX_GRID_STEPS = 6  # number of steps by which a grid may grow
 NEVER = math.inf  # the merit of a training that diverged
 DIVERGED = (DivergenceError, ProtocolError)  # a part with NaN is refused by its receiver
 Curve = list[tuple[float, float]]  # rounds (or seconds) and the held-out AUC
@@ -48,7 +48,7 @@ def choose(grid: Sequence[float], merit: Callable[[float], float]) -> Choice:
     steps = sorted(grid)
     ratio = steps[1] / steps[0]
     tried = {step: merit(step) for step in steps}
-    for _ in range(WIDEST):
+    for _ in range(MAX_GRID_STEPS):
         best = min(sorted(tried), key=tried.__getitem__)
         if best == min(tried):
             further = best / ratio

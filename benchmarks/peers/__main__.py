@@ -28,11 +28,11 @@ from securevfl.runtime.network import Network
 
 PEERS_SCHEMA = "securevfl.bench.peers/1"
 RESULTS = Path(__file__).parent / "results"
-PARTIES = Path(__file__).parent / "parties"
+PARTIES_FOLDER = Path(__file__).parent / "parties"
 ROOT = Path(__file__).parents[2]
-LINES = {"loopback": None, "far": Network(mbps=300.0, rtt_ms=20.0)}
+LINES_BETWEEN_PARTIES = {"loopback": None, "far": Network(mbps=300.0, rtt_ms=20.0)}
 GRADIENT = "gradient"  # the part of phe: no run of two parties, but the command that measures an encrypted gradient
-SIZES = "256x15,256x100,4096x100"
+DEFAULT_PRODUCT_SIZES = "256x15,256x100,4096x100"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -99,13 +99,13 @@ class Runs:
             if bar is not None and done:
                 done = [max(done, key=lambda row: (row["auc"] >= bar - NEAR, row["auc"]))]
             if system.ports is not None:
-                for row, line in product(done, list(LINES)[1:]):
+                for row, line in product(done, list(LINES_BETWEEN_PARTIES)[1:]):
                     self._row(part, system, row["settings"], line)
 
     def gradient(self) -> None:
         """Measure an encrypted gradient of one batch compared with phe, by the package's command."""
         file = self._scratch / "he.json"
-        sizes, result = ("16x2" if self._quick else SIZES), self._read(GRADIENT)
+        sizes, result = ("16x2" if self._quick else DEFAULT_PRODUCT_SIZES), self._read(GRADIENT)
         if result["rows"] and not self._again:
             return
         words = ["bench", "he", "--sizes", sizes, "--engines", "paillier,ckks", "--against", "phe", "--json", str(file)]
@@ -128,7 +128,7 @@ class Runs:
         row: dict[str, Any] = key | {"date": _today(), "load": round(os.getloadavg()[0], 1)}
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         try:
-            run = self._run(part, system, settings, LINES[line], folder)
+            run = self._run(part, system, settings, LINES_BETWEEN_PARTIES[line], folder)
             row |= run.results | {
                 "cpu_s": run.costs.cpu_s,
                 "seconds": run.costs.seconds,
@@ -143,7 +143,10 @@ class Runs:
         result = self._read(part)  # another command may have added rows
         rows = [item for item in result["rows"] if any(item[name] != value for name, value in key.items())]
         order = [item.name for item in PARTS[part]]
-        rows = sorted([*rows, row], key=lambda item: (order.index(item["system"]), list(LINES).index(item["line"])))
+        rows = sorted(
+            [*rows, row],
+            key=lambda item: (order.index(item["system"]), list(LINES_BETWEEN_PARTIES).index(item["line"])),
+        )
         self._write(part, result | {"machine": machine(), "rows": rows})
         return row
 
@@ -178,7 +181,7 @@ class Runs:
                 task |= {"tables": str(folder), "out": str(folder / f"found-{rank}")}
                 file = folder / f"task-{rank}.json"
                 file.write_text(json.dumps(task), encoding="utf-8")
-                commands.append([str(python), str(PARTIES / system.script), str(file)])
+                commands.append([str(python), str(PARTIES_FOLDER / system.script), str(file)])
             elapsed = run_pair(commands, folder)
             sent = line.bytes
         results = [json.loads((folder / f"found-{rank}").read_text(encoding="utf-8")) for rank in (0, 1)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 PINS = Path(__file__).parent / "pins"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "securevfl-peers"
-LONGEST = 1800  # seconds of an installation
+MAX_BUILD_SECONDS = 1800  # seconds of an installation
 
 
 class Unavailable(Exception):
@@ -74,7 +74,7 @@ def _candidates(version: str) -> Iterator[Path]:
 def run_quietly(words: list[str]) -> None:
     """Run a step of an installation. Unavailable, with its last line, if it fails."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST)  # noqa: S603
+        done = subprocess.run(words, capture_output=True, text=True, timeout=MAX_BUILD_SECONDS)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as cause:
         raise Unavailable(f"{Path(words[0]).name} {words[-1]}: {cause}") from None
     if done.returncode:

@@ -41,7 +41,7 @@ def draw(results: Path, root: Path) -> None:
 def drawn(text: str, results: Path) -> str:
     """Return the text of a page with its marked places drawn from the files."""
     files = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(results.glob("*.json"))}
-    return PLACE.sub(lambda place: f"{place[1]}{PLACES[place['name']](files)}{place[3]}", text)
+    return PLACE.sub(lambda place: f"{place[1]}{PAGE_SECTIONS[place['name']](files)}{place[3]}", text)
 
 
 def best(result: dict[str, Any], system: System, settings: Row | None = None) -> dict[str, Row]:
@@ -261,7 +261,7 @@ def _met(holds: bool) -> str:
     return "yes" if holds else "missed"
 
 
-PLACES: dict[str, Callable[[dict[str, Any]], str]] = {
+PAGE_SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "linear": _trained("linear"),
     "trees": _trained("trees"),
     "wide": _trained("wide"),

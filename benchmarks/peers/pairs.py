@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.delay import Direction, SlowLine, free_port
 from securevfl.runtime.network import Network
 
-LONGEST = 3600.0  # seconds of a pair
+MAX_PAIR_SECONDS = 3600.0  # seconds of a pair
 _SAMPLED = 0.1  # seconds between two samples of memory
 _TOLD = 300  # characters of an error
 
@@ -106,8 +106,8 @@ def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, refusing: bool 
                 _look(party)
             if not refusing and any(party.status for party in parties):
                 break
-            if time.monotonic() - started > LONGEST:
-                raise PairFailed(f"took over {LONGEST:.0f} s")
+            if time.monotonic() - started > MAX_PAIR_SECONDS:
+                raise PairFailed(f"took over {MAX_PAIR_SECONDS:.0f} s")
             time.sleep(_SAMPLED)
     finally:
         seconds = time.monotonic() - started

@@ -86,14 +86,14 @@ def _regression(protocol: str, field: str) -> dict[str, Any]:
 CHEETAH, SEMI2K = _regression("CHEETAH", "FM64"), _regression("SEMI2K", "FM128")
 # the sigmoid t1 is SS-LR's default; with sr, which it also offers, fewer rows suffice (measured on floats, over five
 # batch sizes and seven steps, more than a user of either system would try)
-EPOCHS = (
+EPOCH_SETTINGS = (
     {"sigmoid": "t1", "step": 0.3, "epochs": 3},
     {"sigmoid": "sr", "step": 0.5, "epochs": 2},
     {"sigmoid": "sr", "step": 0.5, "epochs": 3},
 )
-SMALL = ({"sigmoid": "t1", "step": 0.3, "epochs": 1, "batch": 256},)
+SMALL_EPOCH_SETTINGS = ({"sigmoid": "t1", "step": 0.3, "epochs": 1, "batch": 256},)
 
-LINEAR = (
+LINEAR_SYSTEMS = (
     System("ours-default", "securevfl, the job of one line", OURS_READ, job=_default),
     System(
         "ours-cheapest",
@@ -115,8 +115,8 @@ LINEAR = (
         "secretflow-cheetah",
         "SecretFlow SS-LR on CHEETAH, no dealer",
         "sizes; the party that asks for scores reads each of them exactly",
-        settings=tuple(CHEETAH | settings for settings in EPOCHS),
-        quick=tuple(CHEETAH | settings for settings in SMALL),
+        settings=tuple(CHEETAH | settings for settings in EPOCH_SETTINGS),
+        quick=tuple(CHEETAH | settings for settings in SMALL_EPOCH_SETTINGS),
         environment=SECRETFLOW,
         script="secretflow_regression.py",
         ports=2,
@@ -125,8 +125,8 @@ LINEAR = (
         "secretflow-semi2k",
         "SecretFlow SS-LR on SEMI2K, its default",
         "the first party makes the triples, so between two it can read the other's table, and all that is computed",
-        settings=tuple(SEMI2K | settings for settings in EPOCHS),
-        quick=tuple(SEMI2K | settings for settings in SMALL),
+        settings=tuple(SEMI2K | settings for settings in EPOCH_SETTINGS),
+        quick=tuple(SEMI2K | settings for settings in SMALL_EPOCH_SETTINGS),
         environment=SECRETFLOW,
         script="secretflow_regression.py",
         ports=2,
@@ -143,7 +143,7 @@ LINEAR = (
     ),
 )
 SGB = {"trees": 30, "depth": 3, "step": 0.3, "bins": 32, "scheme": "ou", "bits": 2048}
-TREES = (
+TREE_SYSTEMS = (
     System("ours-trees", "securevfl, trees on shares", OURS_READ, quick=({"trees": 4},), job=_trees),
     System(
         "secretflow-sgb",
@@ -157,14 +157,14 @@ TREES = (
         ports=1,
     ),
 )
-MILLION, FEWER = 1_000_000, 20_000
+MILLION, FEWER_IDS = 1_000_000, 20_000
 BOTH_READ = "both: which of their own ids the other has too, and how many ids it has"
 PSI = (
     System(
         "ours-align",
         "securevfl align",
         BOTH_READ,
-        settings=({"ids": MILLION}, {"ids": FEWER}),
+        settings=({"ids": MILLION}, {"ids": FEWER_IDS}),
         quick=({"ids": 400},),
     ),
     *(
@@ -183,21 +183,21 @@ PSI = (
         "openmined",
         "OpenMined PSI, elliptic curves",
         "the client: which of its own ids the server has; the server: how many ids the client has",
-        settings=({"ids": FEWER},),
+        settings=({"ids": FEWER_IDS},),
         quick=({"ids": 400},),
         environment=OPENMINED,
         script="openmined_psi.py",
     ),
 )
-ALL = {"held_out": 0.0}  # FATE's epoch has all rows
-WIDE = (
+NO_HELD_OUT = {"held_out": 0.0}  # FATE's epoch has all rows
+WIDE_SYSTEMS = (
     System(
         "ours-wide",
         "securevfl on shares, one epoch in batches of 4,096",
         OURS_READ,
-        settings=({"rows": 100_000, "own": 30, "other": 300, "batch": 4096, "step": 0.3, "epochs": 1} | ALL,),
-        quick=({"rows": 1200, "own": 3, "other": 6, "batch": 256, "step": 0.3, "epochs": 1} | ALL,),
+        settings=({"rows": 100_000, "own": 30, "other": 300, "batch": 4096, "step": 0.3, "epochs": 1} | NO_HELD_OUT,),
+        quick=({"rows": 1200, "own": 3, "other": 6, "batch": 256, "step": 0.3, "epochs": 1} | NO_HELD_OUT,),
         job=_sgd,
     ),
 )
-PARTS = {"linear": LINEAR, "trees": TREES, "psi": PSI, "wide": WIDE}
+PARTS = {"linear": LINEAR_SYSTEMS, "trees": TREE_SYSTEMS, "psi": PSI, "wide": WIDE_SYSTEMS}

@@ -36,11 +36,11 @@ BLOCKS_PER_GROUP = 64
 MAX_BLOCK_OUTPUTS = 64
 """Largest number r of outputs in a block."""
 
-# Estimated times in milliseconds; only their ratios matter. LINE_MS: sending a ciphertext of 45 kB at 150 Mbit/s. The
-# others are for one core and both parties: a ciphertext to the evaluator, a ciphertext back, the product of a
-# ciphertext and a polynomial of W, and encoding a polynomial of W with N coefficients.
 LINE_MS = 2.4
+"""Time to send a ciphertext of 45 kB at 150 Mbit/s. All times are estimates; only their ratios matter."""
 UP_MS, DOWN_MS, PRODUCT_MS, PREPARE_MS = 0.8, 1.2, 0.007, 0.29
+"""Times of both parties together, on one core: for a ciphertext to the evaluator, for a ciphertext back, for the
+product of a ciphertext and a polynomial of W, and to encode a polynomial of W with N coefficients."""
 BLAS_CALL_MS = 0.0006  # calling BLAS for very small matrices
 
 D = TypeVar("D", np.uint64, np.float64)

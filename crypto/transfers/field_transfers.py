@@ -52,7 +52,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.bit_matrices import transpose_bits
-from securevfl.crypto.transfers.ot_extension import Endpoint, Octets
+from securevfl.crypto.transfers.ot_extension import TAG_BYTES, Endpoint, Octets
 from securevfl.crypto.transfers.punctured_seeds import BLOCKS, ELEMENTS, FIELD_BITS, Leaves
 from securevfl.crypto.transfers.row_hash import BLOCK_WORDS, RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
@@ -61,9 +61,9 @@ PAD_TYPES: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16
 """The possible lengths of a pad in bytes, and the types of their arrays."""
 COLUMNS = BLOCKS * FIELD_BITS
 """Number of columns of bits of Q and V."""
-_TAG = 16
 _HASH_BITS = 128
-_LABEL = "transfers over the field of 8 elements"
+STREAM_LABEL = "transfers over the field of 8 elements"
+"""Label from which keyed streams and the key of the hash H are derived."""
 _ROWS_AT_ONCE = 1024  # rows whose pads the sender computes at a time, so that they fit into the cache
 _CHOSEN_ROWS_AT_ONCE = 4096  # rows whose chosen pads the receiver computes at a time
 _HEAD = struct.Struct(f"<BBQ{BLOCKS}s")
@@ -77,17 +77,17 @@ def symbol_widths(bits: int) -> tuple[int, ...]:
 
 def message_bytes(rows: int, bits: int) -> int:
     """Return the length in bytes of the receiver's message for a block."""
-    return BLOCKS * _column_octets(rows, bits) + _TAG * (COLUMNS + 1)
+    return BLOCKS * _column_octets(rows, bits) + TAG_BYTES * (COLUMNS + 1)
 
 
 def _plane_octets(rows: int) -> int:
     """Return the length in bytes of one bit of all rows, padded to blocks of 16 bytes."""
-    return -(-rows // _HASH_BITS) * _TAG
+    return -(-rows // _HASH_BITS) * TAG_BYTES
 
 
 def _column_octets(rows: int, bits: int) -> int:
     """Return the length in bytes of a column: all bits of an index, one after the other, and 128 additional ones."""
-    return bits * _plane_octets(rows) + _TAG
+    return bits * _plane_octets(rows) + TAG_BYTES
 
 
 class _FieldEndpoint(Endpoint):
@@ -107,7 +107,7 @@ class _FieldEndpoint(Endpoint):
                 f"pads cannot have {pad_octets} bytes", "use 1, 2 or 8 bytes", code="SVFL-CRYPTO-PARAMETERS"
             )
         super().__init__(coin)
-        self._hash = RowHash(derive_key(coin, _LABEL, bits, pad_octets)[:16])
+        self._hash = RowHash(derive_key(coin, STREAM_LABEL, bits, pad_octets)[:16])
         self._bits, self._widths, self._octets = bits, symbol_widths(bits), pad_octets
 
     def _symbol_rows(self, columns: Octets, rows: int) -> Words:
@@ -203,7 +203,7 @@ class TransferReceiver(_FieldEndpoint):
 
     def __init__(self, seeds: Sequence[Leaves], coin: bytes, bits: int, pad_octets: int) -> None:
         super().__init__(coin, bits, pad_octets)
-        self._prgs = [[Prg(seed, _LABEL) for seed in block] for block in seeds]
+        self._prgs = [[Prg(seed, STREAM_LABEL) for seed in block] for block in seeds]
 
     def extend(self, rows: int) -> tuple[bytes, ReceiverBlock]:
         """Generate the next block with this number of rows; return the message for the sender, and the results."""
@@ -221,7 +221,7 @@ class TransferReceiver(_FieldEndpoint):
             column[0], column[1], column[2] = v
         sent = corrections.data.cast("B")
         check = self._tags(number, sent, [chi, *columns.reshape(COLUMNS, size)])
-        planes = chi[:-_TAG].reshape(self._bits, -1)
+        planes = chi[:-TAG_BYTES].reshape(self._bits, -1)
         bits = np.unpackbits(planes, axis=1, count=rows, bitorder="little")
         choices = np.packbits(bits.T, axis=1, bitorder="little")[:, 0]
         pads = self._pads(self._symbol_rows(columns, rows), start, choices)
@@ -262,7 +262,7 @@ class TransferSender(_FieldEndpoint):
     def __init__(self, secret: bytes, seeds: Sequence[Leaves], coin: bytes, bits: int, pad_octets: int) -> None:
         super().__init__(coin, bits, pad_octets)
         self._secret = secret
-        self._prgs = [[Prg(seed, _LABEL) if seed else None for seed in block] for block in seeds]
+        self._prgs = [[Prg(seed, STREAM_LABEL) if seed else None for seed in block] for block in seeds]
 
     def extend(self, rows: int, message: bytes) -> SenderBlock:
         """Process the receiver's message for the next block.
@@ -303,8 +303,8 @@ class TransferSender(_FieldEndpoint):
     def _check(self, number: int, corrections: memoryview, check: bytes, columns: Octets) -> None:
         chosen = np.array([delta >> bit & 1 for delta in self._secret for bit in range(FIELD_BITS)], bool)
         zero = np.zeros(columns.shape[1], np.uint8)
-        tags = np.frombuffer(self._tags(number, corrections, [zero, *columns]), np.uint8).reshape(-1, _TAG)
-        sent = np.frombuffer(check, np.uint8).reshape(-1, _TAG)
+        tags = np.frombuffer(self._tags(number, corrections, [zero, *columns]), np.uint8).reshape(-1, TAG_BYTES)
+        sent = np.frombuffer(check, np.uint8).reshape(-1, TAG_BYTES)
         expected = tags[1:] ^ np.where(chosen[:, None], sent[0] ^ tags[0], 0).astype(np.uint8)
         if not hmac.compare_digest(expected.tobytes(), sent[1:].tobytes()):
             raise CryptoError(

@@ -43,8 +43,10 @@ BASE_TRANSFERS = 128
 SECRET_BYTES = BASE_TRANSFERS // 8
 MAX_BLOCK_ROWS = 1 << 22
 """Largest number of rows of a block."""
-_TAG = 16
-_LABEL = "transfers by rows"
+TAG_BYTES = 16
+"""Length of a check value of the consistency check, at the end of a message."""
+STREAM_LABEL = "transfers by rows"
+"""Label from which keyed streams are derived."""
 
 Octets = NDArray[np.uint8]
 
@@ -57,12 +59,12 @@ def fresh_secret() -> tuple[bytes, list[bool]]:
 
 def message_bytes(rows: int) -> int:
     """Return the length in bytes of the receiver's message for a block."""
-    return BASE_TRANSFERS * _column_octets(rows) + _TAG * (BASE_TRANSFERS + 1)
+    return BASE_TRANSFERS * _column_octets(rows) + TAG_BYTES * (BASE_TRANSFERS + 1)
 
 
 def _column_octets(rows: int) -> int:
     """Return the length in bytes of a column: its bits padded to blocks of 16 bytes, and the 128 additional ones."""
-    return -(-rows // BASE_TRANSFERS) * _TAG + _TAG
+    return -(-rows // BASE_TRANSFERS) * TAG_BYTES + TAG_BYTES
 
 
 class Endpoint(Secret):
@@ -112,8 +114,8 @@ class OtReceiver(Endpoint):
 
     def __init__(self, pairs: Sequence[tuple[bytes, bytes]], coin: bytes) -> None:
         super().__init__(coin)
-        self._first = [Prg(first, _LABEL) for first, _ in pairs]
-        self._second = [Prg(second, _LABEL) for _, second in pairs]
+        self._first = [Prg(first, STREAM_LABEL) for first, _ in pairs]
+        self._second = [Prg(second, STREAM_LABEL) for _, second in pairs]
 
     @staticmethod
     def choice_bytes(rows: int) -> int:
@@ -159,7 +161,7 @@ class OtSender(Endpoint):
     def __init__(self, secret: bytes, seeds: Sequence[bytes], coin: bytes) -> None:
         super().__init__(coin)
         self._secret = np.frombuffer(secret, np.uint8)
-        self._seeds = [Prg(seed, _LABEL) for seed in seeds]
+        self._seeds = [Prg(seed, STREAM_LABEL) for seed in seeds]
 
     def correlated(self, rows: int, message: bytes) -> Words:
         """Process the receiver's message for the next block.
@@ -200,7 +202,7 @@ class OtSender(Endpoint):
     ) -> None:
         zero = np.zeros(columns.shape[1], np.uint8)
         tags = np.frombuffer(self._tags(number, corrections, [zero, *columns]), np.uint8)
-        tags, sent = tags.reshape(-1, _TAG), np.frombuffer(check, np.uint8).reshape(-1, _TAG)
+        tags, sent = tags.reshape(-1, TAG_BYTES), np.frombuffer(check, np.uint8).reshape(-1, TAG_BYTES)
         expected = tags[1:] ^ np.where(chosen[:, None], sent[0] ^ tags[0], 0).astype(np.uint8)
         if not hmac.compare_digest(expected.tobytes(), sent[1:].tobytes()):
             raise CryptoError(

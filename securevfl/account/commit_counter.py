@@ -50,7 +50,7 @@ class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
     number: int
     state: bytes
     pending: bytes = b""
-    changes: list[Any] = msgspec.field(default_factory=list)  # of Statement; msgspec has no such union
+    changes: list[Any] = msgspec.field(default_factory=list)  # a list of `Statement`, a type that msgspec cannot decode
     seal: bytes = b""
 
 

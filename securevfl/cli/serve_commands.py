@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,7 +19,10 @@ from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
 from securevfl.errors import ConfigError, TableError
 
 if TYPE_CHECKING:
-    from securevfl.organisations.serve import Server
+    from securevfl.organisations.gateway import Gateway
+    from securevfl.organisations.http_server import HttpAddress
+
+_POLL_SECONDS = 0.1  # seconds between checks whether a signal has arrived
 
 
 def serve(
@@ -49,9 +50,17 @@ def serve(
     counts both and refuses beyond its limits: securevfl ledger --party NAME --limit scores=100000 --limit ids=50000.
     All rows of the table are served, independent of an alignment. With --reasons and --codes the party also learns
     which of your columns raise a row's score most, under names that you choose. Events are written to stderr or --log,
-    one line of JSON each. SIGTERM lets a request that is being processed finish.
+    one line of JSON each. On a terminal a screen shows them with sessions, rate and what is left of the limits. SIGTERM
+    lets a request that is being processed finish.
     """
-    from securevfl.organisations.monitor import Monitor
+    from securevfl.cli.service_screen import (
+        RequestTally,
+        ServiceScreen,
+        budgets_of,
+        print_line,
+        service_screen,
+        shows_events,
+    )
     from securevfl.organisations.serve import Server
     from securevfl.organisations.served_rows import served_rows_check
     from securevfl.organisations.session_manager import SessionLimits
@@ -63,20 +72,28 @@ def serve(
     part, code_policy = ModelPart.load(model).with_named_module(model.parent), given_codes(reasons, codes)
     rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     settings = replace(session.settings(peers), limits=SessionLimits(max_sessions, max_waiting))
+    tally = RequestTally()
     with shared_locks(model, data), ExitStack() as stack:
-        handler = eventlog.write_to(sys.stderr if log is None else log)
-        stack.callback(eventlog.LOGGER.removeHandler, handler)
+        if log is not None or not shows_events():
+            handler = eventlog.write_to(sys.stderr if log is None else log)
+            stack.callback(eventlog.LOGGER.removeHandler, handler)
         status = None
         if monitor is not None:
+            from securevfl.organisations.http_server import HttpServer, ListenAddress, running
+            from securevfl.organisations.monitor import MAX_MONITOR_CONNECTIONS, Monitor, monitor_application
+
             expires = certificates.show(settings.certs / f"{part.name}.pem").valid_until.timestamp()
-            status = stack.enter_context(Monitor(monitor, part.name, expires))
+            status = Monitor(part.name, expires)
+            address = ListenAddress("--monitor", monitor)
+            port = HttpServer(monitor_application(status), address, MAX_MONITOR_CONNECTIONS)
+            stack.enter_context(running(port, "status port"))
         server = Server(
             part,
             rows,
             settings,
             max_ids=max_ids,
             ledger=ledger,
-            on_request=(lambda request: None) if status is None else status.count,
+            on_request=tally.count if status is None else tally.counts_and(status.count),
             executor=stack.enter_context(options.pool_of(len(rows.ids))),
             code_policy=code_policy,
         )
@@ -84,44 +101,18 @@ def serve(
             try:
                 if (check := served_rows_check()) is not None:
                     status.show_shifts(check(part, data, id_column))
-            except TableError as error:  # the part has no baseline, or there are too few rows
+            except TableError as error:  # the model part has no summary of training rows, or the table has too few rows
                 eventlog.emit(part.name, "no drift", {"reason": str(error)})
-            status.watch(server)
-        with _until_stopped(server) as stopping:
-            server.run(stopping)
+        title = f"{part.name} serves {len(rows.ids):,} rows"
+        screen = ServiceScreen(
+            title, lambda: tally.figures(server.sessions, server.max_sessions), lambda: budgets_of(server.ledger)
+        )
+        with signals.service_signals(lambda: server.answering) as stop, service_screen(screen):
+            if status is not None:
+                status.watch(server)
+            server.run(lambda: stop.arrived)
         eventlog.emit(part.name, "ended", {})
-
-
-@contextmanager
-def _until_stopped(server: Server) -> Iterator[Callable[[], bool]]:
-    """Let SIGTERM and Ctrl-C end the context.
-
-    They end it at once while the server waits, and after the current request while it processes one. A second signal
-    always ends it at once.
-
-    Args:
-        server: the server.
-
-    Yields:
-        A function that returns whether a signal has arrived.
-    """
-    stopping = False
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopping
-        if stopping or not server.answering:
-            raise KeyboardInterrupt
-        stopping = True
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda: stopping
-    except KeyboardInterrupt:
-        if server.answering:
-            raise typer.Exit(1) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        print_line(f"{part.name}: the service has ended after {stop.cause}: {tally}")
 
 
 def score(
@@ -163,19 +154,21 @@ def score(
     part = ModelPart.load(model).with_named_module(model.parent)
     check_writable(out, unscored)
     rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    settings, events = session.settings(peers), session.events(part.name, peers)
+    settings = session.settings(peers)
     if http is not None:
+        from securevfl.cli.service_screen import shows_events
         from securevfl.organisations.gateway import Gateway
-        from securevfl.organisations.http_server import HttpAddress, serve_http
+        from securevfl.organisations.http_server import HttpAddress
 
         address = HttpAddress(http, _token(http_token), http_cert, http_key)
-        with shared_locks(model, data), events:
-            serve_http(Gateway(part, rows, settings, ledger=ledger, max_sessions=sessions), address)
+        verbose = session.verbose and not shows_events()  # the screen shows the events
+        with shared_locks(model, data), replace(session, verbose=verbose).events():
+            _run_gateway(Gateway(part, rows, settings, ledger=ledger, max_sessions=sessions), address)
         return
     with (
         shared_locks(model, data),
         signals.exit_on_signal(),
-        events,
+        session.events(part.name, peers),
         write_predictions(part, out, unscored=unscored, rows=rows) as callbacks,
         options.pool_of(len(rows.ids)) as pool,
         progress("scoring") as on_progress,
@@ -198,3 +191,32 @@ def _token(path: Path | None) -> str:
         raise ConfigError(
             f"--http-token {path} cannot be read as ASCII text", "check the path", code="SVFL-HTTP-TOKEN"
         ) from None
+
+
+def _run_gateway(gateway: Gateway, address: HttpAddress) -> None:
+    """Run a gateway until SIGTERM or Ctrl-C; requests that wait are answered first."""
+    from securevfl.cli.service_screen import ServiceFigures, ServiceScreen, budgets_of, print_line, service_screen
+    from securevfl.organisations.http_api import application
+    from securevfl.organisations.http_server import HttpServer, running
+
+    def figures() -> ServiceFigures:
+        return ServiceFigures(
+            gateway.sessions,
+            gateway.max_sessions,
+            gateway.blocks,
+            gateway.scored,
+            gateway.unscored,
+            waiting=gateway.waiting,
+        )
+
+    title = f"{gateway.party}'s gateway at {address.address}"
+    screen = ServiceScreen(title, figures, lambda: budgets_of(gateway.ledger))
+    server = HttpServer(application(gateway, address.token), address.listen)
+    with signals.service_signals(lambda: True) as stop:
+        with running(server, "gateway") as thread, service_screen(screen):
+            gateway.start()
+            while not stop.arrived and thread.is_alive():
+                time.sleep(_POLL_SECONDS)
+        gateway.stop()
+    rows = f"{gateway.scored:,} rows scored, {gateway.unscored:,} not scored"
+    print_line(f"{gateway.party}: the gateway has ended after {stop.cause}: {rows}")

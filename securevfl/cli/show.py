@@ -18,9 +18,9 @@ from securevfl.training.run_costs import Costs, split_seconds
 from securevfl.training.run_page import REPEATS, figure
 
 Cell = str | int | float | None
-PIPE_WIDTH = 400  # columns of output that is not a terminal
+PIPE_WIDTH = 400  # width, in characters, of output that is not on a terminal
 HANG = " " * 12  # indentation of continued lines of a sheet
-GAP = 2  # columns between the columns of a table
+GAP = 2  # number of blanks between the columns of a table
 
 
 def console(*, err: bool = False) -> Console:

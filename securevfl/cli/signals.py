@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 import typer
@@ -18,7 +19,7 @@ def exit_on_signal(describe_stored: Callable[[], str] | None = None) -> Iterator
     Within the context both signals raise KeyboardInterrupt.
 
     Args:
-        describe_stored: describes the files from which the command can resume.
+        describe_stored: describes the files from which the command can resume; empty if there are none.
 
     Yields:
         Nothing.
@@ -35,12 +36,62 @@ def exit_on_signal(describe_stored: Callable[[], str] | None = None) -> Iterator
     try:
         yield
     except KeyboardInterrupt:
-        stored = "" if describe_stored is None else f"; {describe_stored()}"
-        purpose = "start again" if describe_stored is None else "resume"
-        typer.echo(
-            f"stopped by {received.name}{stored}. Run the same command again at every party to {purpose}.", err=True
-        )
+        stored = "" if describe_stored is None else describe_stored()
+        again = f"Run the same command again at every party to {'resume' if stored else 'start again'}."
+        typer.echo(f"stopped by {received.name}{f'; {stored}' if stored else ''}. {again}", err=True)
         raise typer.Exit(128 + received) from None
     finally:
         if main:
             signal.signal(signal.SIGTERM, before)
+
+
+@dataclass
+class StopRequest:
+    """The signal that ends a service.
+
+    Attributes:
+        signal: the first signal that has arrived; None before that.
+    """
+
+    signal: signal.Signals | None = None
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a signal has arrived."""
+        return self.signal is not None
+
+    @property
+    def cause(self) -> str:
+        """The name of the signal."""
+        return "an error" if self.signal is None else self.signal.name
+
+
+@contextmanager
+def service_signals(is_busy: Callable[[], bool]) -> Iterator[StopRequest]:
+    """Let SIGTERM and Ctrl-C end a service.
+
+    They end the context at once while the service waits. While it is busy they are only noted, so that it can finish
+    its requests. A second signal ends the command at once, with exit code 1 if the service was busy.
+
+    Args:
+        is_busy: whether requests are being processed.
+
+    Yields:
+        The request to stop.
+    """
+    request = StopRequest()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        repeated, request.signal = request.arrived, signal.Signals(number)
+        if repeated or not is_busy():
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield request
+    except KeyboardInterrupt:
+        if is_busy():
+            raise typer.Exit(1) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

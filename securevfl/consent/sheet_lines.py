@@ -14,7 +14,7 @@ from securevfl.base.roles import Roles
 from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
-GROUP = "securevfl.sheet_lines"
+SHEET_LINE_ENTRY_POINTS = "securevfl.sheet_lines"
 
 
 class SheetLines(Protocol):
@@ -46,13 +46,13 @@ def check_tools(job: Job, party: str) -> None:
         PackageMissingError: a package is missing; the message names the package and the party.
     """
     for option in job.needed_tools:
-        require_tool(GROUP, option, option, party)
+        require_tool(SHEET_LINE_ENTRY_POINTS, option, option, party)
 
 
 def tool_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[tuple[str, str]]:
     """Return the lines of a party about all tools that the job allows; arguments and errors as `SheetLines`."""
     lines: list[tuple[str, str]] = []
     for option in job.needed_tools:
-        describe: SheetLines = require_tool(GROUP, option, option)
+        describe: SheetLines = require_tool(SHEET_LINE_ENTRY_POINTS, option, option)
         lines += describe(job, roles, facts, name)
     return lines

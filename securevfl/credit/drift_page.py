@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.credit.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
-from securevfl.data.baseline import SCORE
+from securevfl.data.baseline import SCORE_COLUMN
 from securevfl.data.columns import Columns
 from securevfl.data.readers import read_table
 from securevfl.display import html
@@ -40,7 +40,7 @@ def drift(
     Returns:
         The drift of each column, and of the scores last. Raises TableError if columns differ from the training.
     """
-    column_baselines = [item for item in part.baseline if item.column != SCORE]
+    column_baselines = [item for item in part.baseline if item.column != SCORE_COLUMN]
     known = part.preparation.types
     table = read_table(Path(data), id_column=id_column, label_column="", chosen=part.columns, known=known)
     column_drifts = measure_drift(column_baselines, table.columns, alarms=alarms)
@@ -48,7 +48,7 @@ def drift(
 
 
 def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
-    score_baselines = [item for item in part.baseline if item.column == SCORE]
+    score_baselines = [item for item in part.baseline if item.column == SCORE_COLUMN]
     if not score_baselines:
         raise TableError(
             f"{part.name}: this party received no scores in the training, so scores cannot be compared",
@@ -66,9 +66,9 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
             path=str(path),
         )
     column = table.names.index(name)
-    return measure_drift(score_baselines, Columns(np.ascontiguousarray(table.X[:, [column]]), [SCORE]), alarms=alarms)[
-        0
-    ]
+    return measure_drift(
+        score_baselines, Columns(np.ascontiguousarray(table.X[:, [column]]), [SCORE_COLUMN]), alarms=alarms
+    )[0]
 
 
 def column_shifts(part: ModelPart, data: Path, id_column: str) -> ColumnShifts:

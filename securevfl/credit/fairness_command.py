@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from securevfl.data.party import Party
 
 
-HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
+GROUP_HEADINGS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
 
 
 def register(app: typer.Typer) -> None:
@@ -79,11 +79,11 @@ def fairness(
             rates = request_group_rates(party, predicted or [], peers, positive=positive, **session.keys)
     if report_json is not None:
         write_atomic(report_json, json.dumps(rates, indent=1).encode())
-    keys = [head.replace(" ", "_") for head in HEADS[1:]]
+    keys = [head.replace(" ", "_") for head in GROUP_HEADINGS[1:]]
     rows: list[list[str | int | float | None]] = [
         [name, *(round(values[key], 3) for key in keys)] for name, values in rates.items()
     ]
-    console().print(format_table(HEADS, rows))
+    console().print(format_table(GROUP_HEADINGS, rows))
 
 
 def _read_predictions(party: Party, file: Path, table: option_groups.TableOptions) -> list[str]:

@@ -43,7 +43,7 @@ from securevfl.training.model_part import ModelPart
 
 BASE = "(base)"
 UNIT, ZERO = "each unit", "at 0"
-HEADS = ["party", "column", "bin", "points", "exact"]
+SCORECARD_HEADINGS = ["party", "column", "bin", "points", "exact"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Scorecard:
         """Return the scorecard as CSV, one line per bin: party, column, bin, rounded points, exact points."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(HEADS)
+        rows.writerow(SCORECARD_HEADINGS)
         rows.writerows([line.party, line.column, line.bin, round(line.points), line.points] for line in self.lines)
         return text.getvalue()
 
@@ -151,7 +151,7 @@ class Scorecard:
 
     def _repr_html_(self) -> str:
         rows: list[list[html.Cell]] = [[line.party, line.column, line.bin, line.points] for line in self.lines]
-        return html.table(HEADS[:4], rows)
+        return html.table(SCORECARD_HEADINGS[:4], rows)
 
 
 def scorecard(

@@ -26,18 +26,18 @@ from securevfl.data.validation import name_list
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 
 MAX_IN_MEMORY_BYTES = 256 << 20
-"""Bytes of numbers that are held in memory; reading them takes about four times as much."""
+"""Maximum size of the numbers of a table that is read into memory; reading it takes about four times as much memory."""
 
 
 def is_large(path: Path) -> bool:
-    """Return whether the table of a file is read from disk."""
+    """Return True if the table of a file is so large that it is read from disk."""
     if path.suffix != ".parquet":
         return False
     try:
         with errors_name(path), open_parquet(path) as file:
             return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > MAX_IN_MEMORY_BYTES)
     except TableError:
-        return False  # reading the file raises the error again
+        return False  # the file cannot be opened; reading it as a small table raises the error with its reason
 
 
 def read_order(data: Path, rows: int) -> Rows | None:
@@ -73,8 +73,8 @@ def read_aligned(
 ) -> Party:
     """Read the table of one party of a run between organisations, in the row order of an alignment.
 
-    The copy of a large table stays next to the data file, so that an interrupted run can use it again, until
-    `delete_table_copy`.
+    The copy of a large table is stored next to the data file until `delete_table_copy` removes it, so that an
+    interrupted run can use it again.
 
     Args:
         name: the party.
@@ -182,7 +182,7 @@ def read_parties(
             f"rule for spellings would match {matches.matches:,} ids, for example by reading {matches.before} of "
             f"{matches.party} as {matches.after}. It ignores capitals, accents, blanks and punctuation, but no sign, "
             "decimal point or leading zero of a number",
-            "to use the rule, write a comma after the id column: --id COLUMN,",
+            "to use the rule, write a comma after the name of the id column: --id COLUMN,",
             code="SVFL-ID-NO-MATCH",
             matches=matches.matches,
         ) from None

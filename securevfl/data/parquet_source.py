@@ -29,8 +29,8 @@ from securevfl.data.validation import check_extremes, check_finite, check_labels
 from securevfl.errors import TableError
 
 BATCH_BYTES = 8 << 20
-"""Bytes of rows in memory at a time."""
-_IDS_PER_READ = 1 << 16  # ids that are converted to Python objects at a time
+"""Number of bytes of rows that are in memory at a time."""
+_IDS_PER_READ = 1 << 16  # number of ids that are converted to Python objects at a time
 
 
 class ParquetSource:
@@ -72,7 +72,7 @@ class ParquetSource:
         self.constant: list[str] = []
         with errors_name(path):
             pa = arrow()
-            # buffered reads of column chunks: a row group may be as large as the file
+            # column chunks are read in small buffers, because a row group may be as large as the file
             self._file = open_parquet(self.path, buffer_size=1 << 18, pre_buffer=False)
             schema = self._file.schema_arrow
             names = parquet_names(self._file, self._id)
@@ -106,7 +106,7 @@ class ParquetSource:
         return self._key
 
     def written(self) -> list[Any] | None:
-        """Return the values of the id columns as they are, if ids are composed of them by the rule."""
+        """Return the unchanged values of the id columns, if ids are composed of them by a rule; otherwise None."""
         with errors_name(self.path):
             return written_ids(read_parquet(self._file, self._key.names), self._key) if self._key.by_rule else None
 

@@ -1,8 +1,9 @@
-"""The gateway of the requesting party: it combines the requests of many clients into blocks for the servers.
+"""The gateway of the requesting party: it collects the requests of many clients into blocks and requests their scores.
 
-Rows that arrive within a few milliseconds are requested in one block. Requests wait in a queue of limited length.
-Clients are asked to retry when it is full or the servers are away. `securevfl.organisations.http_api` is the HTTP
-interface.
+Clients, which are applications of the requesting party, request scores of rows. The servers are the other parties; all
+parties together compute the scores (`securevfl.organisations.scoring`). Rows that arrive within a few milliseconds are
+requested in one block. Requests wait in a queue of limited length. If it is full or the servers cannot be reached,
+clients are asked to retry. `securevfl.organisations.http_api` is the HTTP interface.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,11 +24,12 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.identifiers import canonical_id
-from securevfl.data.column_types import ColumnType
-from securevfl.data.composite_ids import requested_id
+from securevfl.data.column_types import KIND_NAMES, ColumnType
+from securevfl.data.composite_ids import IdColumns, requested_id
 from securevfl.data.validation import name_list
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError, TableError
+from securevfl.organisations.gateway_rows import RequestedRow, RowScore
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
@@ -38,35 +40,37 @@ from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import IndexedRows
 
-_KEEPALIVE_SECONDS = 10.0  # seconds after which an idle session sends a sign of life
-_RECONNECT_PAUSE = 1.0  # seconds before the servers are called again
-_AWAY = "the parties that serve cannot be reached"
+_KEEPALIVE_SECONDS = 10.0  # seconds after which an idle session sends a message, so that the servers do not end it
+_END_SECONDS = 5.0  # seconds for the sessions to end
+_POLL_SECONDS = 0.05
+_RECONNECT_PAUSE = 1.0  # seconds between attempts to connect to the servers
+_AWAY = "the servers (the other parties) cannot be reached"
 
 
 class ServiceUnavailable(SecureVFLError):
-    """The gateway cannot process a request at the moment."""
+    """The gateway cannot process a request at the moment; the client should retry."""
 
     default_code = "SVFL-PEER-BUSY"
 
 
 @dataclass
 class _QueuedRow:
-    """A row for which a client waits.
+    """A row whose score a client has requested and waits for.
 
     Attributes:
-        key: the canonical id on which tables are joined.
+        key: the id in the form in which all parties compare ids.
         row_id: the id as the client writes it.
         X: the features (d,).
-        answer: will contain the answer.
+        answer: the future answer.
     """
 
     key: bytes
     row_id: Any
     X: Floats
-    answer: Future[dict[str, Any]]
+    answer: Future[RowScore]
 
-    def settle(self, result: dict[str, Any] | ServiceUnavailable) -> None:
-        """Answer or refuse the row, unless this has happened already or the client has stopped waiting."""
+    def settle(self, result: RowScore | ServiceUnavailable) -> None:
+        """Set the answer or the error, unless the row already has one or the client has stopped waiting."""
         if self.answer.done() or not self.answer.set_running_or_notify_cancel():
             return
         if isinstance(result, ServiceUnavailable):
@@ -86,7 +90,12 @@ class Gateway:
         executor: worker processes for the elliptic-curve operations.
         window: seconds that a block waits for more rows.
         max_waiting_rows: maximum number of waiting rows.
-        max_sessions: number of sessions, with one block under way in each.
+        max_sessions: number of sessions with the servers; each requests one block at a time.
+
+    Attributes:
+        blocks: number of blocks that the servers have answered.
+        scored: number of rows with a score.
+        unscored: number of rows that the servers have answered without a score.
     """
 
     def __init__(
@@ -109,10 +118,12 @@ class Gateway:
         self._queue: queue.Queue[_QueuedRow | None] = queue.Queue(max_waiting_rows)
         self._held_over: list[_QueuedRow] = []
         self._entering = threading.Lock()
-        self._gathering = threading.Lock()  # one session at a time takes rows for its next block
+        self._gathering = threading.Lock()  # held by the session that collects its next block from the queue
+        self._counting = threading.Lock()
         self._stopping = False
         self._connected = set[int]()
         self.blocks = 0
+        self.scored = self.unscored = self._unanswered = 0
         several = bool(scoring_settings(settings).session_id)
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"gateway {number}", daemon=True)
@@ -125,25 +136,55 @@ class Gateway:
             thread.start()
 
     @property
+    def sessions(self) -> int:
+        """Number of sessions with the servers."""
+        return len(self._connected)
+
+    @property
+    def max_sessions(self) -> int:
+        """Maximum number of sessions with the servers."""
+        return len(self._threads)
+
+    @property
+    def ledger(self) -> DisclosureLedger:
+        """The ledger of this party."""
+        return self._ledger
+
+    @property
     def connected(self) -> bool:
         """Whether the servers are connected."""
         return bool(self._connected)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Answer the waiting rows, end the sessions, and stop after at most `timeout` seconds."""
-        self._stopping, deadline = True, time.monotonic() + timeout
-        self._queue.put(None)
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        """Answer the waiting rows and end the sessions.
 
-    def ask(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Future[dict[str, Any]]]:
+        Args:
+            timeout: maximum number of seconds for the waiting rows. The sessions then have `_END_SECONDS` to end, and
+                no time if the servers are away.
+        """
+        self._stopping = True
+        self._queue.put(None)
+        self._wait_while(lambda: bool(self._connected and self._unanswered), timeout)
+        self._wait_while(lambda: bool(self._connected), _END_SECONDS)
+
+    @staticmethod
+    def _wait_while(condition: Callable[[], bool], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while condition() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+
+    def _count_answered(self, answer: Future[RowScore]) -> None:
+        with self._counting:
+            self._unanswered -= 1
+
+    def ask(self, rows: Sequence[RequestedRow]) -> list[RowScore | Future[RowScore]]:
         """Request scores.
 
         Args:
-            rows: each row has an `id` as the table's file writes it, and may have `columns` with values of any type.
+            rows: the rows, with the application's ids and values.
 
         Returns:
-            An answer for each row, or a future that will contain it.
+            For each row its answer, or a future that will contain the answer.
 
         Raises:
             ServiceUnavailable: too many rows are waiting, or the servers are away.
@@ -151,46 +192,85 @@ class Gateway:
             TableError: the columns of a row are invalid.
         """
         waiting: list[_QueuedRow] = []
-        answers: list[dict[str, Any] | Future[dict[str, Any]]] = []
-        prepared = self._prepare([row["columns"] for row in rows if row.get("columns") is not None])
+        answers: list[RowScore | Future[RowScore]] = []
+        prepared = self._prepare({number: row.columns for number, row in enumerate(rows, 1) if row.columns is not None})
         for row in rows:
-            key = canonical_id(requested_id(self._key, row["id"]))
-            if row.get("columns") is not None:
+            key = canonical_id(requested_id(self._key, row.id))
+            if row.columns is not None:
                 X = next(prepared)
             elif key in self._row_of:
                 X = self._X[self._row_of[key]]
             else:
-                answers.append({"id": row["id"], "state": "no_columns"})
+                answers.append(_row_score(row.id, state="no_columns"))
                 continue
-            waiting.append(_QueuedRow(key, row["id"], X, Future()))
+            waiting.append(_QueuedRow(key, row.id, X, Future()))
             answers.append(waiting[-1].answer)
         if waiting and (not self.connected or self._stopping):
             raise ServiceUnavailable(_AWAY)
-        with self._entering:  # all rows or none: a refused request must not have some of its rows scored
+        with self._entering:  # queue all rows of the request or none, so that a refused request has no scored rows
             if self._queue.maxsize - self._queue.qsize() <= len(waiting):
                 raise ServiceUnavailable("too many rows are waiting")
+            with self._counting:
+                self._unanswered += len(waiting)
             for queued in waiting:
+                queued.answer.add_done_callback(self._count_answered)
                 self._queue.put_nowait(queued)
         return answers
 
-    def _prepare(self, rows: Sequence[Any]) -> Iterator[Floats]:
-        """Return the features (d,) of rows that applications send with their columns, as values of any type."""
+    def _prepare(self, rows: Mapping[int, Any]) -> Iterator[Floats]:
+        """Yield the features (d,) of each row whose columns the client has sent, with values of any type."""
         names = self._part.columns
-        for number, columns in enumerate(rows, 1):
+        for number, columns in rows.items():
             present = columns if isinstance(columns, Mapping) else {}
             missing = [name for name in names if name not in present]
             if missing or len(present) != len(names):
                 surplus = [str(name) for name in present if name not in names]
                 raise TableError(
-                    f"row {number} of those with columns lacks {name_list(missing) or 'none'} of the model's columns, "
-                    f"and has {name_list(surplus) or 'none'} in addition",
+                    f"row {number} lacks {name_list(missing) or 'none'} of the model's columns, and has "
+                    f"{name_list(surplus) or 'none'} in addition",
                     f"send exactly {', '.join(names)}",
                     code="SVFL-TABLE-COLUMNS",
                     row=number,
                 )
         if not rows:
             return iter(())
-        return iter(self._part.table({name: [columns[name] for columns in rows] for name in names}))
+        try:
+            return iter(self._features(list(rows.values())))
+        except TableError:
+            for number, columns in rows.items():
+                self._check_row(number, columns)
+            raise
+
+    def _features(self, rows: Sequence[Mapping[str, Any]]) -> Floats:
+        return self._part.table({name: [columns[name] for columns in rows] for name in self._part.columns})
+
+    def _check_row(self, number: int, columns: Mapping[str, Any]) -> None:
+        """Raise an error that names the row of the request and the column if this row cannot be used."""
+        try:
+            self._features([columns])
+        except TableError as error:
+            column = error.fields.get("column")
+            if error.code != "SVFL-TABLE-TYPE" or column not in self.types:
+                raise TableError(
+                    f"row {number}: {error.problem}", error.remedy, code=error.code, **error.fields | {"row": number}
+                ) from None
+            raise TableError(
+                f"row {number}: the value of column {column!r} does not fit {KIND_NAMES[self.types[str(column)].kind]}",
+                "send the value as the table of the training writes it",
+                code="SVFL-TABLE-TYPE",
+                row=number,
+                column=column,
+            ) from None
+
+    @property
+    def party(self) -> str:
+        """The party that runs the gateway."""
+        return self._part.name
+
+    @property
+    def id_columns(self) -> IdColumns | None:
+        """The columns that form an id; None if the table's file has one id column, or the rows are from an array."""
+        return self._key
 
     @property
     def types(self) -> dict[str, ColumnType]:
@@ -210,7 +290,7 @@ class Gateway:
                 run_session(self._part.name, settings, scoring_handshake(self._part), talk, ledger=self._ledger)
             except SecureVFLError as error:
                 eventlog.warn(self._part.name, "away", {"reason": str(error)})
-            except BaseException as error:  # nothing else would report it
+            except BaseException as error:  # the error ends this thread, so it is reported here
                 eventlog.emit(self._part.name, "failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:
                 self._connected.discard(number)
@@ -224,7 +304,8 @@ class Gateway:
         self._connected.add(number)
         eventlog.emit(self._part.name, "connected", {"rows_a_block": client.max_ids})
         while (block := self._next_block(client.max_ids)) is not None:
-            block = [queued for queued in block if not queued.answer.cancelled()]  # rows whose client still waits
+            # without rows whose client has stopped waiting
+            block = [queued for queued in block if not queued.answer.cancelled()]
             if not block:
                 client.stay()
                 continue
@@ -236,7 +317,7 @@ class Gateway:
         client.end()
 
     def _next_block(self, max_rows: int) -> list[_QueuedRow] | None:
-        """Wait for the rows of the next block, which have different ids.
+        """Wait for the rows of the next block. Their ids are different.
 
         Args:
             max_rows: the largest number of rows of a block.
@@ -253,10 +334,11 @@ class Gateway:
             while len(block) < max_rows:
                 queued = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
                 if queued is None:
-                    self._queue.put(None)  # for the other sessions
+                    self._queue.put(None)  # each of the other sessions must receive it too, so that it ends
                     return list(block.values()) or None
                 if queued.key in block:
-                    self._held_over.append(queued)  # the same id, perhaps with other columns: for the next block
+                    # this id is in the block already, perhaps with other columns, so the row waits for the next block
+                    self._held_over.append(queued)
                 else:
                     block[queued.key] = queued
                 deadline = min(deadline, time.monotonic() + self._window)
@@ -272,18 +354,22 @@ class Gateway:
         prediction = prediction_of(self._part, np.nan_to_num(result.f))
         states = result.states
         self.blocks += 1
+        scored = states.count("scored")
+        with self._counting:
+            self.scored, self.unscored = self.scored + scored, self.unscored + len(states) - scored
         for index, queued in enumerate(block):
-            answer: dict[str, Any] = {"id": queued.row_id, "state": states[index]}
+            facts: dict[str, Any] = {"state": states[index]}
             if states[index] == "scored":
-                answer["prediction"] = prediction.label[index].item()
+                facts["prediction"] = prediction.label[index].item()
                 if prediction.proba is not None and len(prediction.classes) == 2:
-                    answer["probability"] = float(prediction.proba[index, 1])
+                    facts["probability"] = float(prediction.proba[index, 1])
                 elif prediction.proba is not None:
                     classes, proba = map(str, prediction.classes.tolist()), prediction.proba[index].tolist()
-                    answer["probabilities"] = dict(zip(classes, proba, strict=True))
-                reasons = {name: codes[index] for name, codes in result.reasons.items() if codes[index]}
-                answer |= {"reasons": reasons} if reasons else {}
-            queued.settle(answer)
+                    facts["probabilities"] = dict(zip(classes, proba, strict=True))
+                facts["reasons"] = {
+                    name: codes[index] for name, codes in result.reasons.items() if codes[index]
+                } or None
+            queued.settle(_row_score(queued.row_id, **facts))
 
     def _refuse_waiting(self) -> None:
         refused, self._held_over = self._held_over, []
@@ -299,3 +385,8 @@ class Gateway:
 def _refuse(rows: Sequence[_QueuedRow]) -> None:
     for queued in rows:
         queued.settle(ServiceUnavailable(_AWAY))
+
+
+def _row_score(row_id: Any, **facts: Any) -> RowScore:
+    """Return the answer to a row, with the id exactly as the application writes it."""
+    return RowScore.model_construct(id=row_id, **facts)

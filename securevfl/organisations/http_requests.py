@@ -1,97 +1,183 @@
-"""The schema of a request for scores, and its check: every body of another form is refused in one place."""
+"""The request for scores as a type, made from the types of the model's columns, and its check.
+
+Every body of another form is refused here, before the gateway uses it. An error names the row, the column and the
+problem, but no value.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from securevfl.untrusted import MAX_INTEGER, MAX_NAME, MAX_TEXT, UntrustedInputError, check_text, parse_json
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    create_model,
+)
+
+from securevfl.data.column_types import KIND_NAMES, ColumnType, Kind
+from securevfl.data.composite_ids import IdColumns
+from securevfl.errors import IdError, TableError
+from securevfl.organisations.gateway_rows import RequestedRow
+from securevfl.untrusted import MAX_INTEGER, MAX_NAME, MAX_TEXT, UntrustedInputError, check_text, parse_json, shortened
 
 MAX_BODY_BYTES = 1 << 20  # bytes of a request
-_MAX_DEPTH = 4  # the body, its rows, a row, its columns or its id
+_MAX_DEPTH = 8  # a list in place of a value is then an error that names the column
 
-ROW_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["id"],
-    "properties": {
-        "id": {
-            "type": ["string", "integer", "object"],
-            "description": "Id of a row as your table writes it; an object if several columns form the id. The "
-            "gateway's table has this row, unless the request contains its columns.",
-            "maxLength": MAX_NAME,
-            "minimum": -MAX_INTEGER,
-            "maximum": MAX_INTEGER,
-        },
-        "columns": {
-            "type": "object",
-            "additionalProperties": {"type": ["number", "string", "boolean", "null"], "maxLength": MAX_TEXT},
-            "description": "All columns of the model, with values as your table writes them; null if missing.",
-        },
-    },
+
+def _refuse_whole_numbers(value: Any) -> Any:
+    if isinstance(value, int):
+        raise ValueError("a whole number of more than 53 bits")
+    return value
+
+
+Text = Annotated[str, Strict(), Field(max_length=MAX_TEXT), AfterValidator(check_text)]
+IdText = Annotated[str, Strict(), Field(max_length=MAX_NAME), AfterValidator(check_text)]
+WholeNumber = Annotated[int, Strict(), Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+Number = WholeNumber | Annotated[float, Strict(), AllowInfNan(False), BeforeValidator(_refuse_whole_numbers)]
+TruthValue = Annotated[bool, Strict()]
+
+_VALUE_TYPES: dict[Kind, tuple[Any, str]] = {
+    "number": (Number | TruthValue | Text | None, "A number or its text, true or false, or null."),
+    "category": (Text | Number | TruthValue | None, "A text or a number as the table writes it, or null."),
+    "date": (Text | None, "A date as text, or null."),
+    "percent": (Text | None, "A percentage as text with its sign, as in 12.5%, or null."),
+    "currency": (Text | None, "An amount as text with its unit, or null."),
 }
-"""The schema of a row, as `/openapi.json` states it."""
+"""The type and the description of the values of each kind of column."""
 
 
-def parse_rows(body: bytes) -> list[dict[str, Any]]:
-    """Parse the body of a request.
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+
+
+class ScoreRequests:
+    """The type of requests to one gateway.
 
     Args:
-        body: the body.
+        types: the types of the columns of the model.
+        id_columns: the columns that form an id; None if the gateway's table has one id column.
 
-    Returns:
-        The rows, each with an `id` and perhaps with `columns`.
-
-    Raises:
-        UntrustedInputError: the body is not JSON of the schema.
+    Attributes:
+        type: the type of a request's body.
     """
-    request = parse_json(body, depth=_MAX_DEPTH)
-    rows = request.get("rows") if isinstance(request, dict) else None
-    if not (isinstance(rows, list) and rows):
-        raise UntrustedInputError("there are no rows")
-    for row in rows:
-        if not isinstance(row, dict):
-            raise UntrustedInputError("a row is not an object")
-        _check_id(row.get("id"))
-        _check_columns(row.get("columns"))
-    return rows
+
+    def __init__(self, types: Mapping[str, ColumnType], id_columns: IdColumns | None = None) -> None:
+        self._kinds = {name: kind.kind for name, kind in types.items()}
+        columns: dict[str, Any] = {
+            f"column_{number}": (
+                _VALUE_TYPES[kind.kind][0],
+                Field(alias=name, title=name, description=_description(kind)),
+            )
+            for number, (name, kind) in enumerate(types.items())
+        }
+        values = create_model("Columns", __base__=_Part, __doc__="All columns of the model.", **columns)
+        description = "The values as your table writes them. Without them the gateway uses its own table."
+        parts: dict[str, Any] = {
+            "id": (_id_type(id_columns), Field(description="The id of the row as your table writes it.")),
+            "columns": (values | None, Field(default=None, description=description)),
+        }
+        row = create_model("Row", __base__=_Part, __doc__="A row to score.", **parts)
+        self.type: type[BaseModel] = create_model(
+            "ScoreRequest",
+            __base__=_Part,
+            __doc__="Rows to score.",
+            rows=(list[row], Field(min_length=1, description="The rows.")),  # type: ignore[valid-type]
+        )
+
+    def parse(self, body: bytes) -> list[RequestedRow]:
+        """Parse the body of a request.
+
+        Args:
+            body: the body.
+
+        Returns:
+            The rows.
+
+        Raises:
+            UntrustedInputError: the body is not JSON of the schema.
+            IdError: an id does not fit.
+            TableError: a column is missing, is unknown or has a value of another type.
+        """
+        try:
+            request: Any = self.type.model_validate(parse_json(body, depth=_MAX_DEPTH))
+        except ValidationError as cause:
+            problem = self._problem_of(cause)
+        else:
+            return [RequestedRow(_plain(row.id), _plain(row.columns)) for row in request.rows]
+        raise problem
+
+    def _problem_of(self, cause: ValidationError) -> Exception:
+        """Return the error about the first problem, without a value."""
+        problem = cause.errors(include_input=False, include_url=False, include_context=False)[0]
+        place, kind = problem["loc"], problem["type"]
+        match place:
+            case ("rows", int(index), "columns", str(column), *_) if kind == "missing":
+                return _column_error(index, f"lacks the column {shortened(column)!r}", "send all columns of the model")
+            case ("rows", int(index), "columns", str(column), *_) if kind == "extra_forbidden":
+                known = shortened(", ".join(self._kinds))
+                remedy = f"send exactly {known}"
+                return _column_error(index, f"has the column {shortened(column)!r}, which the model lacks", remedy)
+            case ("rows", int(index), "columns", str(column), *_):
+                expected = _VALUE_TYPES[self._kinds[column]][1] if column in self._kinds else "An object."
+                return TableError(
+                    f"row {index + 1}: the value of column {shortened(column)!r} does not fit "
+                    f"{KIND_NAMES[self._kinds.get(column, 'number')]}, is too long or has control characters",
+                    f"send {expected[:1].lower()}{expected[1:]}",
+                    code="SVFL-TABLE-TYPE",
+                    row=index + 1,
+                    column=column,
+                )
+            case ("rows", int(index), "columns", *_):
+                return _column_error(index, "has columns that are not an object", "send an object of columns")
+            case ("rows", int(index), "id", *_):
+                return IdError(
+                    f"row {index + 1}: the id is missing, too long or of another type",
+                    "send the id as your table writes it; see /openapi.json",
+                    code="SVFL-ID-INVALID",
+                    row=index + 1,
+                )
+            case ("rows", int(index), str(key), *_):
+                return UntrustedInputError(
+                    f"row {index + 1} has the key {shortened(key)!r}, which is not id or columns"
+                )
+            case ("rows", int(index), *_):
+                return UntrustedInputError(f"row {index + 1} is not an object")
+            case ("rows", *_):
+                return UntrustedInputError("there are no rows")
+            case (str(key), *_):
+                return UntrustedInputError(f"the key {shortened(key)!r} is not rows")
+        return UntrustedInputError("the body is not an object")
 
 
-def _check_id(row_id: Any) -> None:
-    if isinstance(row_id, Mapping):
-        for name, value in row_id.items():
-            check_text(name, MAX_NAME)
-            if not (isinstance(value, float) and is_number(value)):
-                _check_id_value(value)
-    else:
-        _check_id_value(row_id)
+def _plain(value: Any) -> Any:
+    """Return a parsed part of a row by the names that the application uses."""
+    return value.model_dump(by_alias=True) if isinstance(value, BaseModel) else value
 
 
-def _check_id_value(value: Any) -> None:
-    if isinstance(value, str):
-        check_text(value, MAX_NAME)
-    elif isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_INTEGER:
-        raise UntrustedInputError("an id is neither a text nor a whole number of at most 53 bits")
+def _description(kind: ColumnType) -> str:
+    unit = f" The unit is {kind.unit}." if kind.unit else ""
+    dates = f" The format is {kind.format or 'ISO 8601, as in 2024-05-17'}." if kind.kind == "date" else ""
+    return f"{_VALUE_TYPES[kind.kind][1]}{unit}{dates}"
 
 
-def _check_columns(columns: Any) -> None:
-    if columns is None:
-        return
-    if not isinstance(columns, Mapping):
-        raise UntrustedInputError("the columns of a row are not an object")
-    for name, value in columns.items():
-        check_text(name)
-        if isinstance(value, str):
-            check_text(value)
-        elif not (value is None or isinstance(value, bool) or is_number(value)):
-            raise UntrustedInputError("a column is neither a finite number nor a text, a truth value or null")
+def _id_type(id_columns: IdColumns | None) -> Any:
+    """Return the type of an id: one value, or an object if several columns form the id by the rule."""
+    if id_columns is None or not id_columns.by_rule:
+        return IdText | WholeNumber
+    fields: dict[str, Any] = {
+        f"part_{number}": (IdText | Number, Field(alias=name, title=name))
+        for number, name in enumerate(id_columns.names)
+    }
+    composite = create_model("Id", __base__=_Part, __doc__="The columns that form the id.", **fields)
+    return composite if len(id_columns.names) > 1 else IdText | Number | composite
 
 
-def is_number(value: Any) -> bool:
-    """Return whether a value is a number that a floating-point number of 8 bytes can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(float(value))
-    except OverflowError:
-        return False
+def _column_error(index: int, problem: str, remedy: str) -> TableError:
+    return TableError(f"row {index + 1} {problem}", remedy, code="SVFL-TABLE-COLUMNS", row=index + 1)

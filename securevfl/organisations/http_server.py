@@ -1,25 +1,70 @@
-"""The uvicorn server of a gateway, and the address at which it listens."""
+"""The uvicorn server of a gateway or of a status port, in a thread of its own, and the address at which it listens."""
 
 from __future__ import annotations
 
 import ipaddress
-import signal
 import socket
-import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from securevfl.base.extras import import_extra
 from securevfl.errors import ConfigError
-from securevfl.organisations.gateway import Gateway
-from securevfl.organisations.http_api import application
-from securevfl.organisations.http_framing import refuse_ambiguous_framing
 from securevfl.transport.listener import listen_on
 from securevfl.transport.peers import split_address
 
 REQUEST_SECONDS = 20.0  # seconds for a request to arrive completely
-MAX_CONNECTIONS = 256  # each takes four file descriptors at most, and a process usually has 1,024
+MAX_CONNECTIONS = 256  # a connection uses at most four file descriptors, and a process usually has 1,024
+_SHUTDOWN_SECONDS = 30  # seconds for running requests to finish
+_START_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class ListenAddress:
+    """An address of this machine at which an HTTP server listens.
+
+    Attributes:
+        option: the option that names it, for messages.
+        address: host:port.
+        certificate: file of the certificate for TLS; None to listen without TLS.
+        key: file of its key.
+
+    Raises:
+        ConfigError: the address is not of the form host:port, or a file cannot be read.
+    """
+
+    option: str
+    address: str
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.host_port
+
+    @property
+    def host_port(self) -> tuple[str, int]:
+        """The host and the port."""
+        try:
+            return split_address(self.option, self.address)
+        except ValueError:
+            raise ConfigError(
+                f"{self.option} {self.address} is not of the form host:port",
+                "write it as in 127.0.0.1:8080",
+                code="SVFL-ADDRESS",
+            ) from None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs on this machine can reach it."""
+        host, _ = self.host_port
+        try:
+            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
 
 
 @dataclass(frozen=True)
@@ -42,12 +87,7 @@ class HttpAddress:
     key: Path | None = None
 
     def __post_init__(self) -> None:
-        host, _ = self.host_port
-        try:
-            local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            local = False
-        if not local and (self.certificate is None or self.key is None):
+        if not self.listen.is_local and (self.certificate is None or self.key is None):
             raise ConfigError(
                 f"--http {self.address} needs TLS, because other machines can reach it",
                 "give --http-cert and --http-key, or listen on 127.0.0.1",
@@ -57,16 +97,9 @@ class HttpAddress:
             raise ConfigError("the file of --http-token has fewer than 16 characters", code="SVFL-HTTP-TOKEN")
 
     @property
-    def host_port(self) -> tuple[str, int]:
-        """The host and the port."""
-        try:
-            return split_address("--http", self.address)
-        except ValueError:
-            raise ConfigError(
-                f"--http {self.address} is not of the form host:port",
-                "write it as in 127.0.0.1:8080",
-                code="SVFL-ADDRESS",
-            ) from None
+    def listen(self) -> ListenAddress:
+        """The address, for a server."""
+        return ListenAddress("--http", self.address, self.certificate, self.key)
 
 
 class HttpServer:
@@ -75,31 +108,39 @@ class HttpServer:
     Args:
         app: the ASGI application.
         address: the address, and the certificate if there is one.
+        max_connections: maximum number of connections; `MAX_CONNECTIONS` by default.
 
     Raises:
-        ConfigError: uvicorn is not installed, or the address cannot be used.
+        ConfigError: uvicorn is not installed, or the address or the certificate cannot be used.
     """
 
-    def __init__(self, app: Any, address: HttpAddress) -> None:
-        uvicorn = import_extra("uvicorn", "serve", "--http")
-
+    def __init__(self, app: Any, address: ListenAddress, max_connections: int | None = None) -> None:
+        uvicorn = import_extra("uvicorn", "serve", address.option)
         config = uvicorn.Config(
-            refuse_ambiguous_framing(app),
+            app,
             ssl_certfile=None if address.certificate is None else str(address.certificate),
             ssl_keyfile=None if address.key is None else str(address.key),
             access_log=False,
             log_level="warning",
-            timeout_graceful_shutdown=30,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             lifespan="off",
             http="h11",
             ws="none",
         )
+        try:
+            config.load()
+        except OSError as cause:  # ssl.SSLError is one
+            raise ConfigError(
+                f"{address.option}: the certificate or its key cannot be used ({type(cause).__name__})",
+                "name a certificate in PEM and the key that belongs to it",
+                code="SVFL-TLS-CERTIFICATE",
+            ) from None
         self._server = uvicorn.Server(config)
         self._listener = listen_on(
-            "--http",
+            address.option,
             *address.host_port,
             tls=address.certificate is not None,
-            in_all=MAX_CONNECTIONS,
+            in_all=MAX_CONNECTIONS if max_connections is None else max_connections,
             request_seconds=REQUEST_SECONDS,
         )
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -111,7 +152,7 @@ class HttpServer:
         return bool(self._server.started)
 
     def run(self) -> None:
-        """Serve until `stop` is called, or until SIGTERM or SIGINT if this is the main thread."""
+        """Serve until `stop` is called. Call it in a thread, because in the main thread uvicorn takes the signals."""
         self._socket.listen(2048)
         self._listener.start()
         try:
@@ -125,20 +166,28 @@ class HttpServer:
         self._server.should_exit = True
 
 
-def serve_http(gateway: Gateway, address: HttpAddress) -> None:
-    """Serve a gateway until SIGTERM or SIGINT; requests that wait are answered first.
+@contextmanager
+def running(server: HttpServer, name: str) -> Iterator[threading.Thread]:
+    """Run a server in a thread while the context is entered.
 
     Args:
-        gateway: the gateway.
-        address: the address, and the certificate if there is one.
+        server: the server.
+        name: name of the thread.
+
+    Yields:
+        The thread, which lives as long as the server answers.
 
     Raises:
-        ConfigError: uvicorn is not installed, or the address cannot be used.
+        ConfigError: the server has ended while it started.
     """
-    server = HttpServer(application(gateway, address.token), address)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # uvicorn raises it again once it has ended
-    gateway.start()
+    thread = threading.Thread(target=server.run, name=name, daemon=True)
+    thread.start()
     try:
-        server.run()
+        while not server.started:
+            if not thread.is_alive():
+                raise ConfigError(f"the {name} cannot start", "read the log above this message", code="SVFL-ADDRESS")
+            time.sleep(_START_POLL_SECONDS)
+        yield thread
     finally:
-        gateway.stop()
+        server.stop()
+        thread.join()

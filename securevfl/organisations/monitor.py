@@ -1,32 +1,52 @@
-"""The local status port of a party that stays up: a page, /health as JSON and /metrics for Prometheus.
+"""The local status port of a server, a party that answers scoring requests: a page, /health as JSON and /metrics.
 
-It shows counts, seconds and bytes, but no id and no value of anyone's data, and it changes nothing.
+/metrics is for Prometheus. The port shows counts, seconds and bytes, but no id and no value of anyone's data. Requests
+to it change nothing.
 """
 
 from __future__ import annotations
 
-import json
-import threading
 import time
 from datetime import UTC, datetime
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
 from securevfl.display import html
-from securevfl.errors import ConfigError
-from securevfl.organisations.serve import RequestOutcome, Server
+from securevfl.organisations.http_endpoints import HttpEndpoint, HttpReply, asgi_application
+from securevfl.organisations.serve import Outcome, RequestOutcome, Server
 from securevfl.organisations.served_rows import ColumnShifts
-from securevfl.transport.peers import split_address
 
-OUTCOMES = "answered", "refused", "failed"
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+OUTCOMES: tuple[Outcome, ...] = ("answered", "refused", "failed")
+MAX_MONITOR_CONNECTIONS = 32
+"""Number of connections to the status port; the service needs the other file descriptors for its clients."""
+
+
+class ServiceHealth(BaseModel):
+    """Whether the service answers."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    status: Literal["ok", "down"]
+    """"down" before the party serves, and when its certificate has expired."""
+    party: str
+    """The party."""
+    answering: bool
+    """Whether a request is being processed."""
+    certificate: Literal["valid", "expired"]
+    """The state of the party's certificate."""
+    last: Outcome | None
+    """The outcome of the latest request."""
 
 
 class Monitor:
-    """Counts requests and serves the counts while its context is entered.
+    """Counts requests, and shows the counts on the status port while its `with` block runs.
 
     Args:
         address: host:port to listen on.
@@ -37,16 +57,16 @@ class Monitor:
         ConfigError: prometheus-client is not installed, or the address cannot be used.
     """
 
-    def __init__(self, address: str, party: str, expires: float) -> None:
-        self._party, self._expires = party, expires
+    def __init__(self, party: str, expires: float) -> None:
+        self.party, self._expires = party, expires
+        self.health_type: type[BaseModel] = ServiceHealth
         self._server: Server | None = None
         self._latest: RequestOutcome | None = None
         self._shifts: ColumnShifts | None = None
         self._limits: dict[str, html.Cell] = {}
         self._library = library = import_extra("prometheus_client", "serve", "--monitor")
-        self._registry = library.CollectorRegistry()
-        self.content_type: str = library.CONTENT_TYPE_LATEST
-        self._options = options = {"registry": self._registry, "namespace": "securevfl"}
+        self.registry = library.CollectorRegistry()
+        self._options = options = {"registry": self.registry, "namespace": "securevfl"}
         library.Info("party", "The party.", **options).info({"party": party, "version": __version__})
         self._requests = library.Counter("requests", "Finished requests, by outcome.", ["outcome"], **options)
         for outcome in OUTCOMES:
@@ -62,14 +82,6 @@ class Monitor:
             lambda: float(self._server is not None and self._server.answering)
         )
         library.Gauge("certificate_expiry_timestamp_seconds", "Expiry of the certificate.", **options).set(expires)
-        try:
-            self._http = ThreadingHTTPServer(split_address("--monitor", address), _handler(self))
-        except (OSError, ValueError) as cause:
-            raise ConfigError(
-                f"--monitor {address} cannot be used: {cause}",
-                "name a free host:port of this machine",
-                code="SVFL-ADDRESS",
-            ) from None
 
     def show_shifts(self, shifts: ColumnShifts) -> None:
         """Show how far the columns of the served rows have drifted from those of the training."""
@@ -82,7 +94,7 @@ class Monitor:
         shifted.set(len(shifts.shifted))
 
     def watch(self, server: Server) -> None:
-        """Show the state of this server."""
+        """Show the state of this server on the status port."""
         self._server = server
         policy = server.served.code_policy
         codes = 0 if policy is None else policy.codes_per_row
@@ -98,25 +110,22 @@ class Monitor:
             self._scored.inc(request.counts.scored)
             self._seconds.observe(request.seconds)
 
-    def health(self) -> tuple[HTTPStatus, dict[str, Any]]:
-        """Return the status and content of /health.
+    def health(self) -> tuple[int, ServiceHealth]:
+        """Return the HTTP status and the reply of /health.
 
-        The status is 503 before the party serves and after its certificate has expired, because peers refuse it then.
+        The status is 503 before the party accepts requests, and after its certificate has expired, because peers then
+        refuse to connect.
         """
         valid = time.time() < self._expires
         up = self._server is not None and valid
-        state = {
-            "status": "ok" if up else "down",
-            "party": self._party,
-            "answering": self._server is not None and self._server.answering,
-            "certificate": "valid" if valid else "expired",
-            "last": None if self._latest is None else self._latest.outcome,
-        }
-        return HTTPStatus.OK if up else HTTPStatus.SERVICE_UNAVAILABLE, state
-
-    def metrics(self) -> bytes:
-        """Return the content of /metrics, in the format of Prometheus."""
-        return self._library.generate_latest(self._registry)
+        state = ServiceHealth(
+            status="ok" if up else "down",
+            party=self.party,
+            answering=self._server is not None and self._server.answering,
+            certificate="valid" if valid else "expired",
+            last=None if self._latest is None else self._latest.outcome,
+        )
+        return 200 if up else 503, state
 
     def page(self) -> str:
         """Return the state as an HTML page with the figures of /metrics."""
@@ -129,11 +138,11 @@ class Monitor:
             "requested ids": self._figure("ids_asked_total"),
             "scored rows": self._figure("rows_scored_total"),
             "bytes sent": self._figure("sent_bytes_total"),
-            "latest request": state["last"],
+            "latest request": state.last,
         }
-        facts = {"status": state["status"], "certificate expires": expires} | self._limits
+        facts = {"status": state.status, "certificate expires": expires} | self._limits
         body = [
-            f"<h1>{html.escape(self._party)} serves</h1>",
+            f"<h1>{html.escape(self.party)} serves</h1>",
             f'<p class="soft">securevfl {__version__}; counts since the start, without ids. As JSON: /health; for '
             "Prometheus: /metrics.</p>",
             html.section("State", html.facts(facts)),
@@ -144,46 +153,30 @@ class Monitor:
             summary = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
             table = html.table(self._shifts.heads, self._shifts.rows)
             body.append(html.section("Drift of the served rows", f"<p>{html.escape(summary)}</p>", table))
-        return html.page(f"{self._party} serves", body)
+        return html.page(f"{self.party} serves", body)
 
     def _figure(self, name: str, **labels: str) -> int:
         """Return one figure of /metrics."""
-        return int(self._registry.get_sample_value(f"securevfl_{name}", labels))
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._http.serve_forever, name="monitor", daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        return int(self.registry.get_sample_value(f"securevfl_{name}", labels))
 
 
-def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        """Serves three pages and nothing else."""
+def monitor_application(monitor: Monitor) -> Any:
+    """Create the ASGI application of a status port.
 
-        timeout = 10  # seconds for a client to send its request
+    Args:
+        monitor: the counts that it shows.
 
-        def do_GET(self) -> None:
-            status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"Available: /, /health and /metrics\n"
-            match self.path:
-                case "/":
-                    status, kind, body = HTTPStatus.OK, "text/html; charset=utf-8", monitor.page().encode()
-                case "/health":
-                    status, state = monitor.health()
-                    kind, body = "application/json", json.dumps(state).encode()
-                case "/metrics":
-                    status, kind, body = HTTPStatus.OK, monitor.content_type, monitor.metrics()
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    Returns:
+        The application.
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing, because the log is for events between parties."""
+    Raises:
+        ConfigError: starlette or prometheus-client is not installed.
+    """
+    import_extra("starlette", "serve", "--monitor")
+    from starlette.responses import HTMLResponse
 
-    return Handler
+    async def page(request: Request) -> Response:
+        return HTMLResponse(monitor.page())
+
+    endpoint = HttpEndpoint("/", "The state as a page", page, {200: HttpReply("The page.", media_type="text/html")})
+    return asgi_application("securevfl service", monitor, [endpoint])

@@ -21,8 +21,8 @@ from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
 
-GROUP = "securevfl.score_reasons"
-NAME = "reason_codes"
+SCORE_REASON_ENTRY_POINTS = "securevfl.score_reasons"
+REASON_CODES_ENTRY = "reason_codes"
 
 
 class ReasonProvider(ABC):
@@ -111,10 +111,10 @@ class ScoreReasons(ABC):
 
 def score_reasons(party: str = "") -> ScoreReasons:
     """Return the registered kind of reasons, or raise PackageMissingError, which names the package and this party."""
-    return cast(ScoreReasons, require_tool(GROUP, NAME, "reason_codes", party))
+    return cast(ScoreReasons, require_tool(SCORE_REASON_ENTRY_POINTS, REASON_CODES_ENTRY, "reason_codes", party))
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what reasons reveal; nothing if no package provides them."""
-    kind: ScoreReasons | None = find_tool(GROUP, NAME)
+    kind: ScoreReasons | None = find_tool(SCORE_REASON_ENTRY_POINTS, REASON_CODES_ENTRY)
     return [] if kind is None else kind.declares(roles)

@@ -11,8 +11,8 @@ from securevfl.base.extensions import find_tool
 from securevfl.display import html
 from securevfl.training.model_part import ModelPart
 
-GROUP = "securevfl.served_rows"
-NAME = "drift"
+SERVED_ROWS_ENTRY_POINTS = "securevfl.served_rows"
+DRIFT_ENTRY = "drift"
 
 
 @dataclass(frozen=True)
@@ -51,4 +51,4 @@ class ServedRowsCheck(Protocol):
 
 def served_rows_check() -> ServedRowsCheck | None:
     """Return the registered check; None if no package provides one."""
-    return find_tool(GROUP, NAME)
+    return find_tool(SERVED_ROWS_ENTRY_POINTS, DRIFT_ENTRY)

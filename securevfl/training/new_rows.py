@@ -29,8 +29,8 @@ from securevfl.data.store import OnProgress, copy_to_temporary_table
 from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
 
-ROWS_PER_BLOCK = 16_384  # rows
-NO_TABLE = -1  # in place of a number of rows, of a party without a table
+SCORED_ROWS_PER_BLOCK = 16_384  # number of rows of a block
+NO_TABLE = -1  # stands for the number of rows if the party has no table
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,11 @@ class NewRows:
     Attributes:
         count: number of rows.
         order: digest of their ids, by which parties compare them; empty without ids.
-        blocks: yields the ids (list, or None) and the numbers (`ROWS_PER_BLOCK`, d) of each block, checked but not
-            scaled. The last block is shorter.
+        blocks: yields the ids (list, or None) and the numbers (`SCORED_ROWS_PER_BLOCK`, d) of each block, checked but
+            not scaled. The last block is shorter.
         key: the id columns of a file.
-        written: by id, the values of the id columns as the file has them, if ids are composed of them by the rule.
+        written: for each id, the unchanged values of the id columns, if ids are composed of them
+            (`data.composite_ids`).
     """
 
     count: int
@@ -101,8 +102,9 @@ class IndexedRows:
 
 
 def no_rows(count: int = NO_TABLE) -> NewRows:
-    """Return `count` rows without columns, for a party without a table; the number may be unknown yet."""
-    sizes = (min(ROWS_PER_BLOCK, count - start) for start in range(0, count, ROWS_PER_BLOCK))
+    """Return `count` rows without columns, for a party without a table, which may not know their number."""
+    starts = range(0, count, SCORED_ROWS_PER_BLOCK)
+    sizes = [min(SCORED_ROWS_PER_BLOCK, count - start) for start in starts]  # for any number of reads
     return NewRows(count, b"", lambda: ((None, np.empty((size, 0))) for size in sizes))
 
 
@@ -186,14 +188,14 @@ def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgres
     return NewRows(
         source.rows,
         digest,
-        lambda: _zipped(_even(source.numbers(ROWS_PER_BLOCK)), ids),
+        lambda: _zipped(_even(source.numbers(SCORED_ROWS_PER_BLOCK)), ids),
         source.key,
         _written(source),
     )
 
 
 def _written(source: ParquetSource) -> dict[Any, Any]:
-    """Return the values of the id columns by id, if ids are composed by the rule."""
+    """Return for each id the unchanged values of the id columns, if ids are composed of them; otherwise {}."""
     values = source.written()
     return {} if values is None else dict(zip(source.ids().to_pylist(), values, strict=True))
 
@@ -203,7 +205,7 @@ def _zipped_slices(X: Floats, ids: Any) -> Iterator[tuple[list[Any] | None, NDAr
 
 
 def _zipped(blocks: Iterable[NDArray[Any]], ids: Any) -> Iterator[tuple[list[Any] | None, NDArray[Any]]]:
-    """Yield blocks with their ids, from a list or an Arrow array."""
+    """Yield each block of rows with its ids, which are taken from a list or an Arrow array of all ids."""
     start = 0
     for X in blocks:
         block_ids = None if ids is None else ids[start : start + len(X)]
@@ -212,18 +214,18 @@ def _zipped(blocks: Iterable[NDArray[Any]], ids: Any) -> Iterator[tuple[list[Any
 
 
 def _slices(X: Floats) -> Iterator[Floats]:
-    return (X[start : start + ROWS_PER_BLOCK] for start in range(0, len(X), ROWS_PER_BLOCK))
+    return (X[start : start + SCORED_ROWS_PER_BLOCK] for start in range(0, len(X), SCORED_ROWS_PER_BLOCK))
 
 
 def _even(batches: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Yield the same rows in blocks of `ROWS_PER_BLOCK`."""
+    """Yield the same rows in blocks of `SCORED_ROWS_PER_BLOCK`."""
     pieces: list[NDArray[Any]] = []
     count = 0
     for batch in batches:
-        for piece in np.split(batch, range(ROWS_PER_BLOCK - count, len(batch), ROWS_PER_BLOCK)):
+        for piece in np.split(batch, range(SCORED_ROWS_PER_BLOCK - count, len(batch), SCORED_ROWS_PER_BLOCK)):
             pieces.append(piece)
             count += len(piece)
-            if count == ROWS_PER_BLOCK:
+            if count == SCORED_ROWS_PER_BLOCK:
                 yield np.concatenate(pieces)
                 pieces, count = [], 0
     if count:

@@ -27,7 +27,7 @@ from securevfl.errors import DataError, LeakageError, SecureVFLError, StorageErr
 from tests.builders import raises_code
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER);"
-POINTS = ("before the counter", "after the counter", "after the commit")
+CRASH_POINTS = ("before the counter", "after the counter", "after the commit")
 
 
 class KilledError(BaseException):
@@ -94,7 +94,7 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account
     gc.collect()
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", CRASH_POINTS)
 def test_a_killed_change_is_carried_out_or_absent(
     point: str, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +123,7 @@ def test_random_schedules_never_lose_a_disclosure(seed: int, account: Account, m
             if step == "add":
                 account.add()
             elif step == "die":
-                account.add_and_die(draw.choice(POINTS), monkeypatch)
+                account.add_and_die(draw.choice(CRASH_POINTS), monkeypatch)
             elif step == "copy":
                 copies.append(newest)
             elif step == "second user":

@@ -44,7 +44,7 @@ def test_the_same_command_repeats_only_failed_runs(tmp_path: Path, monkeypatch: 
     words = ["--quick", "--out", str(tmp_path), "--only"]
     command.main([*words, "openmined,ours-align"])
     with monkeypatch.context() as near:  # a training starts seven processes for each link
-        near.setattr(command, "LINES", {"loopback": None})
+        near.setattr(command, "LINES_BETWEEN_PARTIES", {"loopback": None})
         command.main([*words, "ours-cheapest"])
     psi, linear = (json.loads((tmp_path / f"{part}.json").read_text()) for part in ("psi", "linear"))
     ours = [row for row in psi["rows"] if row["system"] == "ours-align"]
@@ -70,12 +70,12 @@ def test_the_same_command_repeats_only_failed_runs(tmp_path: Path, monkeypatch: 
 
 def test_the_cheapest_sufficient_settings_are_shown() -> None:
     from benchmarks.peers.page import best
-    from benchmarks.peers.plans import LINEAR
+    from benchmarks.peers.plans import LINEAR_SYSTEMS
 
     def row(epochs: int, auc: float, cpu: float, line: str = "loopback") -> dict[str, Any]:
         return {"system": "crypten", "settings": {"epochs": epochs}, "line": line, "auc": auc, "cpu_s": cpu}
 
-    system = next(item for item in LINEAR if item.name == "crypten")
+    system = next(item for item in LINEAR_SYSTEMS if item.name == "crypten")
     rows = [row(1, 0.70, 1.0), row(2, 0.7395, 2.0), row(3, 0.7399, 3.0), row(2, 0.7395, 2.5, "far")]
     displayed = best({"bar": 0.74, "rows": rows}, system)
     assert displayed == {"loopback": rows[1], "far": rows[3]}

@@ -67,12 +67,12 @@ COMMANDS_ON_TABLES = {  # by command of python -m benchmarks: arguments
 
 
 FORKED = {"many_rows", "scale"}  # its processes start by `python -m`, as those of `Forked` do
-LONGEST = {"overlap"}  # six processes that import torch
+LONG_BENCHMARKS = {"overlap"}  # six processes that import torch
 
 
 def runs(table: dict[str, list[str]]) -> list[Any]:
     return [
-        pytest.param(name, words, marks=[pytest.mark.slow] * (name in LONGEST), id=f"{name} {words}".strip())
+        pytest.param(name, words, marks=[pytest.mark.slow] * (name in LONG_BENCHMARKS), id=f"{name} {words}".strip())
         for name, item in table.items()
         for words in item
     ]

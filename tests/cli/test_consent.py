@@ -200,7 +200,7 @@ def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_n
         agree(agreed, sheet.digest, "securevfl join job.toml", ConsentSheet("the labels are disclosed"))
 
 
-ASKED = """
+ASKING_SCRIPT = """
 import sys
 from pathlib import Path
 from securevfl.cli.consent_prompt import agree
@@ -216,7 +216,7 @@ agree(agreed, None, Path("job.toml"), ConsentSheet("the disclosures"))
 def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int) -> None:
     ours, theirs = pty.openpty()
     process = Forked(
-        [sys.executable, "-c", ASKED, str(tmp_path / "shop.ledger")],
+        [sys.executable, "-c", ASKING_SCRIPT, str(tmp_path / "shop.ledger")],
         stdin=theirs,
         stderr=theirs,
         env=os.environ | {"TERM": "xterm"},
@@ -240,7 +240,7 @@ def test_input_that_was_typed_before_the_question_is_no_answer(tmp_path: Path, t
     ours, theirs = pty.openpty()
     os.write(ours, typed)
     process = Forked(
-        [sys.executable, "-c", ASKED, str(tmp_path / "shop.ledger")],
+        [sys.executable, "-c", ASKING_SCRIPT, str(tmp_path / "shop.ledger")],
         stdin=theirs,
         stderr=theirs,
         env=os.environ | {"TERM": "xterm"},
@@ -311,10 +311,10 @@ def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:
     refusal = run("explain", tmp_path / "job.toml", f"--data=shop={shop}")
     prepared_columns = len(prepared(vfl.Job.load(tmp_path / "job.toml"), shop).columns)
     assert prepared_columns > 3
-    line = f"other parties give --size shop={prepared_columns} for you (3 in your file)"
+    line = f"other parties pass --size shop={prepared_columns} for your table (3 in your file)"
     assert (refusal.exit_code, refusal.stdout) == (2, "")
     assert line in refusal.stderr
     done = run("explain", tmp_path / "job.toml", f"--data=shop={shop}", "--size=bank=1")
     assert (done.exit_code, line in done.stdout) == (0, True), done.output
     sheet = run("explain", tmp_path / "job.toml", f"--data=bank={bank}", f"--size=shop={prepared_columns}")
-    assert "The other parties give --size bank=1 for you. Ask each" in sheet.stdout
+    assert "The other parties pass --size bank=1 for your table. Ask each" in sheet.stdout

@@ -12,23 +12,23 @@ from securevfl.crypto.transfers.base_transfers import BaseSender, receive_keys
 from securevfl.errors import CryptoError
 from tests.builders import raises_code
 
-BITS = [bit == "1" for bit in "0110100110010110"]
+CHOICE_BITS = [bit == "1" for bit in "0110100110010110"]
 
 
 def test_each_choice_gives_its_key_and_no_other() -> None:
     offerer = BaseSender()
-    points, keys = receive_keys(offerer.offer, BITS)
+    points, keys = receive_keys(offerer.offer, CHOICE_BITS)
     pairs = offerer.pairs(points)
-    for bit, key, pair in zip(BITS, keys, pairs, strict=True):
+    for bit, key, pair in zip(CHOICE_BITS, keys, pairs, strict=True):
         assert key == pair[bit]
         assert key != pair[not bit]
-    assert len({key for pair in pairs for key in pair}) == 2 * len(BITS)
+    assert len({key for pair in pairs for key in pair}) == 2 * len(CHOICE_BITS)
 
 
 def test_the_key_not_chosen_needs_the_scalar_of_the_offer() -> None:
     """The sender's key for the other message is the paper's a (B - m A), computed with plain group operations."""
     offerer = BaseSender()
-    points, _ = receive_keys(offerer.offer, BITS)
+    points, _ = receive_keys(offerer.offer, CHOICE_BITS)
     scalar = offerer._scalar
     assert crypto_scalarmult_ed25519_base_noclamp(scalar) == offerer.offer
     for start in range(0, len(points), 32):
@@ -43,19 +43,21 @@ def test_the_key_not_chosen_needs_the_scalar_of_the_offer() -> None:
 def test_nothing_serves_twice() -> None:
     offerer = BaseSender()
     assert offerer.offer != BaseSender().offer
-    assert receive_keys(offerer.offer, BITS)[0] != receive_keys(offerer.offer, BITS)[0]
+    assert receive_keys(offerer.offer, CHOICE_BITS)[0] != receive_keys(offerer.offer, CHOICE_BITS)[0]
 
 
-P = 2**255 - 19
-D = -121665 * pow(121666, -1, P) % P
+FIELD_PRIME = 2**255 - 19
+D = -121665 * pow(121666, -1, FIELD_PRIME) % FIELD_PRIME
 ORDER = 2**252 + 27742317777372353535851937790883648493
 Place = tuple[int, int]
 
 
 def plus(one: Place, other: Place) -> Place:
     (x, y), (u, v) = one, other
-    cross = D * x * u * y * v % P
-    return (x * v + y * u) * pow(1 + cross, -1, P) % P, (y * v + x * u) * pow(1 - cross, -1, P) % P
+    cross = D * x * u * y * v % FIELD_PRIME
+    return (x * v + y * u) * pow(1 + cross, -1, FIELD_PRIME) % FIELD_PRIME, (y * v + x * u) * pow(
+        1 - cross, -1, FIELD_PRIME
+    ) % FIELD_PRIME
 
 
 def times(scalar: int, point: Place) -> Place:
@@ -71,10 +73,14 @@ def place(point: bytes) -> Place:
     """Decode (RFC 8032, section 5.1.3); StopIteration where no x fits."""
     number = int.from_bytes(point, "little")
     y = number & (2**255 - 1)
-    square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
-    root = pow(square, (P + 3) // 8, P)
-    x = next(x for x in (root, root * pow(2, (P - 1) // 4, P) % P) if x * x % P == square)
-    return (x if x % 2 == number >> 255 else -x % P), y
+    square = (y * y - 1) * pow(D * y * y + 1, -1, FIELD_PRIME) % FIELD_PRIME
+    root = pow(square, (FIELD_PRIME + 3) // 8, FIELD_PRIME)
+    x = next(
+        x
+        for x in (root, root * pow(2, (FIELD_PRIME - 1) // 4, FIELD_PRIME) % FIELD_PRIME)
+        if x * x % FIELD_PRIME == square
+    )
+    return (x if x % 2 == number >> 255 else -x % FIELD_PRIME), y
 
 
 def packed(point: Place) -> bytes:
@@ -86,7 +92,7 @@ SMALL = [times(k, times(ORDER, place((6).to_bytes(32, "little")))) for k in rang
 GROUP = place(BaseSender().offer)
 OUTSIDE = {
     "not canonical": b"\xff" * 32,
-    "neutral, not canonical": (P + 1).to_bytes(32, "little"),
+    "neutral, not canonical": (FIELD_PRIME + 1).to_bytes(32, "little"),
     "of order four, other sign": bytes(31) + b"\x80",
     "off the curve": (2).to_bytes(32, "little"),
     "short": os.urandom(31),
@@ -118,7 +124,7 @@ def test_points_outside_the_group_are_refused(kind: str, library: str, request: 
     if library == "unchecked":
         request.getfixturevalue("unchecked_library")
     with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
-        receive_keys(OUTSIDE[kind], BITS)
+        receive_keys(OUTSIDE[kind], CHOICE_BITS)
     if kind != "empty":
         with pytest.raises(CryptoError):
             BaseSender().pairs(OUTSIDE[kind])
@@ -126,7 +132,7 @@ def test_points_outside_the_group_are_refused(kind: str, library: str, request: 
 
 def choices_read(small: Place) -> list[bool]:
     """What an offerer reads of 16 choices whose offer has a part of small order: the points that have one too."""
-    points, _ = receive_keys(packed(plus(GROUP, small)), BITS)
+    points, _ = receive_keys(packed(plus(GROUP, small)), CHOICE_BITS)
     return [times(ORDER, place(points[start : start + 32])) != (0, 1) for start in range(0, len(points), 32)]
 
 
@@ -134,7 +140,7 @@ def test_an_offer_of_small_order_reads_no_choice(unchecked_library: None, monkey
     with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
         choices_read(SMALL[4])
     monkeypatch.setattr(base_transfers, "_of_prime_order", lambda point: True)
-    assert choices_read(SMALL[4]) == BITS
+    assert choices_read(SMALL[4]) == CHOICE_BITS
 
 
 def test_a_sender_shows_no_secret() -> None:

@@ -19,7 +19,7 @@ from securevfl.crypto.identifiers import canonical_id, canonical_ids, canonical_
 from securevfl.errors import CryptoError, IdError
 from tests.builders import raises_code
 
-P = 2**255 - 19
+FIELD_PRIME = 2**255 - 19
 
 
 def split(points: bytes) -> list[bytes]:
@@ -28,7 +28,7 @@ def split(points: bytes) -> list[bytes]:
 
 def slow_on_curve(x: int) -> bool:
     """Euler's criterion on x^3 + 486662 x^2 + x."""
-    return pow(x**3 + 486662 * x**2 + x, (P - 1) // 2, P) == 1
+    return pow(x**3 + 486662 * x**2 + x, (FIELD_PRIME - 1) // 2, FIELD_PRIME) == 1
 
 
 def slow_product(scalar: bytes, point: bytes) -> bytes:
@@ -42,12 +42,12 @@ def slow_product(scalar: bytes, point: bytes) -> bytes:
             x2, z2, x3, z3 = x3, z3, x2, z2
         s, d = x2 + z2, x2 - z2
         cross, other = (x3 + z3) * d, (x3 - z3) * s
-        x3, z3 = (cross + other) ** 2 % P, x1 * (cross - other) ** 2 % P
+        x3, z3 = (cross + other) ** 2 % FIELD_PRIME, x1 * (cross - other) ** 2 % FIELD_PRIME
         e = s * s - d * d
-        x2, z2 = s * s * d * d % P, e * (s * s + 121665 * e) % P
+        x2, z2 = s * s * d * d % FIELD_PRIME, e * (s * s + 121665 * e) % FIELD_PRIME
         if bit == "1":
             x2, z2, x3, z3 = x3, z3, x2, z2
-    return (x2 * pow(z2, P - 2, P) % P).to_bytes(32, "little")
+    return (x2 * pow(z2, FIELD_PRIME - 2, FIELD_PRIME) % FIELD_PRIME).to_bytes(32, "little")
 
 
 class Kind(IntEnum):
@@ -176,7 +176,7 @@ def test_hash_matches_a_slow_one() -> None:
     def slow(canonical: bytes) -> bytes:
         for attempt in range(1000):
             block = b"securevfl id to curve25519 v1\x00" + bytes([attempt, 0]) + canonical
-            x = int.from_bytes(hashlib.sha512(block).digest(), "little") % P
+            x = int.from_bytes(hashlib.sha512(block).digest(), "little") % FIELD_PRIME
             if slow_on_curve(x):
                 return x.to_bytes(32, "little")
         raise AssertionError
@@ -240,14 +240,14 @@ def test_sorted_points_depend_on_the_set_alone() -> None:
     assert sort_points(b"".join(points))[0] == sort_points(b"".join(shuffled))[0]
 
 
-SMALL_ORDER = [0, 1, *sorted(curve._SMALL_ORDER)[2:], P - 1]
+SMALL_ORDER = [0, 1, *sorted(curve._SMALL_ORDER)[2:], FIELD_PRIME - 1]
 TWIST = next(x for x in range(2, 100) if not slow_on_curve(x))
 ON_CURVE = next(x for x in range(2, 100) if slow_on_curve(x))
 
 
 @pytest.mark.parametrize(
     "x",
-    [*SMALL_ORDER, TWIST, P, P + 1, P + 9, ON_CURVE + 2**255, 2**256 - 1],
+    [*SMALL_ORDER, TWIST, FIELD_PRIME, FIELD_PRIME + 1, FIELD_PRIME + 9, ON_CURVE + 2**255, 2**256 - 1],
     ids=lambda x: f"{x:x}"[:8],
 )
 def test_a_point_that_cannot_be_a_blinded_id_is_refused(x: int) -> None:
@@ -260,8 +260,8 @@ def test_the_small_orders_are_all_there() -> None:
     """Doubling three times leads to the point at infinity, and a product with a multiple of 8 is zero."""
 
     def double(x: int) -> int | None:
-        below = 4 * x * (x * x + 486662 * x + 1) % P
-        return (x * x - 1) ** 2 * pow(below, P - 2, P) % P if below else None
+        below = 4 * x * (x * x + 486662 * x + 1) % FIELD_PRIME
+        return (x * x - 1) ** 2 * pow(below, FIELD_PRIME - 2, FIELD_PRIME) % FIELD_PRIME if below else None
 
     for x in SMALL_ORDER:
         seen: int | None = x

@@ -64,7 +64,7 @@ def test_pads_are_those_of_the_docstring(bits: int, octets: int) -> None:
     streams = np.empty((BLOCKS, ELEMENTS, size // 8), np.uint64)
     for block in range(BLOCKS):
         for x in range(ELEMENTS):
-            Prg(seeds[block][x], field_transfers._LABEL).fill(streams[block, x], number=0)
+            Prg(seeds[block][x], field_transfers.STREAM_LABEL).fill(streams[block, x], number=0)
     bit_of = np.unpackbits(streams.view(np.uint8).reshape(BLOCKS, ELEMENTS, size), axis=2, bitorder="little")
     widths = symbol_widths(bits)
     for row in range(rows):

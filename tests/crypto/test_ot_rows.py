@@ -141,7 +141,7 @@ class OddColumns(OtReceiver):
 
     def correlated(self, rows, choices):
         message, r, t = super().correlated(rows, choices)
-        octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
+        octets = (len(message) - ot_extension.TAG_BYTES * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
         columns = np.frombuffer(message[: BASE_TRANSFERS * octets], np.uint8).reshape(BASE_TRANSFERS, octets).copy()
         for j in self.odd:
             columns[j, j // 8] ^= 1 << j % 8

@@ -22,8 +22,11 @@ LINEAR: dict[str, Callable[[], Any]] = {
     "lattice": LatticeGradient,
     "kernel": KernelGradient,
 }
-SHARES: dict[str, Callable[[], Any]] = {"lattice": lambda: LatticeShares(41), "kernel": lambda: KernelShares(41)}
-PLACES = [(0, 0), (0, 2), (20, 1), (39, 0), (39, 2)]
+TESTED_SHARE_SCHEMES: dict[str, Callable[[], Any]] = {
+    "lattice": lambda: LatticeShares(41),
+    "kernel": lambda: KernelShares(41),
+}
+CELLS = [(0, 0), (0, 2), (20, 1), (39, 0), (39, 2)]
 
 
 @pytest.fixture(scope="module", params=LINEAR)
@@ -31,13 +34,13 @@ def holder(request: pytest.FixtureRequest) -> Any:
     return LINEAR[request.param]().keygen()
 
 
-@pytest.fixture(scope="module", params=SHARES)
+@pytest.fixture(scope="module", params=TESTED_SHARE_SCHEMES)
 def share_holder(request: pytest.FixtureRequest) -> Any:
-    return SHARES[request.param]().keygen(bytes(32))
+    return TESTED_SHARE_SCHEMES[request.param]().keygen(bytes(32))
 
 
 @pytest.mark.parametrize("value", [1.001, -1.001, np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", CELLS)
 def test_a_residual_beyond_its_bound(place: tuple[int, int], value: float, holder: Any) -> None:
     g = np.zeros((40, 3))
     g[place] = value
@@ -48,7 +51,7 @@ def test_a_residual_beyond_its_bound(place: tuple[int, int], value: float, holde
 
 
 @pytest.mark.parametrize("value", [2**41, 2**63, 2**64 - 1])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", CELLS)
 def test_a_word_beyond_the_ring(place: tuple[int, int], value: int, share_holder: Any) -> None:
     V = np.zeros((40, 3), np.uint64)
     V[place] = value

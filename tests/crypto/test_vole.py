@@ -128,8 +128,8 @@ def test_no_number_of_a_row_serves_in_two_pieces(monkeypatch: pytest.MonkeyPatch
 
 def test_no_other_confirmation_passes_however_long() -> None:
     sender, receiver, _ = ends()
-    answered, piece = sender.answer(0, SMALL, receiver.ask(0, SMALL, os.urandom(choice_bytes(SMALL))))
-    received = receiver.take(0, SMALL, answered)
+    answered, piece = sender.answer(0, SMALL_SIZE, receiver.ask(0, SMALL_SIZE, os.urandom(choice_bytes(SMALL_SIZE))))
+    received = receiver.take(0, SMALL_SIZE, answered)
     right = piece.confirm(received.response)
     for wrong in (
         b"",
@@ -159,7 +159,7 @@ def test_the_minimum_of_trees_defeats_linear_tests() -> None:
     assert vole_pieces.MIN_TREES % vole_pieces.TREES_PER_GROUP == 0
 
 
-SMALL = VoleSize(60, 16, 3)  # far below any security
+SMALL_SIZE = VoleSize(60, 16, 3)  # far below any security
 
 
 def test_trees_and_their_map_are_those_of_the_docstring() -> None:
@@ -182,8 +182,8 @@ def test_trees_and_their_map_are_those_of_the_docstring() -> None:
             nodes = sides[0] + sides[1]
         np.testing.assert_array_equal(words(*nodes), leaves[:, tree])
     flat = leaves.reshape(-1, 2)
-    (mapped,) = public.map(0, SMALL, flat.copy())
-    ((_, places),) = public._places(0, SMALL)
+    (mapped,) = public.map(0, SMALL_SIZE, flat.copy())
+    ((_, places),) = public._places(0, SMALL_SIZE)
     for row in range(60):
         total = np.zeros(2, np.uint64)
         for place in places[:, row].tolist():
@@ -196,14 +196,14 @@ def passes(
 ) -> bool:
     """Return whether a sender that alters one byte of its answer, and knows the effect, passes the receiver's check."""
     sender, receiver, _ = ends
-    request = receiver.ask(number, SMALL, os.urandom(choice_bytes(SMALL)))
-    answered, piece = sender.answer(number, SMALL, request)
+    request = receiver.ask(number, SMALL_SIZE, os.urandom(choice_bytes(SMALL_SIZE)))
+    answered, piece = sender.answer(number, SMALL_SIZE, request)
     if altered is not None:
         octets = bytearray(answered)
         octets[altered] ^= 1
         answered = bytes(octets)
         piece._challenge = sender._public.challenge(number, request, answered)
-    received = receiver.take(number, SMALL, answered)
+    received = receiver.take(number, SMALL_SIZE, answered)
     try:
         received.check(piece.confirm(received.response if heard else bytes(16)))
     except CryptoError:
@@ -215,7 +215,7 @@ def test_an_altered_sum_passes_only_if_it_is_not_used() -> None:
     """Of each level the taker looks at one of two sums, by a random bit: one alteration passes half of the times."""
     both = ends()
     assert 5 < sum(passes(both, number, 0) for number in range(60)) < 55  # 6.4 standard errors
-    last = SMALL.answer_bytes - 1  # of the sums of leaves, which are always read
+    last = SMALL_SIZE.answer_bytes - 1  # of the sums of leaves, which are always read
     assert not any(passes(both, number, last) for number in range(60, 70))
     assert passes(both, 70)
     assert not passes(both, 71, heard=False)
@@ -223,19 +223,19 @@ def test_an_altered_sum_passes_only_if_it_is_not_used() -> None:
 
 def test_rows_that_carry_two_choices_are_refused() -> None:
     sender, receiver, _ = ends()
-    request = bytearray(receiver.ask(0, SMALL, os.urandom(choice_bytes(SMALL))))
+    request = bytearray(receiver.ask(0, SMALL_SIZE, os.urandom(choice_bytes(SMALL_SIZE))))
     request[5] ^= 1
     with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
-        sender.answer(0, SMALL, bytes(request))
+        sender.answer(0, SMALL_SIZE, bytes(request))
 
 
 def test_messages_of_another_length_are_refused() -> None:
     sender, receiver, _ = ends()
-    request = receiver.ask(0, SMALL, os.urandom(choice_bytes(SMALL)))
+    request = receiver.ask(0, SMALL_SIZE, os.urandom(choice_bytes(SMALL_SIZE)))
     with raises_code(CryptoError, "SVFL-PROTOCOL-SIZE"):
-        sender.answer(0, SMALL, request[:-1])
+        sender.answer(0, SMALL_SIZE, request[:-1])
     with raises_code(CryptoError, "SVFL-PROTOCOL-SIZE"):
-        receiver.take(0, SMALL, bytes(SMALL.answer_bytes - 1))
+        receiver.take(0, SMALL_SIZE, bytes(SMALL_SIZE.answer_bytes - 1))
 
 
 def keys_of(count: int) -> np.ndarray:

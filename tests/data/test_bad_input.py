@@ -128,7 +128,7 @@ def lines(text: str, tmp_path: Path) -> list[str]:
     return str(caught.value).splitlines()
 
 
-GOOD = """
+VALID_JOB = """
 batch_size = 64
 [model]
 name = "logistic"
@@ -142,7 +142,7 @@ residual = "ckks"
 
 
 def test_a_job_file_and_its_digest(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text(GOOD)
+    (tmp_path / "job.toml").write_text(VALID_JOB)
     job = vfl.Job.load(tmp_path / "job.toml")
     expected = vfl.Job(
         model=vfl.Logistic(),
@@ -153,7 +153,7 @@ def test_a_job_file_and_its_digest(tmp_path: Path) -> None:
     assert job == expected
     assert job.digest == expected.digest
     assert vfl.Job.from_dict(job.to_dict()).digest == job.digest
-    (tmp_path / "job.toml").write_text(GOOD.replace("64", "65"))
+    (tmp_path / "job.toml").write_text(VALID_JOB.replace("64", "65"))
     assert vfl.Job.load(tmp_path / "job.toml").digest != job.digest
 
 
@@ -176,8 +176,8 @@ def test_a_job_file_and_its_digest(tmp_path: Path) -> None:
 def test_a_wrong_job_file_gets_a_line_a_problem(old: str, new: str, expected: list[str], tmp_path: Path) -> None:
     import re
 
-    assert old in GOOD
-    problems = lines(GOOD.replace(old, new), tmp_path)
+    assert old in VALID_JOB
+    problems = lines(VALID_JOB.replace(old, new), tmp_path)
     assert len(problems) == len(expected)
     for line, pattern in zip(problems, expected, strict=True):
         assert re.search(pattern, line), line

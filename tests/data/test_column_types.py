@@ -128,7 +128,7 @@ def test_a_category_is_one_however_it_is_held(way: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(block[1], part.table(shop.table))
 
 
-READERS = ("csv", "parquet", "dict", "pandas", "polars", "arrow", "batches", "duckdb", "lazy")
+READER_NAMES = ("csv", "parquet", "dict", "pandas", "polars", "arrow", "batches", "duckdb", "lazy")
 
 
 def read(values: list[Any], reader: str, folder: Path, **options: Any) -> Columns:
@@ -156,7 +156,7 @@ def read(values: list[Any], reader: str, folder: Path, **options: Any) -> Column
 
 
 DAYS = [str(datetime.date(2020, 1, 1) + datetime.timedelta(days=k)) for k in range(40)]
-FULL: dict[str, list[str]] = {
+FULL_COLUMNS: dict[str, list[str]] = {
     "date": DAYS,
     "percent": [f"{k}.5 %" for k in range(40)],
     "number": [f"{k}.25" for k in range(40)],
@@ -164,13 +164,13 @@ FULL: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("kind", FULL)
+@pytest.mark.parametrize("reader", READER_NAMES)
+@pytest.mark.parametrize("kind", FULL_COLUMNS)
 def test_every_reader_reads_a_type_and_refuses_what_does_not_fit(kind: str, reader: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {}
     if kind == "currency":
         options = {"declared": read_types({"c": {"type": "currency", "unit": "$", "decimal": "."}})}
-    values = FULL[kind]
+    values = FULL_COLUMNS[kind]
     whole = read(values, reader, tmp_path, **options)
     assert whole.type_of("c").kind == kind
     for odd in ("n/k", "0000-00-00", "Xanadu", "(1,234)"):
@@ -196,22 +196,22 @@ def test_every_reader_reads_a_type_and_refuses_what_does_not_fit(kind: str, read
             read(spoilt, reader, tmp_path, known=whole.types)  # new rows of a model
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", READER_NAMES)
 def test_units_of_new_rows_are_those_of_the_model(reader: str, tmp_path: Path) -> None:
     fractions, percents = (
         read([f"0.{k}5" for k in range(10, 50)], reader, tmp_path),
-        read(FULL["percent"], reader, tmp_path),
+        read(FULL_COLUMNS["percent"], reader, tmp_path),
     )
     with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=1):
-        read(FULL["percent"], reader, tmp_path, known=fractions.types)
+        read(FULL_COLUMNS["percent"], reader, tmp_path, known=fractions.types)
     with raises_code(errors.TableError, "SVFL-TABLE-TYPE"):
-        read(FULL["number"], reader, tmp_path, known=percents.types)
-    np.testing.assert_array_equal(read(FULL["percent"], reader, tmp_path, known=percents.types).X, percents.X)
+        read(FULL_COLUMNS["number"], reader, tmp_path, known=percents.types)
+    np.testing.assert_array_equal(read(FULL_COLUMNS["percent"], reader, tmp_path, known=percents.types).X, percents.X)
     with raises_code(errors.TableError, "SVFL-TABLE-TYPE"):
         columns_of("shop", {"c": [1.5] * 40, "n": range(40)}, known=percents.types)
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", READER_NAMES)
 def test_codes_keep_their_leading_zeros(reader: str, tmp_path: Path) -> None:
     codes = ["01067", "80331", "01069", None] * 10
     columns = read(codes, reader, tmp_path)
@@ -322,7 +322,7 @@ def read_or_refuse(values: list[Any], reader: str, folder: Path) -> Columns | No
     return None
 
 
-@given(st.data(), st.sampled_from(sorted(WRITTEN)), st.sampled_from(READERS))
+@given(st.data(), st.sampled_from(sorted(WRITTEN)), st.sampled_from(READER_NAMES))
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_one_value_changes_no_type_and_drops_no_row_in_silence(
     tmp_path: Path, data: st.DataObject, kind: str, reader: str

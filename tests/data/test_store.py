@@ -27,7 +27,7 @@ GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(N, D))
 IDS = np.array([f"p{i}" for i in GENERATOR.permutation(N)])
 Y = (X[:, 0] > 0).astype(np.int64)
-ROWS = GENERATOR.permutation(N)[:250]
+DRAWN_ROWS = GENERATOR.permutation(N)[:250]
 SECRET = 987654.125
 
 
@@ -63,8 +63,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("order", [None, store_job(), store_job(test=0.0), store_job(reshuffle=True)], ids=str)
 def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order: vfl.Job | None) -> None:
     path = write(tmp_path / "t.parquet", 100 * X, labels=True, kind=kind)
-    in_memory = read_party("bank", path).take(ROWS)
-    stored = store_table("bank", path, tmp_path / "t.table", rows=ROWS, job=order)
+    in_memory = read_party("bank", path).take(DRAWN_ROWS)
+    stored = store_table("bank", path, tmp_path / "t.table", rows=DRAWN_ROWS, job=order)
     assert (len(stored), stored.columns, stored.active) == (len(in_memory), in_memory.columns, True)
     assert stored.X.shape == in_memory.X.shape
     assert stored.order == in_memory.order != b""
@@ -232,7 +232,7 @@ def test_a_table_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(store._Buckets, "empty_into", full)
     with raises_code(errors.DataError, "SVFL-FILE-UNUSABLE"):
-        store_table("shop", path, table, rows=ROWS)
+        store_table("shop", path, table, rows=DRAWN_ROWS)
     assert table.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["t.parquet", "t.table"]
 

@@ -33,39 +33,43 @@ FILE = Path(__file__).parents[1] / "vectors" / "disclosures.json"
 ROWS = 132
 _NUMBERS = re.compile(r"\d[\d,.]*\d|\d")
 EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
-SHARES: dict[str, Any] = {"model": "logistic", "optimizer": vfl.FedSGD(lr=0.3), "protocol": "shares"}
-ROUNDS: dict[str, Any] = {"model": "logistic", "optimizer": vfl.FedBCD(lr=0.1), "protocol": "ckks"}
-OPEN: dict[str, Any] = ROUNDS | {"protocol": vfl.Protocol(residual="open")}
-PATIENCE = {"metric": "loss", "evaluations": 9, "tolerance": 0.0}
+SHARES_KEYS: dict[str, Any] = {"model": "logistic", "optimizer": vfl.FedSGD(lr=0.3), "protocol": "shares"}
+ROUNDS_KEYS: dict[str, Any] = {"model": "logistic", "optimizer": vfl.FedBCD(lr=0.1), "protocol": "ckks"}
+OPEN: dict[str, Any] = ROUNDS_KEYS | {"protocol": vfl.Protocol(residual="open")}
+PATIENCE_KEYS = {"metric": "loss", "evaluations": 9, "tolerance": 0.0}
 
 VARIANTS: dict[str, tuple[int, int, dict[str, Any]]] = {
     # name: number of parties, number of classes (0 for numbers), options
-    "rounds of two parties": (2, 2, ROUNDS),
-    "rounds, three classes": (3, 3, ROUNDS | {"model": vfl.Softmax()}),
+    "rounds of two parties": (2, 2, ROUNDS_KEYS),
+    "rounds, three classes": (3, 3, ROUNDS_KEYS | {"model": vfl.Softmax()}),
     "rounds, numbers": (2, 0, OPEN | {"model": "square"}),
     "rounds, evaluated in each round": (3, 2, OPEN | {"evaluate_every": 1}),
     "rounds, nothing held out": (3, 2, OPEN | {"test_fraction": 0.0, "evaluate_every": 2}),
-    "rounds, patience": (3, 3, OPEN | {"model": vfl.Softmax(), "patience": PATIENCE}),
+    "rounds, patience": (3, 3, OPEN | {"model": vfl.Softmax(), "patience": PATIENCE_KEYS}),
     "rounds in turn": (3, 2, OPEN | {"optimizer": vfl.FedBCD(lr=0.1, mode="sequential")}),
-    "rounds, new batches": (2, 2, ROUNDS | {"reshuffle": True}),
+    "rounds, new batches": (2, 2, ROUNDS_KEYS | {"reshuffle": True}),
     "rounds, noise": (
         2,
         2,
         OPEN | {"protocol": {"residual": {"name": "open", "defence": {"name": "gaussian", "sigma": 2.0}}}},
     ),
-    "shares of two parties": (2, 2, SHARES),
-    "shares, one against the rest": (3, 3, SHARES | {"model": "one_vs_rest"}),
-    "shares, numbers": (3, 0, SHARES | {"model": "square", "optimizer": vfl.FedSGD(lr=0.1)}),
-    "shares, evaluated often": (2, 2, SHARES | {"evaluate_every": 2, "epochs": 3}),
-    "shares, target": (3, 2, SHARES | {"evaluate_every": 3, "epochs": 3, "target": {"metric": "auc", "value": 1.0}}),
-    "shares, rollbacks": (2, 2, SHARES | {"optimizer": "block_descent", "batch_size": "all", "evaluate_every": 1}),
-    "shares, no scores": (2, 2, SHARES | {"protocol": {"shares": {"scores": "none"}}}),
-    "shares, exact scores": (2, 2, SHARES | {"protocol": {"shares": {"scores": "exact"}}}),
-    "shares, all weights": (3, 2, SHARES | {"protocol": {"shares": {"open_weights": ["bank", "shop", "telco"]}}}),
+    "shares of two parties": (2, 2, SHARES_KEYS),
+    "shares, one against the rest": (3, 3, SHARES_KEYS | {"model": "one_vs_rest"}),
+    "shares, numbers": (3, 0, SHARES_KEYS | {"model": "square", "optimizer": vfl.FedSGD(lr=0.1)}),
+    "shares, evaluated often": (2, 2, SHARES_KEYS | {"evaluate_every": 2, "epochs": 3}),
+    "shares, target": (
+        3,
+        2,
+        SHARES_KEYS | {"evaluate_every": 3, "epochs": 3, "target": {"metric": "auc", "value": 1.0}},
+    ),
+    "shares, rollbacks": (2, 2, SHARES_KEYS | {"optimizer": "block_descent", "batch_size": "all", "evaluate_every": 1}),
+    "shares, no scores": (2, 2, SHARES_KEYS | {"protocol": {"shares": {"scores": "none"}}}),
+    "shares, exact scores": (2, 2, SHARES_KEYS | {"protocol": {"shares": {"scores": "exact"}}}),
+    "shares, all weights": (3, 2, SHARES_KEYS | {"protocol": {"shares": {"open_weights": ["bank", "shop", "telco"]}}}),
     "shares, reasons": (
         2,
         2,
-        SHARES | {"protocol": {"shares": {"open_weights": ["shop"]}}, "reason_codes": 2},
+        SHARES_KEYS | {"protocol": {"shares": {"open_weights": ["shop"]}}, "reason_codes": 2},
     ),
     "fdml without a server": (3, 2, EXAMPLES["fdml masks, labels shown"] | {"optimizer": None}),
     "transfer, evaluated": (2, 2, EXAMPLES["transfer ckks"] | {"evaluate_every": 2}),
@@ -110,7 +114,7 @@ def cases() -> dict[str, tuple[Job, list[vfl.Party | Helper]]]:
 
 def _plain(item: Disclosure) -> list[Any]:
     fields = item.kind, item.learner, [*item.about], item.group, item.count, item.capacity, item.numbers, item.rho
-    return [*fields, item.sender, item.basis.split(",")[0][:10]]
+    return [*fields, item.sender, bool(item.identity)]
 
 
 def _sorted(items: Iterable[Disclosure]) -> list[Any]:

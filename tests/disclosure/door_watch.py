@@ -12,7 +12,7 @@ from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureGate, DisclosurePermit, DisclosureRecord
 
-NUMBERS = {"labels", "columns", "scores", "phases", "losses"}
+COUNTED_KINDS = {"labels", "columns", "scores", "phases", "losses"}
 MARK = 128  # bits of the field that names the owner of a stored payload
 
 
@@ -38,7 +38,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
     disclosed, check = list[Said](), DisclosureGate.check
 
     def checked(self: DisclosureGate, message: Message, permit: DisclosurePermit | None) -> None:
-        if isinstance(message, DisclosingMessage) and permit is not None and permit.record.kind in NUMBERS:
+        if isinstance(message, DisclosingMessage) and permit is not None and permit.record.kind in COUNTED_KINDS:
             bits = sum(_bits(getattr(message, name)) for name in message.__struct_fields__)
             disclosed.append(Said(self.me, type(message), bits, permit.record))
         check(self, message, permit)

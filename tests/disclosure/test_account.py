@@ -33,7 +33,7 @@ from tests.small_keys import SMALL
 
 EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 ROWS = 120
-WIDEST = 16  # bits that a level and its label have at most, in these jobs
+MAX_LEVEL_BITS = 16  # bits that a level and its label have at most, in these jobs
 
 
 class Cut(Exception):

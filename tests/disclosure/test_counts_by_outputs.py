@@ -15,11 +15,11 @@ from tests.disclosure.door_watch import watched
 
 ROWS, HELD_OUT = 120, 0.25
 PROTOCOLS = {"open": vfl.Protocol(residual="open"), "sealed": vfl.Protocol(residual=vfl.Ckks())}
-OPTIMIZERS = {"FedSGD": vfl.FedSGD(lr=0.1), "FedBCD": vfl.FedBCD(local_steps=3, lr=0.1)}
+TESTED_OPTIMIZERS = {"FedSGD": vfl.FedSGD(lr=0.1), "FedBCD": vfl.FedBCD(local_steps=3, lr=0.1)}
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", TESTED_OPTIMIZERS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: int) -> None:
     X = np.random.default_rng(0).normal(size=(ROWS, 6))
@@ -27,7 +27,7 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
     parties = [vfl.Party("bank", X[:, :3], y, aligned=True), vfl.Party("shop", X[:, 3:], aligned=True)]
     job = vfl.Job(
         model=vfl.Logistic() if outputs == 1 else vfl.Softmax(),
-        optimizer=OPTIMIZERS[optimizer],
+        optimizer=TESTED_OPTIMIZERS[optimizer],
         protocol=PROTOCOLS[protocol],
         batch_size=40,
         epochs=4,

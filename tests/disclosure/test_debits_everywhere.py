@@ -23,7 +23,7 @@ from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosureRecord
 from securevfl.runtime.observer import Event, Observer
 from securevfl.training.checkpoint import Checkpoints
-from tests.disclosure.test_account import EXAMPLES, WIDEST, Cut, entered, example, kept, sealed, tables
+from tests.disclosure.test_account import EXAMPLES, MAX_LEVEL_BITS, Cut, entered, example, kept, sealed, tables
 from tests.forked import run_forked
 
 
@@ -73,7 +73,7 @@ def _numbers(message: Message, value: object) -> int:
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         return value.size
     levels = isinstance(message, ShuffledWords | RoundedScores) and isinstance(value, bytes)
-    return 8 * len(value) // WIDEST if levels and isinstance(value, bytes) else 0
+    return 8 * len(value) // MAX_LEVEL_BITS if levels and isinstance(value, bytes) else 0
 
 
 @pytest.mark.long

@@ -9,10 +9,10 @@ from securevfl.disclosure import column_recovery
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.normal(size=(200, 6))
-GROUP = np.eye(4)[RNG.integers(0, 4, 200)]
+ONE_HOT_COLUMNS = np.eye(4)[RNG.integers(0, 4, 200)]
 COLUMN_PATTERNS = {
     "independent": NOISE,
-    "a one-hot group": np.hstack([NOISE[:, :2], GROUP]),
+    "a one-hot group": np.hstack([NOISE[:, :2], ONE_HOT_COLUMNS]),
     "a sum of others": np.column_stack([NOISE, NOISE[:, 0] + 2 * NOISE[:, 1]]),
     "nearly a sum of others": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-6 * RNG.normal(size=200)]),
     "a sum to rounding": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-12 * RNG.normal(size=200)]),

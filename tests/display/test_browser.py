@@ -24,8 +24,8 @@ from tests.organisations.test_monitor_page import status_page
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or ""
 pytestmark = pytest.mark.skipif(not BROWSER, reason="needs chromium")
 ROOT = Path(__file__).parents[2]
-WIDTHS = 400, 1400  # pixels
-COLOURS = {"light": 1, "dark": 0}  # as Chromium numbers them
+PAGE_WIDTHS = 400, 1400  # pixels
+COLOUR_SCHEMES = {"light": 1, "dark": 0}  # as Chromium numbers them
 LOOK = """
 const found = [], shown = text => text.trim().slice(0, 30)
 const numbers = colour => (colour.match(/[\\d.]+/g) || []).map(Number)
@@ -85,13 +85,13 @@ onload = () => {
 def opened(path: Path, profile: Path, colours: str = "light") -> tuple[str, list[str]]:
     """Return the page's DOM after loading, and the messages of the browser's console."""
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1500,900"]
-    options.append(f"--blink-settings=preferredColorScheme={COLOURS[colours]}")
+    options.append(f"--blink-settings=preferredColorScheme={COLOUR_SCHEMES[colours]}")
     words = [BROWSER, *options, f"--user-data-dir={profile}", "--dump-dom", path.as_uri()]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def faults(pages: Sequence[str], colours: str, tmp_path: Path, widths: Sequence[int] = WIDTHS) -> list[str]:
+def faults(pages: Sequence[str], colours: str, tmp_path: Path, widths: Sequence[int] = PAGE_WIDTHS) -> list[str]:
     """List the faults that the browser finds in these pages, in frames of each screen width.
 
     Faults are text that is cut, overlaps other text or is hardly legible, and content wider than its screen.
@@ -138,7 +138,7 @@ def test_a_page_opens_in_a_window_of_its_own(page: str, pages: dict[str, Path], 
     assert "</main>" in dom
 
 
-@pytest.mark.parametrize("colours", COLOURS)
+@pytest.mark.parametrize("colours", COLOUR_SCHEMES)
 @pytest.mark.long
 def test_pages_can_be_read_on_a_phone_and_a_desk(colours: str, pages: dict[str, Path], tmp_path: Path) -> None:
     assert faults([page.read_text(encoding="utf-8") for page in pages.values()], colours, tmp_path) == []
@@ -172,7 +172,7 @@ def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path,
         (tmp_path / "card.html").read_text(encoding="utf-8"),
         status_page(drift, free_port()),
     ]
-    for colours in COLOURS:
+    for colours in COLOUR_SCHEMES:
         assert faults(pages, colours, tmp_path) == []
 
 

@@ -50,16 +50,16 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
-ALL = [block for page in PAGES for block in blocks(page)]
+ALL_BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
 def of_page(name: str, language: str) -> list[str]:
-    return [block.text for block in ALL if (block.page, block.language) == (name, language)]
+    return [block.text for block in ALL_BLOCKS if (block.page, block.language) == (name, language)]
 
 
 def commands() -> list[tuple[str, str]]:
     """Return every shell command of every page, with its location."""
-    held_out = [block for block in ALL if block.language in ("sh", "console")]
+    held_out = [block for block in ALL_BLOCKS if block.language in ("sh", "console")]
     return [(str(block), line) for block in held_out for line in lines(block.language, block.text)]
 
 
@@ -67,8 +67,8 @@ pytestmark = pytest.mark.skipif(not PAGES, reason="needs a checkout")
 
 
 def test_every_block_has_a_language_and_none_is_indented() -> None:
-    assert len(ALL) > 20
-    assert [str(block) for block in ALL if block.language not in LANGUAGES] == []
+    assert len(ALL_BLOCKS) > 20
+    assert [str(block) for block in ALL_BLOCKS if block.language not in LANGUAGES] == []
     for page in PAGES:
         fences = [line for line in page.read_text(encoding="utf-8").splitlines() if "```" in line]
         assert [line for line in fences if not re.fullmatch(r"```\w*", line)] == [], page.name
@@ -80,7 +80,7 @@ def test_every_block_has_a_language_and_none_is_indented() -> None:
 
 
 def test_job_files_are_read(tmp_path: Path) -> None:
-    files = [block for block in ALL if block.language == "toml" and not block.text.startswith("[project")]
+    files = [block for block in ALL_BLOCKS if block.language == "toml" and not block.text.startswith("[project")]
     assert files
     for block in files:
         keys = tomllib.loads(block.text)
@@ -142,7 +142,8 @@ def _parse(words: list[str], program: typer.Typer) -> None:
     while hasattr(command, "commands"):
         context = command.make_context(command.name, words, parent=context)
         words = [*context._protected_args, *context.args]
-        command = command.commands[words.pop(0)]
+        command = command.get_command(context, words.pop(0))
+        assert command is not None
     command.make_context(command.name, words, parent=context)
 
 

@@ -24,14 +24,14 @@ from securevfl.cli.main import app
 ROOT = Path(__file__).parents[2]
 PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if page.stem not in MADE]
 OTHERS = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md") if page.exists()]
-BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^>]+) -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+CODE_BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^>]+) -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 pytestmark = pytest.mark.skipif(not PAGES, reason="needs a checkout")
 
 ORGANISATIONS = "tests/organisations/test_docs_two_organisations.py::test_the_page"
 OPENSSL = "tests/transport/test_openssl.py::test_the_commands_of_the_page"
 SERVICE = "tests/transport/test_serve_command.py::test_a_service_answers_shows_and_ends"
 GATEWAY = "tests/transport/test_gateway.py::test_applications_are_answered_in_json_many_at_once"
-SHARES = "tests/transport/test_shares.py::test_the_commands_prepare_train_and_score"
+SHARES_TEST = "tests/transport/test_shares.py::test_the_commands_prepare_train_and_score"
 # commands that match the pattern are run by a test or by a goal of the Makefile
 COVERED = {
     r"python -m benchmarks rounds": "tests/bench/test_bench_rounds.py::test_rows",  # on other tables
@@ -55,9 +55,9 @@ COVERED = {
     r"securevfl score .* --http ": GATEWAY,
     r"head -c 32 /dev/urandom|curl -H": GATEWAY,
     r"securevfl score ": SERVICE,
-    r"securevfl predict bank\.model\.json --data new\.csv --points": SHARES,
+    r"securevfl predict bank\.model\.json --data new\.csv --points": SHARES_TEST,
     r"securevfl (serve|predict) shop\.model\.json .*--reasons": SERVICE,
-    r"securevfl (prepare|join) job\.toml --party shop --data shop\.csv": SHARES,
+    r"securevfl (prepare|join) job\.toml --party shop --data shop\.csv": SHARES_TEST,
 }
 # programs that measure, and options that make them measure little
 SMALLER = {
@@ -68,14 +68,14 @@ SMALLER = {
     "securevfl bench he": "--sizes 32x3 --against phe",
     "securevfl bench sum": "--size 64",
 }
-LONG = re.compile(r"securevfl (audit|bench|compare)\b|python benchmarks/")  # seconds each
+LONG_COMMANDS = re.compile(r"securevfl (audit|bench|compare)\b|python benchmarks/")  # seconds each
 RUN_ELSEWHERE = {"start.md"}  # tests/docs/test_start.py runs it in separate processes
 TRAINS_LONG = {"neural.md", "scale.md"}  # networks, pools of processes, a cluster: the whole page is long
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
     """Yield the fenced blocks of a page: language, text, and the reason why it is not run, if any."""
-    for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+    for block in CODE_BLOCK.finditer(page.read_text(encoding="utf-8")):
         yield block["kind"], block["text"], block["why"] or ""
 
 
@@ -121,7 +121,7 @@ def run(page: Path, folder: Path, *, long: bool) -> None:
             exec(compile(text, page.name, "exec"), names)
         elif kind in ("sh", "console"):
             for line in dict.fromkeys(lines(kind, text)):
-                if covering(line) is None and (long or not LONG.match(line)):
+                if covering(line) is None and (long or not LONG_COMMANDS.match(line)):
                     shell(line, folder)
 
 
@@ -138,14 +138,14 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def has_long(page: Path) -> bool:
     """Return whether a page has commands that its quick run omits."""
     held_out = [lines(kind, text) for kind, text, _ in blocks(page) if kind in ("sh", "console")]
-    return any(LONG.match(line) for block in held_out for line in block)
+    return any(LONG_COMMANDS.match(line) for block in held_out for line in block)
 
 
-QUICK = [page for page in PAGES if page.name not in TRAINS_LONG | RUN_ELSEWHERE]
+QUICK_PAGES = [page for page in PAGES if page.name not in TRAINS_LONG | RUN_ELSEWHERE]
 SOME_LONG = [page for page in PAGES if page.name in TRAINS_LONG or has_long(page)]
 
 
-@pytest.mark.parametrize("page", QUICK, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", QUICK_PAGES, ids=lambda page: page.stem)
 def test_the_page_runs(page: Path, clean: Path) -> None:
     run(page, clean, long=False)
 
@@ -197,5 +197,5 @@ def test_readme_s_commands_run_on_its_files(clean: Path) -> None:
         for kind, text, _ in blocks(page):
             if kind in ("sh", "console"):
                 for line in lines(kind, text):
-                    if covering(line) is None and not LONG.match(line):
+                    if covering(line) is None and not LONG_COMMANDS.match(line):
                         shell(line, clean)

@@ -8,7 +8,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOOLS = ("bash", "dirname", "mktemp", "rm", "sed", "grep", "head", "tail", "timeout", "true", "systemd-analyze")
-UNIT = "the unit is one that systemd takes"
+UNIT_CHECK = "the unit is one that systemd takes"
 SYSTEMD = shutil.which("systemd-analyze") is not None
 pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="needs a checkout")
 
@@ -44,7 +44,7 @@ def test_without_an_engine_the_container_is_reported_untested(tmp_path: Path) ->
     assert image == "not tested: the image is built, as neither podman nor docker runs here"
     assert container.startswith("not tested: the container starts without a network, as user 10001")
     assert container.endswith(", as neither podman nor docker runs here")
-    assert unit == (f"tested: {UNIT}" if SYSTEMD else f"not tested: {UNIT}, as there is no systemd-analyze")
+    assert unit == (f"tested: {UNIT_CHECK}" if SYSTEMD else f"not tested: {UNIT_CHECK}, as there is no systemd-analyze")
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("PrivateTmp=", "PrivateTemp="), ("ExecStart=/", "ExecStart=/not/")])
@@ -57,6 +57,6 @@ def test_a_unit_that_systemd_rejects_fails(tmp_path: Path, right: str, wrong: st
     code, lines = run(tmp_path / "examples" / "try-container", without_an_engine(tmp_path))
     if SYSTEMD:
         assert code == 1
-        assert any(line.startswith(f"failed: {UNIT}") for line in lines)
+        assert any(line.startswith(f"failed: {UNIT_CHECK}") for line in lines)
     else:
-        assert lines[-1] == f"not tested: {UNIT}, as there is no systemd-analyze"
+        assert lines[-1] == f"not tested: {UNIT_CHECK}, as there is no systemd-analyze"

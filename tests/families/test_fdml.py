@@ -18,9 +18,9 @@ from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.session import take_part
 from tests.builders import cancer_parties, raises_code
 
-SERVER = vfl.Helper("server", "server")
+SERVER_PARTY = vfl.Helper("server", "server")
 OPEN = vfl.Protocol()
-SLOW = [{}, {"bank": 60.0}, {"shop": 60.0, "telco": 7.0}, {"server": 100.0}]
+SECONDS_OF_SLOW_PARTIES = [{}, {"bank": 60.0}, {"shop": 60.0, "telco": 7.0}, {"server": 100.0}]
 
 
 def fdml_job(protocol: vfl.Protocol = OPEN, stored: str = "open", **options: Any) -> vfl.Job:
@@ -60,7 +60,7 @@ IN_STEP = {  # protocol, how payloads lie at the server, whether there is a serv
 @pytest.mark.parametrize(("protocol", "stored", "server", "near"), IN_STEP.values(), ids=IN_STEP)
 def test_in_step_it_is_fedsgd(protocol: vfl.Protocol, stored: str, server: bool, near: float, count: int) -> None:
     chosen_job = fdml_job(protocol, stored, tau=0, epochs=2)
-    tables = [*cancer_parties(count), *([SERVER] if server else [])]
+    tables = [*cancer_parties(count), *([SERVER_PARTY] if server else [])]
     theta = weights(vfl.simulate(chosen_job, tables))
     base = chosen_job.model_copy(update={"optimizer": vfl.FedSGD(lr=0.3), "protocol": vfl.Protocol(residual="open")})
     assert np.abs(theta - weights(vfl.simulate(base, cancer_parties(count)))).max() < near
@@ -72,7 +72,7 @@ def test_steps_go_by_the_rule_named(rule: Any) -> None:
     base = chosen_job.model_copy(
         update={"optimizer": vfl.FedSGD(lr=0.1, rule=rule), "protocol": vfl.Protocol(residual="open")}
     )
-    run = vfl.simulate(chosen_job, [*cancer_parties(3), SERVER])
+    run = vfl.simulate(chosen_job, [*cancer_parties(3), SERVER_PARTY])
     assert np.abs(weights(run) - weights(vfl.simulate(base, cancer_parties(3)))).max() < 1e-10
     assert run.costs.algorithm == f"FDML tau=0 {rule.name}"
 
@@ -86,11 +86,11 @@ def test_steps_go_by_the_rule_named(rule: Any) -> None:
 )
 def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol, stored: str) -> None:
     """With shrinking steps, any slow worker changes scores by at most 0.03 of their standard deviation."""
-    tables = [*cancer_parties(3), SERVER]
+    tables = [*cancer_parties(3), SERVER_PARTY]
     options = {"epochs": 60, "decay": "sqrt_t", "lr": 0.5, "batch_size": 32, "model": vfl.Logistic(l2=1e-2)}
     new = {party.name: party.X for party in cancer_parties(3)}
     expected = vfl.simulate(fdml_job(protocol, stored, tau=0, **options), tables).decision(new)
-    for slowed in SLOW:
+    for slowed in SECONDS_OF_SLOW_PARTIES:
         f = vfl.simulate(fdml_job(protocol, stored, tau=8, **options), tables, slowed=slowed).decision(new)
         assert np.sqrt(((f - expected) ** 2).mean()) < 0.03 * expected.std()
 
@@ -110,7 +110,7 @@ def test_regret_falls_as_one_by_the_root_of_the_iterations() -> None:
     chosen_job = fdml_job(
         model=vfl.Logistic(), batch_size=8, epochs=epochs, test_fraction=0.0, tau=8, decay="sqrt_t", lr=1.0
     )
-    run = vfl.simulate(chosen_job, [*tables, SERVER], slowed={"shop": 40.0})
+    run = vfl.simulate(chosen_job, [*tables, SERVER_PARTY], slowed={"shop": 40.0})
     losses = np.array([record["batch_loss"] for record in run.history])
     best = vfl.simulate(
         vfl.Job(model=vfl.Logistic(), protocol=vfl.Protocol(residual="open"), epochs=60, accepts=("columns",)), tables
@@ -126,7 +126,7 @@ def test_regret_falls_as_one_by_the_root_of_the_iterations() -> None:
 def test_neural_parties(residual: str | None) -> None:
     pytest.importorskip("torch")
     chosen_job = fdml_job(vfl.Protocol(residual=residual), "masks", model=vfl.Neural(), epochs=8)
-    run = vfl.simulate(chosen_job, [*cancer_parties(3), SERVER])
+    run = vfl.simulate(chosen_job, [*cancer_parties(3), SERVER_PARTY])
     assert run.metrics["auc"] > 0.98
     new = {party.name: party.X[:20] for party in cancer_parties(3)}
     assert run.predict(new).shape == (20,)
@@ -134,7 +134,7 @@ def test_neural_parties(residual: str | None) -> None:
 
 def test_a_slow_party_costs_less_where_others_need_not_wait() -> None:
     def seconds(tau: int) -> float:
-        run = vfl.simulate(fdml_job(tau=tau, epochs=8), [*cancer_parties(3), SERVER], slowed={"shop": 4.0})
+        run = vfl.simulate(fdml_job(tau=tau, epochs=8), [*cancer_parties(3), SERVER_PARTY], slowed={"shop": 4.0})
         assert run.metrics["auc"] > 0.99
         return run.costs.training
 
@@ -145,7 +145,7 @@ def test_a_slow_party_costs_less_where_others_need_not_wait() -> None:
 def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path: Path) -> None:
     """A server starts empty, and has all that was pushed when it answers first."""
     chosen_job = fdml_job(vfl.Protocol(residual=residual), tau=3, batch_size=32, epochs=12)
-    tables = [*cancer_parties(3), *([SERVER] if server else [])]
+    tables = [*cancer_parties(3), *([SERVER_PARTY] if server else [])]
     states = {name: Checkpoints(tmp_path / name, name, every=1) for name in [party.name for party in tables]}
 
     def cut(done: int, of: int) -> None:
@@ -174,7 +174,7 @@ def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path:
 
 def test_joint_evaluations_and_a_target_stop_everyone() -> None:
     chosen_job = fdml_job(tau=5, epochs=40, target=vfl.Target(metric="auc", value=0.98), evaluate_every=3)
-    run = vfl.simulate(chosen_job, [*cancer_parties(3), SERVER], slowed={"telco": 50.0})
+    run = vfl.simulate(chosen_job, [*cancer_parties(3), SERVER_PARTY], slowed={"telco": 50.0})
     assert run.metrics["auc"] >= 0.98
     assert run.active.rounds < 40 * 7
     assert run.active.rounds % 3 == 0
@@ -203,18 +203,18 @@ def test_who_must_be_there() -> None:
     with raises_code(PartiesError, "SVFL-PARTIES-ROLE"):
         vfl.simulate(fdml_job(stored="masks"), cancer_parties(3))
     with raises_code(PartiesError, "SVFL-PARTIES-COUNT"):
-        vfl.simulate(fdml_job(), [*cancer_parties(3), SERVER, vfl.Helper("other", "server")])
+        vfl.simulate(fdml_job(), [*cancer_parties(3), SERVER_PARTY, vfl.Helper("other", "server")])
     with raises_code(PartiesError, "SVFL-PARTIES-COUNT"):
-        vfl.simulate(fdml_job(), [cancer_parties(3)[0], SERVER])
+        vfl.simulate(fdml_job(), [cancer_parties(3)[0], SERVER_PARTY])
     with raises_code(ConfigError, "SVFL-JOB-OPTION", option="slowed", name="nobody"):
-        vfl.simulate(fdml_job(), [*cancer_parties(3), SERVER], slowed={"nobody": 2.0})
+        vfl.simulate(fdml_job(), [*cancer_parties(3), SERVER_PARTY], slowed={"nobody": 2.0})
 
 
 def test_its_sheet_says_who_sees_what() -> None:
-    masks_sheet = vfl.explain(fdml_job(stored="masks"), [*cancer_parties(3), SERVER])
+    masks_sheet = vfl.explain(fdml_job(stored="masks"), [*cancer_parties(3), SERVER_PARTY])
     assert "TrainingLabels from active: plain: the label of every training row" in masks_sheet
     assert "Push from passive: uniform" in masks_sheet.split("server (server)")[1]
-    ckks_sheet = vfl.explain(fdml_job(vfl.Protocol(residual="ckks")), [*cancer_parties(3), SERVER])
+    ckks_sheet = vfl.explain(fdml_job(vfl.Protocol(residual="ckks")), [*cancer_parties(3), SERVER_PARTY])
     assert "TrainingLabels" not in ckks_sheet
     assert "PullReply from server: public" in ckks_sheet.split("shop (passive)")[1].split("telco")[0]
     peers = vfl.explain(fdml_job(), cancer_parties(3))
@@ -224,7 +224,7 @@ def test_its_sheet_says_who_sees_what() -> None:
 
 def test_each_has_the_sheet_alone_that_it_is_shown_when_all_meet() -> None:
     """The server too, which has no table."""
-    chosen_job, tables = fdml_job(vfl.Protocol(residual="ckks")), [*cancer_parties(3), SERVER]
+    chosen_job, tables = fdml_job(vfl.Protocol(residual="ckks")), [*cancer_parties(3), SERVER_PARTY]
     columns = {party.name: len(party.columns) for party in tables}
     sheets: dict[str, str] = {}
 

@@ -11,12 +11,12 @@ from securevfl.protocols.observations import OthersSumLearned
 from securevfl.runtime.observer import Event, Observer
 from tests.builders import disclosures_in_run, raises_code
 
-SERVER = vfl.Helper("server", "server")
+SERVER_PARTY = vfl.Helper("server", "server")
 NOISE = {"epsilon": 8, "delta": 1e-4, "clip": 2}
 
 
 def fdml_parties(count: int = 3, *, server: bool = True) -> list[vfl.Party]:
-    return [*vfl.datasets.breast_cancer(parties=count), *([SERVER] if server else [])]
+    return [*vfl.datasets.breast_cancer(parties=count), *([SERVER_PARTY] if server else [])]
 
 
 def fdml_job(

@@ -32,7 +32,7 @@ from securevfl.runtime.costs import Kind, Stage
 from securevfl.runtime.observer import Event
 from tests.builders import raises_code
 
-STEPS = {
+STEP_KINDS = {
     "fedsgd": vfl.FedSGD(lr=0.3),
     "falling steps": vfl.FedSGD(lr=0.5, decay="sqrt_t"),
     "momentum": vfl.FedSGD(lr=0.1, rule=vfl.Momentum(beta=0.6)),
@@ -42,7 +42,12 @@ STEPS = {
 
 
 def cancer_shares_job(**keys: Any) -> vfl.Job:
-    options: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": STEPS["fedsgd"], "batch_size": 120, "epochs": 4}
+    options: dict[str, Any] = {
+        "model": vfl.Logistic(),
+        "optimizer": STEP_KINDS["fedsgd"],
+        "batch_size": 120,
+        "epochs": 4,
+    }
     options |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "test_fraction": 0.3}
     return vfl.Job(**(options | keys))
 
@@ -86,11 +91,11 @@ def in_floats(run: vfl.Run, all_parties: list[vfl.Party]) -> Any:
     return model.theta
 
 
-@pytest.mark.parametrize(("name", "count"), [*((name, 2) for name in STEPS), ("falling steps", 3)])
+@pytest.mark.parametrize(("name", "count"), [*((name, 2) for name in STEP_KINDS), ("falling steps", 3)])
 def test_the_model_is_that_of_floats(name: str, count: int) -> None:
     all_parties = first_cancer_rows(count)
     run = vfl.simulate(
-        cancer_shares_job(optimizer=STEPS[name], model=vfl.Logistic(l2=0.02 if count == 3 else 0.0)), all_parties
+        cancer_shares_job(optimizer=STEP_KINDS[name], model=vfl.Logistic(l2=0.02 if count == 3 else 0.0)), all_parties
     )
     np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, all_parties), atol=0.06)
     assert run.metrics["auc"] > 0.97

@@ -39,7 +39,6 @@ from securevfl.families.shares import shares_facts, shares_measures
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import offline_phase, product_work
 from securevfl.protocols.shares.shares_params import SharesParams
-from securevfl.runtime import worker_backend
 from securevfl.runtime.dask_backend import DaskBackend, DaskObject
 from tests.builders import raises_code
 from tests.data.test_partitions import Rooms
@@ -49,7 +48,7 @@ distributed = pytest.importorskip("distributed")
 
 ROWS, BLOCK, HERE = 1500, 256, "securevfl"
 NAMES, COLUMNS = ("bank", "shop", "telco"), (slice(0, 4), slice(4, 12), slice(12, 16))
-KINDS = {"chunk_moments", "gram", "block_sums", "block_change", "multiply_block"}
+WORK_KINDS = {"chunk_moments", "gram", "block_sums", "block_change", "multiply_block"}
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +144,12 @@ def both(paths: dict[str, Path], of: vfl.Job, engine: Any, placed: tuple[str, ..
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "placed"),
-    [(NAMES[:2], ("shop",)), (NAMES[:2], NAMES[:2]), (NAMES, ("telco",)), (NAMES, NAMES)],
-    ids=["shop of 2", "both", "third", "all of 3"],
+    [
+        pytest.param(NAMES[:2], ("shop",), id="shop of 2"),
+        pytest.param(NAMES[:2], NAMES[:2], id="both", marks=pytest.mark.slow),
+        pytest.param(NAMES, ("telco",), id="third", marks=pytest.mark.slow),
+        pytest.param(NAMES, NAMES, id="all of 3"),
+    ],
 )
 def test_the_weights_are_those_of_one_process_and_no_row_leaves(
     client: Any, table_folder: Path, names: Any, placed: Any, draws: Any, monkeypatch: pytest.MonkeyPatch
@@ -165,7 +168,7 @@ def test_the_weights_are_those_of_one_process_and_no_row_leaves(
     alone, run = both(paths, of, DaskBackend(client), placed, draws)
     np.testing.assert_array_equal(weights(run), weights(alone))
     assert run.metrics == alone.metrics
-    assert {kind for kind, _ in results} == KINDS
+    assert {kind for kind, _ in results} == WORK_KINDS
     result_bytes = sum(len(value) for _, value in results)
     assert left(client) - before <= result_bytes + 1024 * len(results)  # and what names them
     everything, numbers = b"".join(value for _, value in results), run.job.protocol.shares
@@ -185,12 +188,12 @@ def left(client: Any) -> int:
 @pytest.mark.parametrize(
     ("keys", "label"),
     [
-        ({"model": {"name": "one_vs_rest"}}, "four"),
+        pytest.param({"model": {"name": "one_vs_rest"}}, "four", marks=pytest.mark.slow),
         ({"model": {"name": "trees", "trees": 4}}, "y"),
         ({"optimizer": {"name": "fedsgd", "lr": 0.3}, "batch_size": 400, "epochs": 2}, "y"),
         ({"weights": {"classes": "balanced"}}, "y"),
         ({"protocol": {"shares": {"open_weights": ["shop"]}}}, "y"),
-        ({"epochs": 20}, "growing"),
+        pytest.param({"epochs": 20}, "growing", marks=pytest.mark.slow),
     ],
     ids=["classes", "trees", "batches", "weights", "opened", "growing"],
 )
@@ -209,7 +212,10 @@ def test_all_that_trains_on_shares_trains_at_workers(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("where", ["multiply_block", "block_change", "pairs"])
+@pytest.mark.parametrize(
+    "where",
+    ["pairs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("multiply_block", "block_change"))],
+)
 def test_a_worker_that_is_killed_changes_nothing(
     client: Any, table_folder: Path, where: str, draws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,14 +254,11 @@ def test_a_worker_that_is_killed_changes_nothing(
 
 @pytest.mark.long
 @pytest.mark.skipif(DASK is None, reason="needs the dask command")
-@pytest.mark.parametrize("lost", ["scheduler", "workers"])
-def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(
-    table_folder: Path, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("lost", ["workers", pytest.param("scheduler", marks=pytest.mark.slow)])
+def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(table_folder: Path, lost: str, tmp_path: Path) -> None:
     of = placed_job()
     paths, cluster = stored(table_folder, NAMES[:2], of), Cluster(tmp_path, nanny=False)
     try:
-        monkeypatch.setattr(worker_backend, "WORKER_TIMEOUT", 20.0)
         shop = partition_party("shop", paths["shop"], DaskBackend(cluster.client))
         victims = cluster._started[:1] if lost == "scheduler" else cluster._started[1:]
 

@@ -18,7 +18,7 @@ from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.runtime.observer import Event
 
 ROWS, BLOCK, VISITS, STEP, RATE = 260, 48, 3, 2.0**-4, 0.3
-MODELS: dict[str, Any] = {
+TESTED_MODELS: dict[str, Any] = {
     "logistic": vfl.Logistic(),
     "smooth_hinge": vfl.SmoothHinge(),
     "one_vs_rest": vfl.OneVsRest(),
@@ -33,7 +33,10 @@ MODELS: dict[str, Any] = {
     "trees of classes": vfl.Trees(trees=3, depth=2, loss="one_vs_rest", boosted_score=False),
     "trees of numbers": vfl.Trees(trees=3, depth=2, loss="square", boosted_score=False),
 }
-RUNS = [*((name, 2) for name in MODELS), *((name, 3) for name in ("logistic", "one_vs_rest", "trees of classes"))]
+RUNS = [
+    *((name, 2) for name in TESTED_MODELS),
+    *((name, 3) for name in ("logistic", "one_vs_rest", "trees of classes")),
+]
 CLASSES = {"one_vs_rest": 4, "trees of classes": 4, "logistic": 2, "smooth_hinge": 2, "trees": 2}
 
 
@@ -69,11 +72,11 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     than STEP / 2 of deviation in each run. Columns have a mean square of 1 at most, so weights of the two runs differ
     with a deviation of `noise` at most: by six of these, and by what numbers are rounded to."""
     tables = parties_for_model(name, count)
-    weights, one = trained(MODELS[name], tables)
+    weights, one = trained(TESTED_MODELS[name], tables)
     with monkeypatch.context() as patch:
         patch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))
         patch.setattr(offline_phase, "_MAX_PENDING_VALUES", 150)  # so that blocks come in several groups
-        parted, several = trained(MODELS[name], tables)
+        parted, several = trained(TESTED_MODELS[name], tables)
     slope = 2.0 if name in ("poisson", "gamma", "tweedie", "negative_binomial") else 1.0
     noise = slope * STEP / 2 * RATE * np.sqrt(2 * VISITS / ROWS)
     bound = 6 * noise + 2.0**-7

@@ -25,7 +25,7 @@ from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.runtime.observer import Event
 
 ROWS, BATCH = 120, 45
-KINDS: tuple[Any, ...] = (MaskedTables, MaskedEntries)
+MASKED_MESSAGES: tuple[Any, ...] = (MaskedTables, MaskedEntries)
 Chosen = tuple[ShareRing, Any, Words]
 
 
@@ -50,7 +50,7 @@ def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], l
         return block
 
     def note(event: Event) -> None:
-        if event.direction == "recv" and isinstance(event.message, KINDS):
+        if event.direction == "recv" and isinstance(event.message, MASKED_MESSAGES):
             tables.append(event.message)
 
     monkeypatch.setattr(table_transfers, "chosen", choose)

@@ -27,11 +27,11 @@ from securevfl.runtime.meter import Meter
 from securevfl.runtime.party_threads import run_threads
 from tests.builders import raises_code
 
-SUMS: list[StoredSum] = [
+TESTED_SUMS: list[StoredSum] = [
     vfl.StoredOpen(),
     vfl.StoredMasks(),
 ]
-HIDING = SUMS[1:]
+HIDING = TESTED_SUMS[1:]
 EXACT = {"open": 0.0, "masks": 2.0**-40}  # of an entry of a sum of three
 WORKERS = ("a", "b", "c")
 SHAPE = (5, 2)
@@ -72,10 +72,10 @@ def outputs(*seed: int) -> np.ndarray:
 
 
 def test_every_registered_kind_is_tested() -> None:
-    assert {type(stored_sum) for stored_sum in SUMS} == set(STORED_SUMS.values())
+    assert {type(stored_sum) for stored_sum in TESTED_SUMS} == set(STORED_SUMS.values())
 
 
-@pytest.mark.parametrize("sums", SUMS, ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS, ids=repr)
 def test_a_total_is_the_sum_of_the_latest_outputs(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
     server, workers = sides(sums)
     generator, stored, latest, version = np.random.default_rng(1), {}, {}, dict.fromkeys(WORKERS, -1)
@@ -91,7 +91,7 @@ def test_a_total_is_the_sum_of_the_latest_outputs(sums: StoredSum, sides: Callab
             assert apart <= EXACT[sums.name] + 1e-12
 
 
-@pytest.mark.parametrize("sums", SUMS, ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS, ids=repr)
 def test_values_up_to_the_bound_are_added_and_beyond_it_refused(
     sums: StoredSum, sides: Callable[[StoredSum], Sides]
 ) -> None:
@@ -108,7 +108,7 @@ def test_values_up_to_the_bound_are_added_and_beyond_it_refused(
         assert f"{H[0, 0]}" not in str(caught.value)
 
 
-@pytest.mark.parametrize("sums", SUMS, ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS, ids=repr)
 def test_a_version_serves_once(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
     worker = sides(sums)[1]["b"]
     worker.conceal(outputs(1), 2, 4)
@@ -146,7 +146,7 @@ def test_a_total_of_other_payloads_than_named_is_refused(sums: StoredSum, sides:
     workers["a"].reveal(server.add(stored), versions | {"a": 2}, 6, SHAPE)
 
 
-@pytest.mark.parametrize("sums", SUMS, ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS, ids=repr)
 def test_versions_that_cannot_be_are_refused(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
     server, workers = sides(sums)
     stored = {name: workers[name].conceal(outputs(6), 8, 2) for name in WORKERS}
@@ -167,7 +167,7 @@ def test_versions_that_cannot_be_are_refused(sums: StoredSum, sides: Callable[[S
             server.add({"a": stored["a"], "b": stored["b"]})
 
 
-@pytest.mark.parametrize("sums", SUMS, ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS, ids=repr)
 def test_bytes_that_are_cut_or_altered_give_a_typed_error(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
     server, workers = sides(sums)
     stored = {name: workers[name].conceal(outputs(7), 9, 0) for name in WORKERS}

@@ -78,7 +78,7 @@ def test_residuals() -> None:
     assert list(measured) == pair_metrics.pair_metric_names(loss)
 
 
-@pytest.mark.parametrize(("rows", "share"), [(150, 0.3), (5000, 0.01)])
+@pytest.mark.parametrize(("rows", "share"), [(150, 0.3), pytest.param(5000, 0.01, marks=pytest.mark.slow)])
 def test_metrics_of_levels_are_off_by_less_than_the_error_that_is_said(rows: int, share: float) -> None:
     """Levels change a metric by less than other rows would, and both by less than the printed error.
 

@@ -71,7 +71,7 @@ def by_loops(name: str, loss: Any, rows: HardRows) -> float:
             )
         case "log_loss":
             at = [int(np.flatnonzero(classes == label)[0]) for label in y]
-            return mean([-math.log(max(proba[i, k], metrics.MIN_PROBABILITY)) for i, k in enumerate(at)])
+            return mean([-math.log(max(proba[i, k], metrics.MIN_LOG_PROBABILITY)) for i, k in enumerate(at)])
         case "brier":
             if len(classes) == 2:
                 return mean([(proba[i, 1] - positive[i]) ** 2 for i in range(len(y))])

@@ -98,7 +98,9 @@ def test_standard_errors_are_those_of_the_rows_that_weigh(name: str) -> None:
         assert 0.5 * error < weighted[metric] < 2.0 * error, metric
 
 
-@pytest.mark.parametrize(("rows", "share"), [(150, 0.3), (6000, 0.3), (6000, 0.02)])
+@pytest.mark.parametrize(
+    ("rows", "share"), [(150, 0.3), *(pytest.param(6000, share, marks=pytest.mark.slow) for share in (0.3, 0.02))]
+)
 def test_standard_errors_are_the_deviations_over_other_rows(rows: int, share: float) -> None:
     """Compare with the deviations of metrics over 40 fixed tables, which estimate a deviation to a ninth."""
     loss, draw, classes = LOSSES["logistic"], np.random.default_rng(2), np.array([0, 1])

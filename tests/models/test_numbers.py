@@ -40,7 +40,7 @@ LABELS = {
     "quantile": 40 + 9 * SCALED @ [1, -1, 0.5, 0.2, 0.0] + 5 * DRAW.standard_t(3, N),
     "huber": 40 + 9 * SCALED @ [1, -1, 0.5, 0.2, 0.0] + 5 * DRAW.standard_t(2, N),
 }
-MODELS: dict[str, Any] = {
+TESTED_MODELS: dict[str, Any] = {
     "poisson": vfl.Poisson(),
     "gamma": vfl.Gamma(),
     "tweedie": vfl.Tweedie(power=1.6),
@@ -61,7 +61,7 @@ def number_parties(
 def train(name: str, members: list[vfl.Party], kind: str = "open", **keys: Any) -> vfl.Run:
     steps = {"optimizer": vfl.BlockDescent(ridge=1e-3)} if kind == "shares" else {}
     options: dict[str, Any] = {"batch_size": "all", "epochs": 60, "accepts": ["columns", "rank"], "seed": 3}
-    options |= steps | {"model": MODELS[name], "protocol": PROTOCOLS[kind]}
+    options |= steps | {"model": TESTED_MODELS[name], "protocol": PROTOCOLS[kind]}
     return vfl.simulate(vfl.Job(**(options | keys)), members)
 
 
@@ -69,10 +69,10 @@ def oracle(name: str, Z: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The predictions of the same model by scikit-learn, statsmodels or scipy, on rows of columns scaled alike."""
     if name == "negative_binomial":
         api = pytest.importorskip("statsmodels.api")
-        family = api.families.NegativeBinomial(alpha=MODELS[name].dispersion)
+        family = api.families.NegativeBinomial(alpha=TESTED_MODELS[name].dispersion)
         return np.asarray(api.GLM(y, api.add_constant(Z), family=family).fit().mu)
     if name == "huber":
-        X, width = np.column_stack([Z, np.ones(len(Z))]), MODELS[name].width * y.std()
+        X, width = np.column_stack([Z, np.ones(len(Z))]), TESTED_MODELS[name].width * y.std()
         fit = optimize.minimize(lambda theta: special.huber(width, X @ theta - y).sum(), np.zeros(X.shape[1]))
         return np.asarray(X @ fit.x)
     kinds = {
@@ -92,10 +92,10 @@ def badness(name: str, y: np.ndarray, mu: np.ndarray) -> float:
         return float(mean_tweedie_deviance(y, mu, power=powers[name]))
     if name == "negative_binomial":
         families = pytest.importorskip("statsmodels.api").families
-        return float(families.NegativeBinomial(alpha=MODELS[name].dispersion).deviance(y, mu) / len(y))
+        return float(families.NegativeBinomial(alpha=TESTED_MODELS[name].dispersion).deviance(y, mu) / len(y))
     if name == "quantile":
         return float(mean_pinball_loss(y, mu, alpha=0.8))
-    return float(special.huber(MODELS[name].width * y.std(), mu - y).mean())
+    return float(special.huber(TESTED_MODELS[name].width * y.std(), mu - y).mean())
 
 
 MOST = {"open": 0.002, "sealed": 0.002, "shares": 0.005}
@@ -190,7 +190,7 @@ def test_the_value_is_the_integral_of_the_residual_and_least_at_the_label(loss: 
 
 @pytest.mark.parametrize("name", ["poisson", "gamma", "tweedie", "negative_binomial"])
 def test_deviance_is_that_of_the_libraries(name: str) -> None:
-    loss = MODELS[name].loss
+    loss = TESTED_MODELS[name].loss
     y = LABELS[name]
     assert float(loss.deviance(y, MU).mean()) == pytest.approx(badness(name, y, MU), rel=1e-9)
     measured = metrics.evaluate(loss, np.log(MU)[:, None] - 1, y, loss.classes(y))
@@ -223,7 +223,9 @@ def test_concordance_counts_pairs_of_which_one_is_known_to_have_gone_first() -> 
 
 @pytest.mark.parametrize("name", list(LABELS))
 def test_a_table_of_the_loss_reads_residuals_to_the_error_that_is_said(name: str) -> None:
-    job = vfl.Job(model=MODELS[name], optimizer=vfl.BlockDescent(), protocol=PROTOCOLS["shares"], batch_size="all")
+    job = vfl.Job(
+        model=TESTED_MODELS[name], optimizer=vfl.BlockDescent(), protocol=PROTOCOLS["shares"], batch_size="all"
+    )
     loss, numbers = job.loss, make_plan(job, rows=N, batches=1, parties=2).numbers
     f = np.linspace(-1, 1, 401)[:, None]
     y = np.array([[1.0 if isinstance(loss, LogLinkLoss) else 0.0]])
@@ -255,7 +257,7 @@ def test_labels_that_cannot_be_used_are_told() -> None:
 def test_who_reads_an_open_residual_reads_the_others_sum_for_most_rows() -> None:
     """Half the labels are 0 or so: for these g of a count is mu itself."""
     for name in ("poisson", "tweedie", "negative_binomial"):
-        loss, y = MODELS[name].loss, LABELS[name]
+        loss, y = TESTED_MODELS[name].loss, LABELS[name]
         targets = loss.targets(y, loss.classes(y))
         local_sum, others = SCALED[:, :1] * 0.3, SCALED[:, 1:2] * 0.4
         inferred = loss.invert_residual(loss.residual(local_sum + others, targets)).sums - local_sum
@@ -285,7 +287,13 @@ ROUNDED = (
 )
 
 
-LONG = {"negative_binomial", "tweedie"}  # seconds on shares, as Poisson, which is tried in every run of the suite
+SLOW_LOSSES = {
+    "negative_binomial",
+    "tweedie",
+    "gamma",
+    "quantile",
+    "huber",
+}  # seconds on shares, as Poisson, which is in every run
 # on shares, where steps by curvature take fewer for counts; of gamma .0006 is left of the deviance then, of Huber .0003
 VISITS = {"huber": 60, "gamma": 96, "quantile": 120}
 
@@ -294,7 +302,7 @@ VISITS = {"huber": 60, "gamma": 96, "quantile": 120}
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        pytest.param(name, kind, marks=[*real, pytest.mark.slow] if kind == "shares" and name in LONG else real)
+        pytest.param(name, kind, marks=[*real, pytest.mark.slow] if kind == "shares" and name in SLOW_LOSSES else real)
         for name in LABELS
         for kind in MOST
     ],

@@ -14,7 +14,7 @@ from securevfl.models.separation import separating_columns
 N = 240
 DRAW = np.random.default_rng(3)
 X, Z = DRAW.normal(size=(2, N, 2))
-MIXED = (X[:, 0] + Z[:, 0] + DRAW.normal(size=N) > 0).astype(int)
+OVERLAPPING_LABELS = (X[:, 0] + Z[:, 0] + DRAW.normal(size=N) > 0).astype(int)
 SEALED = ["columns", "rank", "label_auc", "fresh_equations", "small_metrics"]
 MODES: dict[str, dict[str, Any]] = {
     "open": {"protocol": "open", "batch_size": "all", "epochs": 200, "optimizer": vfl.BlockNewton(), "accepts": SEALED},
@@ -36,14 +36,14 @@ def notices(y: Any, columns: Any, mode: str, model: Any) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_column_that_separates_is_named_before_the_training(mode: str) -> None:
-    rare = (np.arange(N) % 16 == 3) & (MIXED == 1)
+    rare = (np.arange(N) % 16 == 3) & (OVERLAPPING_LABELS == 1)
     columns = np.column_stack([X, rare])
-    printed = notices(MIXED, columns, mode, vfl.Logistic())
+    printed = notices(OVERLAPPING_LABELS, columns, mode, vfl.Logistic())
     assert any(notice.startswith("party bank: columns that separate the labels: c;") for notice in printed)
-    assert not notices(MIXED, X, mode, vfl.Logistic())
-    regularized = notices(MIXED, columns, mode, vfl.Logistic(l2=1e-3))
+    assert not notices(OVERLAPPING_LABELS, X, mode, vfl.Logistic())
+    regularized = notices(OVERLAPPING_LABELS, columns, mode, vfl.Logistic(l2=1e-3))
     assert bool(regularized) == (mode == "shares")  # whose l2 is in the steps alone
-    assert not notices(MIXED, columns, mode, vfl.SmoothHinge())
+    assert not notices(OVERLAPPING_LABELS, columns, mode, vfl.SmoothHinge())
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -54,7 +54,10 @@ def test_classes_that_columns_of_both_separate_are_said_by_metrics(mode: str) ->
     printed = notices((total > 0).astype(int), columns, mode, vfl.Logistic())
     assert any("party bank: the model ranks all measured rows correctly" in notice for notice in printed)
     if mode == "open":
-        assert any("party shop: columns that by themselves move f by more than 20: d;" in notice for notice in printed)
+        assert any(
+            "party shop: columns whose weights change the model's output by more than 20: d;" in notice
+            for notice in printed
+        )
 
 
 def test_separating_columns_are_those_that_a_threshold_parts() -> None:

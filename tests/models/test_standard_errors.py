@@ -32,7 +32,9 @@ def scored(rows: int, positives: int) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("rows", "positives"), [(300, 100), (7500, 66), (20_000, 66)])
+@pytest.mark.parametrize(
+    ("rows", "positives"), [(300, 100), (7500, 66), pytest.param(20_000, 66, marks=pytest.mark.slow)]
+)
 def test_errors_of_two_classes_are_within_a_fifth_of_a_bootstrap(rows: int, positives: int, weighted: bool) -> None:
     loss, classes, (f, y) = LOSSES["logistic"], np.array([0, 1]), scored(rows, positives)
     w = np.random.default_rng(7).gamma(0.7, size=rows) if weighted else np.ones(rows)

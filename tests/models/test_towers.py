@@ -20,18 +20,20 @@ clicks = pytest.importorskip("benchmarks.papers.clicks", reason="not in a checko
 torch.set_num_threads(1)
 REAL = Path(__file__).parents[3] / "shared" / "data"
 FIELDS = vfl.towers.Fields((0, 3), {1: 4, 2: 6})
-SMALL = {"size": 3, "hidden": (5,)}
+SMALL_TOWER = {"size": 3, "hidden": (5,)}
 GENERATOR = np.random.default_rng(0)
-ROWS = np.column_stack(
+TOWER_ROWS = np.column_stack(
     [GENERATOR.normal(size=9), GENERATOR.integers(0, 4, 9), GENERATOR.integers(0, 6, 9), GENERATOR.normal(size=9)]
 )
 MODULES = {
-    "wide and deep": lambda: vfl.towers.WideDeep(FIELDS, 2, **SMALL).double(),
-    "dssm": lambda: vfl.towers.Dssm(FIELDS, 2, **SMALL).double(),
+    "wide and deep": lambda: vfl.towers.WideDeep(FIELDS, 2, **SMALL_TOWER).double(),
+    "dssm": lambda: vfl.towers.Dssm(FIELDS, 2, **SMALL_TOWER).double(),
 }
 TOPS = {
-    "wide and deep": lambda passives: vfl.towers.WideDeepTop(FIELDS, 2, passives=passives, top=(4,), **SMALL).double(),
-    "dssm": lambda passives: vfl.towers.DssmTop(FIELDS, 2, passives=passives, **SMALL).double(),
+    "wide and deep": lambda passives: vfl.towers.WideDeepTop(
+        FIELDS, 2, passives=passives, top=(4,), **SMALL_TOWER
+    ).double(),
+    "dssm": lambda passives: vfl.towers.DssmTop(FIELDS, 2, passives=passives, **SMALL_TOWER).double(),
 }
 
 
@@ -39,29 +41,29 @@ TOPS = {
 def test_derivatives_are_those_of_differences(name: str) -> None:
     part = TorchBlock("shop", vfl.TorchModel(MODULES[name]), 4, 2, l2=0.0)
     part.theta = part.theta + 0.3 * np.random.default_rng(1).normal(size=part.parameters)
-    J = part.jacobian(ROWS).matrix[:]
+    J = part.jacobian(TOWER_ROWS).matrix[:]
     theta, step = part.theta, 1e-6
     for k in range(part.parameters):
         moved = []
         for sign in (1, -1):
             part.theta = theta + sign * step * np.eye(part.parameters)[k]
-            moved.append(part.forward(ROWS).ravel())
+            moved.append(part.forward(TOWER_ROWS).ravel())
         np.testing.assert_allclose(J[:, k], (moved[0] - moved[1]) / (2 * step), atol=1e-6)
     part.theta = theta
     g = np.random.default_rng(2).normal(size=(9, 2))
-    np.testing.assert_allclose(part.vjp(ROWS, g), J.T @ g.ravel(), atol=1e-10)
+    np.testing.assert_allclose(part.vjp(TOWER_ROWS, g), J.T @ g.ravel(), atol=1e-10)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_code_that_has_no_row_has_the_spare_one(name: str) -> None:
     part = TorchBlock("shop", vfl.TorchModel(MODULES[name]), 4, 2, l2=0.0)
-    spare = ROWS.copy()
+    spare = TOWER_ROWS.copy()
     spare[:, 1] = 0
     for strange in (4, 17, -1, 1e9):
-        unknown = ROWS.copy()
+        unknown = TOWER_ROWS.copy()
         unknown[:, 1] = strange
         np.testing.assert_array_equal(part.forward(unknown), part.forward(spare))
-    known = ROWS.copy()
+    known = TOWER_ROWS.copy()
     known[:, 1] = 3
     assert (part.forward(known) != part.forward(spare)).any()
 
@@ -72,13 +74,13 @@ def test_a_top_feeds_its_derivatives_down_and_makes_them_once_a_round(name: str,
     top = TorchTop("bank", vfl.TorchModel(lambda: TOPS[name](passives)), 4, 1, l2=0.0, fed=2 * passives, bound=9.0)
     fed = np.random.default_rng(3).normal(size=(9, 2 * passives))
     g = np.random.default_rng(4).normal(size=(9, 1))
-    down = top.output_gradient(ROWS, fed, g)
+    down = top.output_gradient(TOWER_ROWS, fed, g)
     for k in range(fed.shape[1]):
-        moved = [(top.combine(ROWS, fed + sign * 1e-6 * np.eye(fed.shape[1])[k])) for sign in (1, -1)]
+        moved = [(top.combine(TOWER_ROWS, fed + sign * 1e-6 * np.eye(fed.shape[1])[k])) for sign in (1, -1)]
         np.testing.assert_allclose(down[:, k, None], g * (moved[0] - moved[1]) / 2e-6, atol=1e-5)
-    before = top.gradient(ROWS, fed, g)
+    before = top.gradient(TOWER_ROWS, fed, g)
     top.theta = top.theta + 0.1
-    after, other = top.gradient(ROWS, fed, g), top.gradient(ROWS, fed, 2 * g)
+    after, other = top.gradient(TOWER_ROWS, fed, g), top.gradient(TOWER_ROWS, fed, 2 * g)
     assert not np.allclose(before, after)
     np.testing.assert_allclose(other, 2 * after)
 
@@ -104,24 +106,24 @@ def test_a_step_goes_through_a_module_once(name: str, monkeypatch: pytest.Monkey
 
     fed = np.random.default_rng(3).normal(size=(9, 2))
     g = np.random.default_rng(4).normal(size=(9, 1))
-    first_results, through = steps(ROWS)
+    first_results, through = steps(TOWER_ROWS)
     assert through == 2
-    monkeypatch.setattr(torch_block, "MAX_TRACED_ROWS", len(ROWS) - 1)
-    again, through = steps(ROWS)
+    monkeypatch.setattr(torch_block, "MAX_TRACED_ROWS", len(TOWER_ROWS) - 1)
+    again, through = steps(TOWER_ROWS)
     assert through == 5
     for one, other in zip(first_results, again, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_wide_alone_is_a_number_for_each_code_and_a_weight_for_each_number() -> None:
-    module = vfl.towers.WideDeep(FIELDS, 1, **SMALL).double()
+    module = vfl.towers.WideDeep(FIELDS, 1, **SMALL_TOWER).double()
     module.wide.table.weight.data = torch.arange(10.0, dtype=torch.float64)[:, None]
     torch.nn.init.zeros_(module.tower[-1].weight)
     torch.nn.init.zeros_(module.tower[-1].bias)
-    expected = ROWS[:, 1] + (4 + ROWS[:, 2])
+    expected = TOWER_ROWS[:, 1] + (4 + TOWER_ROWS[:, 2])
     w = module.weights
-    expected = expected + ROWS[:, [0, 3]] @ w.weight.detach().numpy()[0] + w.bias.item()
-    np.testing.assert_allclose(module(torch.tensor(ROWS)).detach().numpy()[:, 0], expected)
+    expected = expected + TOWER_ROWS[:, [0, 3]] @ w.weight.detach().numpy()[0] + w.bias.item()
+    np.testing.assert_allclose(module(torch.tensor(TOWER_ROWS)).detach().numpy()[:, 0], expected)
 
 
 def test_a_module_of_other_columns_is_refused() -> None:
@@ -186,6 +188,7 @@ def test_sealed_training_is_training_in_the_open() -> None:
         np.testing.assert_allclose(sealed.parts[name].theta, part.theta, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif(not REAL.is_dir(), reason="there are no real tables")
 @pytest.mark.parametrize("name", ["wide and deep", "dssm"])

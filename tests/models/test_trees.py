@@ -28,11 +28,14 @@ from securevfl.training.checkpoint import Checkpoints
 sys.path.insert(0, str(Path(__file__).parent))
 oracle = importlib.import_module("forest_oracle")
 
-SMALL: dict[str, Any] = {"trees": 6, "depth": 3}
+SMALL_TREES: dict[str, Any] = {"trees": 6, "depth": 3}
 
 
 def trees_job(model: vfl.Trees | None = None, **keys: Any) -> vfl.Job:
-    defaults: dict[str, Any] = {"model": model or vfl.Trees(**SMALL), "protocol": vfl.Protocol(shares=vfl.Shares())}
+    defaults: dict[str, Any] = {
+        "model": model or vfl.Trees(**SMALL_TREES),
+        "protocol": vfl.Protocol(shares=vfl.Shares()),
+    }
     return vfl.Job(**(defaults | {"test_fraction": 0.3} | keys))
 
 
@@ -75,7 +78,9 @@ def test_a_run_is_that_of_floats(count: int) -> None:
     """With entries an eighth apart, since random rounding weighs more on few rows."""
     tables, fine = mixed_parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
     steps: dict[str, Any] = {"optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 12}
-    run = vfl.simulate(trees_job(vfl.Trees(**SMALL, boosted_score=False), protocol=fine, **steps), tables, workers=1)
+    run = vfl.simulate(
+        trees_job(vfl.Trees(**SMALL_TREES, boosted_score=False), protocol=fine, **steps), tables, workers=1
+    )
     matrices, train, test = inputs_of(run, tables)
     y = np.where(tables[0].y == 1, 1.0, -1.0)[:, None]
     knots = np.arange(-128.0, 129.0) / 8
@@ -122,7 +127,7 @@ def test_only_the_party_with_labels_moves_the_mean() -> None:
     """Two parties along whose leaves steps are twice as long as is safe together would swing by the constant."""
     tables = mixed_parties(rows=400)
     keys: dict[str, Any] = {"optimizer": vfl.BlockDescent(lr=2), "batch_size": "all", "epochs": 10}
-    run = vfl.simulate(trees_job(vfl.Trees(**SMALL), **keys), tables, workers=1)
+    run = vfl.simulate(trees_job(vfl.Trees(**SMALL_TREES), **keys), tables, workers=1)
     matrices, train, _ = inputs_of(run, tables)
     theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
     H = matrices[1][train] @ theta
@@ -155,12 +160,12 @@ def test_other_losses() -> None:
     tables = mixed_parties()
     X = tables[0].X
     number = [vfl.Party("bank", X[:, :2], 3 * np.abs(X[:, 0]) + X[:, 1], ids=tables[0].ids), tables[1]]
-    assert vfl.simulate(trees_job(vfl.Trees(**SMALL, loss="square")), number).metrics["r2"] > 0.5
+    assert vfl.simulate(trees_job(vfl.Trees(**SMALL_TREES, loss="square")), number).metrics["r2"] > 0.5
     several = [vfl.Party("bank", X[:, 1:2], np.digitize(X[:, 0], [-0.7, 0.7]), ids=tables[0].ids), tables[1]]
-    both = vfl.Trees(**SMALL, loss="one_vs_rest")
+    both = vfl.Trees(**SMALL_TREES, loss="one_vs_rest")
     run = vfl.simulate(trees_job(both), several)
     assert run.active.outputs == 3
-    assert vfl.simulate(trees_job(vfl.Trees(**SMALL, loss="smooth_hinge")), tables).metrics["auc"] > 0.75
+    assert vfl.simulate(trees_job(vfl.Trees(**SMALL_TREES, loss="smooth_hinge")), tables).metrics["auc"] > 0.75
 
 
 class Cut(Exception):
@@ -271,13 +276,13 @@ def test_held_out_labels_are_not_in_the_own_score(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_score_of_no_use_keeps_its_column() -> None:
-    model = vfl.Trees(**SMALL)
+    model = vfl.Trees(**SMALL_TREES)
     spread = InputShape(active=True, columns=5, outputs=1, parties=2, rows=300)
     assert model.breadth(spread) == 3 * 8 + 5 + 1 + 1
-    assert vfl.Trees(**SMALL, boosted_score=False).breadth(spread) == 6 * 8 + 5 + 16 + 1
+    assert vfl.Trees(**SMALL_TREES, boosted_score=False).breadth(spread) == 6 * 8 + 5 + 16 + 1
     passive = InputShape(active=False, columns=5, outputs=1, parties=2, rows=300)
     assert model.breadth(passive) == 9 * 8 + 5 + 24
-    assert vfl.Trees(**SMALL, cosines=7).breadth(passive) == 9 * 8 + 5 + 7
+    assert vfl.Trees(**SMALL_TREES, cosines=7).breadth(passive) == 9 * 8 + 5 + 7
     assert model.breadth(replace(passive, opened=True)) == 9 * 8 + 5
     assert vfl.Trees().count(passive) == 150
     assert [vfl.Trees(boosted_score=False).count(InputShape(False, 5, 1, 2, n)) for n in (10_000, 50_000, 60_000)] == [

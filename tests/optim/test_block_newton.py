@@ -24,7 +24,7 @@ from securevfl.optim.curvature import MIN_RELATIVE_CURVATURE, preconditioner
 from securevfl.protocols.residuals.pace import Pace
 from securevfl.training.checkpoint import Checkpoints
 
-MODELS = [vfl.Logistic(l2=0.01), vfl.SmoothHinge(l2=0.02), vfl.Square(l2=0.1), vfl.Softmax(l2=0.01)]
+TESTED_MODELS = [vfl.Logistic(l2=0.01), vfl.SmoothHinge(l2=0.02), vfl.Square(l2=0.1), vfl.Softmax(l2=0.01)]
 
 
 def newton_parties(parties: int, loss: str, rows: int = 240) -> list[vfl.Party]:
@@ -132,7 +132,7 @@ def pooled(vfl_job: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[lis
 
 
 @pytest.mark.parametrize("batch_size", ["all", 90])
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", TESTED_MODELS, ids=lambda model: model.name)
 @pytest.mark.parametrize("parties", [2, 4])
 def test_equals_the_pooled_loop(model: vfl.Logistic, parties: int, batch_size: object) -> None:
     parts = newton_parties(parties, model.name)
@@ -144,7 +144,7 @@ def test_equals_the_pooled_loop(model: vfl.Logistic, parties: int, batch_size: o
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", TESTED_MODELS, ids=lambda model: model.name)
 @pytest.mark.parametrize("parties", [2, 3, 5])
 def test_it_ends_by_itself_at_the_optimum(model: vfl.Logistic, parties: int) -> None:
     parts = newton_parties(parties, model.name, rows=600)

@@ -19,7 +19,12 @@ from securevfl.optim.workset import Workset
 from securevfl.protocols.link import ActiveLink
 from securevfl.runtime.costs import Kind
 
-RULES = {"sgd": vfl.Sgd(), "adagrad": vfl.AdaGrad(), "momentum": vfl.Momentum(), "proximal": vfl.Proximal(mu=0.5)}
+TESTED_RULES = {
+    "sgd": vfl.Sgd(),
+    "adagrad": vfl.AdaGrad(),
+    "momentum": vfl.Momentum(),
+    "proximal": vfl.Proximal(mu=0.5),
+}
 
 
 def celu_parties(parties: int, classes: int = 2, rows: int = 150) -> list[vfl.Party]:
@@ -40,12 +45,12 @@ def same(one: vfl.Run, other: vfl.Run) -> bool:
     return all(np.array_equal(one.parts[name].theta, other.parts[name].theta) for name in one.parts)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", TESTED_RULES)
 @pytest.mark.parametrize("parties", [2, 3])
 def test_a_table_of_one_is_fedbcd(rule: str, parties: int) -> None:
     data = celu_parties(parties)
-    celu = celu_job(vfl.CeluVFL(lr=0.1, R=4, W=1, rule=RULES[rule], decay="sqrt_t"))
-    fedbcd = celu_job(vfl.FedBCD(lr=0.1, local_steps=4, rule=RULES[rule], decay="sqrt_t"))
+    celu = celu_job(vfl.CeluVFL(lr=0.1, R=4, W=1, rule=TESTED_RULES[rule], decay="sqrt_t"))
+    fedbcd = celu_job(vfl.FedBCD(lr=0.1, local_steps=4, rule=TESTED_RULES[rule], decay="sqrt_t"))
     assert same(vfl.simulate(celu, data), vfl.simulate(fedbcd, data))
 
 

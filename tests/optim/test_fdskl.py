@@ -101,10 +101,10 @@ def test_equals_the_centralised_loop(
     assert_equal(vfl.simulate(kernel_job(model, optimizer=optimizer, seed=seed), data), data)
 
 
-SUMS = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum(), vfl.CipherSum()]
+TESTED_SUMS = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum(), vfl.CipherSum()]
 
 
-@pytest.mark.parametrize("chosen", SUMS, ids=[chosen.name for chosen in SUMS])
+@pytest.mark.parametrize("chosen", TESTED_SUMS, ids=[chosen.name for chosen in TESTED_SUMS])
 @pytest.mark.parametrize("labelled", [1, 2])
 def test_every_sum_trains_the_same_model(chosen: SumProtocol, labelled: int) -> None:
     model = Kernel(gamma=0.3, loss="smooth_hinge", blocks=2, block_size=8)
@@ -113,7 +113,7 @@ def test_every_sum_trains_the_same_model(chosen: SumProtocol, labelled: int) -> 
     assert_equal(run, data)
 
 
-@pytest.mark.parametrize("chosen", SUMS[:3], ids=[chosen.name for chosen in SUMS[:3]])
+@pytest.mark.parametrize("chosen", TESTED_SUMS[:3], ids=[chosen.name for chosen in TESTED_SUMS[:3]])
 def test_sixteen_bits_halve_a_phase_and_cost_little(chosen: SumProtocol) -> None:
     data = kernel_parties(3, "logistic", labelled=1)
     sent = {}

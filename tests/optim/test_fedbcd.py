@@ -63,7 +63,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float)
     return theta
 
 
-OPTIMIZERS: list[tuple[Optimizer, str, int, float]] = [
+TESTED_OPTIMIZERS: list[tuple[Optimizer, str, int, float]] = [
     (vfl.FedSGD(lr=0.3), "parallel", 1, 0.0),
     (vfl.FedBCD(local_steps=4, lr=0.2), "parallel", 4, 0.0),
     (vfl.FedBCD(local_steps=3, lr=0.2, mode="sequential", decay="sqrt_t"), "sequential", 3, 0.0),
@@ -71,7 +71,9 @@ OPTIMIZERS: list[tuple[Optimizer, str, int, float]] = [
 ]
 
 
-@pytest.mark.parametrize(("optimizer", "mode", "Q", "mu"), OPTIMIZERS, ids=[o.label for o, *_ in OPTIMIZERS])
+@pytest.mark.parametrize(
+    ("optimizer", "mode", "Q", "mu"), TESTED_OPTIMIZERS, ids=[o.label for o, *_ in TESTED_OPTIMIZERS]
+)
 @pytest.mark.parametrize("model", [vfl.Logistic(l2=0.01), vfl.SmoothHinge(), vfl.Square(l2=0.1), vfl.Softmax()])
 @pytest.mark.parametrize("parties", [2, 3])
 def test_equals_the_pooled_loop(

@@ -9,7 +9,7 @@ from securevfl.models.block import Block, BlockSpec
 from securevfl.optim.instance_weights import WeightedModel, cosines
 
 N, D = 40, 5
-MODELS = {
+TESTED_MODELS = {
     "linear": (vfl.Logistic(), 1),
     "three classes": (vfl.Softmax(), 3),
     "network": (vfl.Neural(), 2),
@@ -18,7 +18,7 @@ MODELS = {
 
 
 def block(name: str) -> Block:
-    model, outputs = MODELS[name]
+    model, outputs = TESTED_MODELS[name]
     built = model.build(BlockSpec("shop", False, D, outputs, passives=3, index=1))
     built.theta = np.random.default_rng(1).normal(size=built.theta.shape)
     return built
@@ -27,7 +27,7 @@ def block(name: str) -> Block:
 @pytest.mark.parametrize(
     "rows_in_memory", [chunked_matrix.MAX_MATERIALIZED_NUMBERS, 30], ids=["small", "made when it is read"]
 )
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", TESTED_MODELS)
 def test_a_weighted_gradient_is_one_of_scaled_rows(
     name: str, rows_in_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

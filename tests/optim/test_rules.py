@@ -113,7 +113,7 @@ def by_adam(beta1: float, beta2: float, eps: float) -> Oracle:
     return run
 
 
-ROWS: list[tuple[Rule, Oracle, bool]] = [
+RULE_CASES: list[tuple[Rule, Oracle, bool]] = [
     (Sgd(), by_sgd, True),
     (Proximal(mu=0.7), by_proximal(0.7), True),
     (Proximal(mu=0.7, rule=Momentum(beta=0.5)), by_proximal_momentum(0.7, 0.5), True),
@@ -121,11 +121,11 @@ ROWS: list[tuple[Rule, Oracle, bool]] = [
     (AdaGrad(eps=1e-6), by_adagrad(1e-6), False),
     (Adam(beta1=0.8, beta2=0.95), by_adam(0.8, 0.95, 1e-8), False),
 ]
-by_row = pytest.mark.parametrize(("rule", "oracle", "linear"), ROWS, ids=[str(rule) for rule, *_ in ROWS])
+by_row = pytest.mark.parametrize(("rule", "oracle", "linear"), RULE_CASES, ids=[str(rule) for rule, *_ in RULE_CASES])
 
 
 def test_every_rule_has_a_row() -> None:
-    assert {type(rule) for rule, *_ in ROWS} == set(RULES.values())
+    assert {type(rule) for rule, *_ in RULE_CASES} == set(RULES.values())
 
 
 class Plain:

@@ -14,6 +14,7 @@ import securevfl as vfl
 from securevfl.errors import TransportError
 from securevfl.organisations import gateway
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
+from securevfl.organisations.gateway_rows import RequestedRow
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.training.new_rows import IndexedRows, rows_of_array
 from securevfl.transport.peers import Peers
@@ -66,22 +67,22 @@ def test_who_gives_up_costs_others_nothing_and_is_not_asked_about(
     part: Any, waiting: Gateway, requests: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_parties(part, requests, waiting, monkeypatch)
-    cancelled, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
+    cancelled, other = futures(waiting.ask([RequestedRow(0), RequestedRow(1)]))
     assert cancelled.cancel()
     waiting._talk(0, None)  # type: ignore[arg-type]
     assert requests == [[1]]
-    assert other.result(0)["state"] == "scored"
+    assert other.result(0).state == "scored"
 
 
 def test_who_gives_up_while_parties_answer_costs_others_nothing(
     part: Any, waiting: Gateway, requests: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_parties(part, requests, waiting, monkeypatch)
-    cancelled, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
+    cancelled, other = futures(waiting.ask([RequestedRow(0), RequestedRow(1)]))
     monkeypatch.setattr(gateway, "prediction_of", lambda *arguments: cancelled.cancel() and vfl_predicted(*arguments))
     waiting._talk(0, None)  # type: ignore[arg-type]
     assert requests == [[0, 1]]
-    assert other.result(0)["state"] == "scored"
+    assert other.result(0).state == "scored"
 
 
 vfl_predicted = gateway.prediction_of
@@ -102,7 +103,7 @@ def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
         gateway._refuse(block or [])
         raise TransportError("the parties are away")
 
-    rows = futures(waiting.ask([{"id": 0}, {"id": 1}, {"id": 1}, {"id": 2}, {"id": 3}]))
+    rows = futures(waiting.ask([RequestedRow(0), RequestedRow(1), RequestedRow(1), RequestedRow(2), RequestedRow(3)]))
     assert rows[0].cancel()
     monkeypatch.setattr(gateway, "run_session", away)
     monkeypatch.setattr(gateway, "_RECONNECT_PAUSE", 0.0)
@@ -115,8 +116,8 @@ def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
 
 
 def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> None:
-    first = futures(waiting.ask([{"id": at} for at in range(5)]))
+    first = futures(waiting.ask([RequestedRow(at) for at in range(5)]))
     assert waiting.waiting == len(first) == 5
     with raises_code(ServiceUnavailable, "SVFL-PEER-BUSY"):
-        waiting.ask([{"id": at} for at in range(5, 9)])
+        waiting.ask([RequestedRow(at) for at in range(5, 9)])
     assert waiting.waiting == 5

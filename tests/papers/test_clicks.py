@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from benchmarks.papers.clicks import CATEGORIES, NUMBERS, TEXTS, _normal_share, clicks
+from benchmarks.papers.clicks import CATEGORIES, NUMBER_COLUMNS, TEXT_COLUMNS, _normal_share, clicks
 from securevfl.models.metrics import area_under_curve
 
 ROWS = 20_000
@@ -21,8 +21,8 @@ def test_the_seed_makes_the_table() -> None:
 
 
 def test_columns_are_of_two_kinds_and_texts_have_long_tails() -> None:
-    assert MADE.numbers.shape == (ROWS, NUMBERS)
-    assert MADE.codes.shape == (ROWS, TEXTS)
+    assert MADE.numbers.shape == (ROWS, NUMBER_COLUMNS)
+    assert MADE.codes.shape == (ROWS, TEXT_COLUMNS)
     np.testing.assert_allclose(MADE.numbers.mean(axis=0), 0, atol=0.05)
     np.testing.assert_allclose(MADE.numbers.std(axis=0), 1, atol=0.05)
     for codes, size in zip(MADE.codes.T, CATEGORIES, strict=True):
@@ -70,6 +70,6 @@ def test_parties_have_some_of_each_kind_and_all_of_them_together(count: int) -> 
     parties = MADE.parties(count)
     assert [party.active for party in parties] == [True] + [False] * (count - 1)
     names = [name for party in parties for name in party.columns]
-    assert sorted(names) == sorted([*(f"i{j}" for j in range(NUMBERS)), *(f"c{j}" for j in range(TEXTS))])
+    assert sorted(names) == sorted([*(f"i{j}" for j in range(NUMBER_COLUMNS)), *(f"c{j}" for j in range(TEXT_COLUMNS))])
     assert all({name[0] for name in party.columns} == {"i", "c"} for party in parties)
     assert vfl.align(parties)[1].X.shape == parties[1].X.shape

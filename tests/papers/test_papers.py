@@ -48,7 +48,7 @@ def test_quick_runs_all_of_a_paper(paper: str, tmp_path: Path, capsys: pytest.Ca
     parts = json.loads((tmp_path / f"{paper}.json").read_text())
     assert all(part["quick"] and part["rows"] for part in parts.values())
     assert len(capsys.readouterr().out.splitlines()) == len(parts)
-    _, sections = page.PAPERS[paper]
+    _, sections = page.PAPER_PAGES[paper]
     assert set(sections) <= set(parts)
 
 
@@ -145,11 +145,11 @@ def test_a_stopped_command_resumes_its_runs(tmp_path: Path, monkeypatch: pytest.
 def test_stored_runs_are_those_of_the_command() -> None:
     """Settings in the files are those of the code, and there are rows for all of them."""
     pytest.importorskip("torch")
-    from benchmarks.papers.page import PAPERS
+    from benchmarks.papers.page import PAPER_PAGES
 
     for file in sorted(RESULTS.glob("*.json")):
         parts = import_module(f"benchmarks.papers.{file.stem}").PARTS
-        assert set(parts) == set(PAPERS[file.stem][1])
+        assert set(parts) == set(PAPER_PAGES[file.stem][1])
         for name, part in json.loads(file.read_text()).items():
             assert part["plan"] == json.loads(json.dumps(asdict(parts[name].full))), (file.stem, name)
     text = json.loads((RESULTS / "fedbcd.json").read_text())["rule"]

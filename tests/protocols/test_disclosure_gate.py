@@ -23,7 +23,7 @@ from securevfl.runtime.observer import Event, Observer
 from securevfl.runtime.party_threads import run_threads
 
 DECLARED: list[MessageDeclaration] = [item for section in sections() for item in section.declared]
-KINDS: list[type[Message]] = sorted({item.message for item in DECLARED}, key=lambda kind: kind.__name__)
+MESSAGE_KINDS: list[type[Message]] = sorted({item.message for item in DECLARED}, key=lambda kind: kind.__name__)
 TELLS = {item.message for item in DECLARED if item.reveals.kind in ("plain", "output")}
 
 PUBLIC = {
@@ -85,7 +85,7 @@ def _empty(hint: Any) -> Any:
     return () if origin is tuple else origin()
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", MESSAGE_KINDS, ids=lambda kind: kind.__name__)
 def test_messages_that_disclose_are_disclosing_messages(kind: type[Message]) -> None:
     assert issubclass(kind, DisclosingMessage) == (kind in TELLS)
 

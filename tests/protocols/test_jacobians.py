@@ -29,7 +29,7 @@ from securevfl.runtime.observer import Event
 from securevfl.runtime.party_threads import run_threads
 from tests.small_keys import SMALL
 
-RESIDUALS = [OpenResidual(), SealedResidual(engine=vfl.Ckks()), SealedResidual(engine=SMALL)]
+TESTED_RESIDUALS = [OpenResidual(), SealedResidual(engine=vfl.Ckks()), SealedResidual(engine=SMALL)]
 TOLERANCE = 2e-3  # of the engines
 HIDDEN = 4
 
@@ -125,7 +125,7 @@ def context_of(channel: Channel, c: int, parameters: int) -> PartyContext:
 
 
 @pytest.mark.parametrize("c", [1, 3], ids=["one output", "three outputs"])
-@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
+@pytest.mark.parametrize("residual", TESTED_RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
 def test_every_local_step_opens_the_analytic_gradient(residual: ResidualProtocol, c: int) -> None:
     Q = 3
     generator = np.random.default_rng(10 + c)
@@ -164,12 +164,12 @@ def test_a_model_of_another_kind_than_agreed_is_refused(agreed: bool) -> None:
     model = TwoLayer(2, 1) if agreed else Linear(np.zeros((2, 1)), l2=0.0, intercept=False)
 
     def bank(ch: Channel) -> None:
-        role = RESIDUALS[1].active(context_of(ch, 1, 2), agreement)
+        role = TESTED_RESIDUALS[1].active(context_of(ch, 1, 2), agreement)
         role.publish(np.zeros((8, 1)), epoch=0, to=["shop"])
         role.close()
 
     def shop(ch: Channel) -> None:
-        RESIDUALS[1].passive(context_of(ch, 1, 2), agreement).reply().gradient(model, Batch(0, 0, X))
+        TESTED_RESIDUALS[1].passive(context_of(ch, 1, 2), agreement).reply().gradient(model, Batch(0, 0, X))
 
     with raises_code(ProtocolError, "SVFL-JOB-MISMATCH"):
         run_threads({"bank": bank, "shop": shop}, WallClock, timeout=60)
@@ -218,7 +218,10 @@ def trained(residual: object, three_parties: list[vfl.Party]) -> tuple[vfl.Run, 
 
 @pytest.mark.parametrize(
     "residual",
-    [pytest.param(RESIDUALS[1], id="ckks"), pytest.param(RESIDUALS[2], id="paillier", marks=pytest.mark.slow)],
+    [
+        pytest.param(TESTED_RESIDUALS[1], id="ckks"),
+        pytest.param(TESTED_RESIDUALS[2], id="paillier", marks=pytest.mark.slow),
+    ],
 )
 def test_a_network_trains_sealed_as_in_the_open(residual: SealedResidual, three_parties: list[vfl.Party]) -> None:
     sealed, events = trained(residual, three_parties)

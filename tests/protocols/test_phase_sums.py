@@ -23,8 +23,8 @@ from securevfl.runtime.party_threads import run_threads
 
 NAMES = ["bank", "shop", "post"]
 BLOCKS, ROWS, SIZE, BATCHES = 12, 5, 20, 6
-BLOCK = ROWS * SIZE
-WINDOW = 3 * BLOCK
+VALUES_PER_BLOCK = ROWS * SIZE
+WINDOW = 3 * VALUES_PER_BLOCK
 
 
 def part(name: str, batch: int, k: int) -> Phases:
@@ -72,7 +72,7 @@ def test_nobody_is_more_than_two_windows_ahead(
     chosen: SumProtocol, workers: list[str], slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(phase_sums, "WINDOW_PHASES", WINDOW)
-    monkeypatch.setattr(phase_sums, "MESSAGE_PHASES", BLOCK)
+    monkeypatch.setattr(phase_sums, "MESSAGE_PHASES", VALUES_PER_BLOCK)
     lead = Lead()
     run_role = partial(role, lead=lead, chosen=chosen, workers=workers, slow=slow)
     results = run_threads(dict.fromkeys(NAMES, run_role), lambda: VirtualClock(vfl.Network()), timeout=30)
@@ -81,6 +81,6 @@ def test_nobody_is_more_than_two_windows_ahead(
         for _, batch, k, phases in results[worker]:
             expected = sum(part(name, batch, k).astype(np.uint64) for name in NAMES)
             np.testing.assert_array_equal(phases, np.asarray(expected).astype(np.uint32))
-    assert lead.furthest <= 2 * WINDOW + BLOCK
+    assert lead.furthest <= 2 * WINDOW + VALUES_PER_BLOCK
     if slow == "bank" and workers == ["bank"]:
         assert lead.furthest > WINDOW, "the others run ahead where they may"

@@ -44,10 +44,10 @@ def part(name: str) -> NDArray[Any]:
     return np.random.default_rng(ord(name)).normal(size=(300, 2))
 
 
-SUMS: list[SumProtocol] = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum()]
+TESTED_SUMS: list[SumProtocol] = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum()]
 
 
-@pytest.mark.parametrize("sums", SUMS, ids=str)
+@pytest.mark.parametrize("sums", TESTED_SUMS, ids=str)
 def test_a_sum_in_single_precision_differs_only_by_rounding(sums: SumProtocol) -> None:
     single = total(sums, dict.fromkeys(NAMES, Reals(bits=32)))
     exact = np.sum([part(name) for name in NAMES[1:]], axis=0)

@@ -16,7 +16,7 @@ from securevfl.protocols.shares.preprocessing_store import MemoryStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 
 PARTY_NAMES = ("a", "b", "c", "d")
-NAME, OTHER = b"n" * 16, b"o" * 16
+CHUNK_NAME, OTHER = b"n" * 16, b"o" * 16
 VISITS = 3
 
 
@@ -52,21 +52,29 @@ def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
 
 def with_chunk(phase: OfflinePhase, number: int = 0) -> OfflinePhase:
     """Add a chunk that was generated from the current state."""
-    phase.store.put(number, NAME, phase._iteration, [b""] * VISITS, base=phase._base())
+    phase.store.put(number, CHUNK_NAME, phase._iteration, [b""] * VISITS, base=phase._base())
     return phase
 
 
-@pytest.mark.parametrize("names", [(NAME, NAME, OTHER), (NAME, OTHER, NAME), (OTHER, NAME, NAME), (NAME, NAME, b"")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        (CHUNK_NAME, CHUNK_NAME, OTHER),
+        (CHUNK_NAME, OTHER, CHUNK_NAME),
+        (OTHER, CHUNK_NAME, CHUNK_NAME),
+        (CHUNK_NAME, CHUNK_NAME, b""),
+    ],
+)
 def test_a_chunk_that_one_party_lacks_is_discarded(names: tuple[bytes, ...]) -> None:
     line, phase = Line(dict(zip("bcd", names, strict=True))), with_chunk(with_chunk(ahead()), 1)
     context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
     assert not agree_on_chunk(context, phase, 0, VISITS)
-    assert line.sent == dict.fromkeys("bcd", NAME)
+    assert line.sent == dict.fromkeys("bcd", CHUNK_NAME)
     assert phase.store.chunk_numbers == ()  # nor what rests on it
 
 
 def test_a_chunk_that_all_have_is_ready() -> None:
-    line, phase = Line(dict.fromkeys("bcd", NAME)), with_chunk(ahead())
+    line, phase = Line(dict.fromkeys("bcd", CHUNK_NAME)), with_chunk(ahead())
     context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
     assert agree_on_chunk(context, phase, 0, VISITS)
     assert phase.store.chunk_numbers == (0,)
@@ -85,7 +93,7 @@ CHANGES: dict[str, Any] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_chunk_of_another_state_is_not_ready(change: str) -> None:
     there = with_chunk(ahead())
-    assert there.usable_chunk(0, VISITS) == NAME
+    assert there.usable_chunk(0, VISITS) == CHUNK_NAME
     assert CHANGES[change]._base() != there._base()
     other = CHANGES[change]
     other.store = there.store
@@ -99,7 +107,7 @@ def test_a_started_or_other_chunk_is_not_ready() -> None:
     phase.store.take(0, 0)
     assert phase.usable_chunk(0, VISITS) == b""
     again = with_chunk(ahead())
-    again._names.spend(NAME)
+    again._names.spend(CHUNK_NAME)
     assert again.usable_chunk(0, VISITS) == b""
 
 
@@ -111,7 +119,7 @@ def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, (), ())
     phase.store.write(
-        0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=phase._base()
+        0, CHUNK_NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=phase._base()
     )
     phase.skip_chunk(0)
     assert phase._iteration == 10

@@ -33,12 +33,12 @@ from securevfl.runtime.observer import Event
 from securevfl.runtime.party_threads import run_threads
 from tests.small_keys import SMALL
 
-RESIDUALS = [
+TESTED_RESIDUALS = [
     OpenResidual(),
     SealedResidual(engine=vfl.Ckks()),
     SealedResidual(engine=SMALL),
 ]
-SEALED = RESIDUALS[1]
+SEALED = TESTED_RESIDUALS[1]
 ROWS, COLUMNS = 40, 3
 TOLERANCE = 1e-3  # of the engines
 SOON = 60.0  # seconds, where a wait that nobody ended would take an hour
@@ -126,7 +126,7 @@ def check(reply: Reply, J: Floats, g: Floats, *, static: bool = True) -> None:
 
 
 @pytest.mark.parametrize("each_epoch", [1, 2, 100], ids=lambda epochs: f"a key for {epochs}")
-@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
+@pytest.mark.parametrize("residual", TESTED_RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
 def test_replies_can_be_used_late_repeatedly_and_in_any_order(residual: ResidualProtocol, each_epoch: int) -> None:
     gs, Js = drawn(5)
 
@@ -145,7 +145,7 @@ def test_replies_can_be_used_late_repeatedly_and_in_any_order(residual: Residual
     assert requests == (len(gs) if residual.seals else 0)  # a J that does not move is asked for once
 
 
-@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
+@pytest.mark.parametrize("residual", TESTED_RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
 def test_a_variable_jacobian_is_opened_in_every_step(residual: ResidualProtocol) -> None:
     gs, _ = drawn(3)
     _, moving = drawn(9, seed=1)
@@ -158,7 +158,7 @@ def test_a_variable_jacobian_is_opened_in_every_step(residual: ResidualProtocol)
     play(residual, Agreement(openings=3, max_open_exchanges=3), published(gs, each_epoch=1), {"shop": ask})
 
 
-@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
+@pytest.mark.parametrize("residual", TESTED_RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
 def test_another_thread_asks_while_exchanges_and_keys_go_on(residual: ResidualProtocol) -> None:
     gs, Js = drawn(8)
     late = threading.Event()
@@ -181,7 +181,7 @@ def test_another_thread_asks_while_exchanges_and_keys_go_on(residual: ResidualPr
     play(residual, Agreement(openings=3, max_open_exchanges=8), published(gs, each_epoch=2), {"shop": ask})
 
 
-@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
+@pytest.mark.parametrize("residual", TESTED_RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
 def test_each_party_is_served_at_its_pace(residual: ResidualProtocol) -> None:
     gs, _ = drawn(4)
     names = ("shop", "telco", "gym")

@@ -22,7 +22,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from tests.protocols.test_replies import SEALED, SOON, Batch, Given, batch, check, drawn, play, published
 
-LONG = 6000  # rows: two sample blocks
+LONG_MESSAGE_ROWS = 6000  # rows: two sample blocks
 
 
 def test_a_party_requests_no_more_gradients_than_agreed() -> None:
@@ -180,11 +180,11 @@ def test_messages_of_another_exchange_are_rejected(kind: type, monkeypatch: pyte
             send(to, message, *args, **keys)
 
         monkeypatch.setattr(channel, "send", altered)
-        role.publish(np.resize(gs[0], (LONG, 1)), epoch=0, to=["shop"])
+        role.publish(np.resize(gs[0], (LONG_MESSAGE_ROWS, 1)), epoch=0, to=["shop"])
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
-        J = np.resize(Js[0], (LONG, Js[0].shape[1]))
-        role.reply().gradient(Given(J), Batch(0, 0, np.empty((LONG, 0))))
+        J = np.resize(Js[0], (LONG_MESSAGE_ROWS, Js[0].shape[1]))
+        role.reply().gradient(Given(J), Batch(0, 0, np.empty((LONG_MESSAGE_ROWS, 0))))
 
     with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE", party="bank"):
         play(SEALED, Agreement(), publish, {"shop": ask})

@@ -16,7 +16,7 @@ from securevfl.runtime.costs import Stage
 from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
-SUMS: list[SumProtocol] = [
+TESTED_SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
     vfl.CipherSum(engine=vfl.Ckks()),
     vfl.CipherSum(engine=SMALL),
@@ -26,10 +26,14 @@ SUMS: list[SumProtocol] = [
     vfl.TreeSum(topology="ring"),
     vfl.PairwiseSum(),
 ]
-RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), SMALL]
+TESTED_RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), SMALL]
 # every sum with the first two residuals, every residual with the first of each kind of sum
-KINDS = [next(sums for sums in SUMS if type(sums) is kind) for kind in dict.fromkeys(map(type, SUMS))]
-PAIRS = [(sums, residual) for sums in SUMS for residual in (RESIDUALS if sums in KINDS else RESIDUALS[:2])]
+SUM_KINDS = [next(sums for sums in TESTED_SUMS if type(sums) is kind) for kind in dict.fromkeys(map(type, TESTED_SUMS))]
+PAIRS = [
+    (sums, residual)
+    for sums in TESTED_SUMS
+    for residual in (TESTED_RESIDUALS if sums in SUM_KINDS else TESTED_RESIDUALS[:2])
+]
 # bounds on |theta - theta in the open|: masks round to 2^-40, engines as their docstrings state
 TOLERANCE = 1e-3
 
@@ -140,7 +144,10 @@ def test_prediction_and_saved_parts_agree_with_the_weights(four_parties: list[vf
 @pytest.mark.exact_outputs
 @pytest.mark.parametrize(
     ("sums", "residual"),
-    [*((sums, residual) for sums in KINDS for residual in RESIDUALS[:2]), (KINDS[0], RESIDUALS[2])],
+    [
+        *((sums, residual) for sums in SUM_KINDS for residual in TESTED_RESIDUALS[:2]),
+        (SUM_KINDS[0], TESTED_RESIDUALS[2]),
+    ],
     ids=str,
 )
 @pytest.mark.long
@@ -156,7 +163,7 @@ def test_curvature_steps_are_the_same_over_all_protocols(
 
 
 @pytest.mark.parametrize(
-    "sums", [protocol for protocol in SUMS if protocol.hides_parts and "aillier" not in str(protocol)], ids=str
+    "sums", [protocol for protocol in TESTED_SUMS if protocol.hides_parts and "aillier" not in str(protocol)], ids=str
 )
 def test_no_round_of_many_is_hidden_by_the_mask_of_another(sums: SumProtocol) -> None:
     """Constant weights give the same outputs in each of 14 rounds; random bytes never repeat."""

@@ -48,10 +48,10 @@ from securevfl.runtime.observer import Event, Observer
 from securevfl.runtime.party_threads import run_threads
 from tests.builders import raises_code
 
-NUMBERS = FixedPointEncoding(256, 0.1)
-RING = ShareRing(NUMBERS.bits)
-SCHEME = LatticeShares(NUMBERS.bits)
-EXACT, HALVES = Quantizer.exact(NUMBERS), Quantizer(-1, 7)
+ENCODING = FixedPointEncoding(256, 0.1)
+RING = ShareRing(ENCODING.bits)
+SCHEME = LatticeShares(ENCODING.bits)
+EXACT, HALVES = Quantizer.exact(ENCODING), Quantizer(-1, 7)
 FRACTION = 16
 
 
@@ -79,10 +79,10 @@ class Model:
         self.names = "abcd"[: len(widths)]
         self.widths = dict(zip(self.names, widths, strict=True))
         generator = np.random.default_rng(seed)
-        scale = 2.0**NUMBERS.f_theta
+        scale = 2.0**ENCODING.f_theta
         self.theta = {name: generator.normal(size=(d, outputs)) * size for name, d in self.widths.items()}
         self.theta = {name: np.rint(theta * scale) / scale for name, theta in self.theta.items()}
-        self.terms = SharesParams(NUMBERS, (256,), self.widths, "b", Descent(), outputs)
+        self.terms = SharesParams(ENCODING, (256,), self.widths, "b", Descent(), outputs)
         peer_shares = {name: {} for name in self.names}
         own_shares = {}
         for name, theta in self.theta.items():
@@ -114,7 +114,7 @@ class Model:
                     channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.counters)
                 )
                 asking = ScoringParams(model, ledgers.get(name) or Open(), levels, to, most, rounded)
-                met, rows = SharesSession(context, "b", SCHEME, NUMBERS), max(len(block["a"]) for block in blocks)
+                met, rows = SharesSession(context, "b", SCHEME, ENCODING), max(len(block["a"]) for block in blocks)
                 tops = None if levels.step == EXACT.step else lambda: met.top_transfers
                 side = ScoringSession(
                     met.products, self.terms, self.states[name], asking, top_transfers=tops, rows=rows
@@ -218,7 +218,7 @@ def test_a_row_beyond_the_levels_is_not_stored(tmp_path):
     block = {"a": np.array([[0.5], [5.0]]), "b": np.zeros((2, 1))}
     far = np.abs(model.exact(block)) > levels.reach
     assert far.tolist() == [[False, False], [True, False]]
-    entries = np.diff(NUMBERS.top_knots).max()  # a sum is read as its entry of the table or as the next one
+    entries = np.diff(ENCODING.top_knots).max()  # a sum is read as its entry of the table or as the next one
     assert (np.abs(model.exact(block))[~far] < levels.max_reported - 2 * entries).all()
     (scores,) = model.ask([block], [names(2)], ledgers, levels=levels)
     np.testing.assert_array_equal(np.isinf(scores), far)
@@ -228,10 +228,10 @@ def test_a_row_beyond_the_levels_is_not_stored(tmp_path):
 
 def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
     targets = np.zeros((2, 1))
-    entries = opened_loss._entries(NUMBERS, LossTable(vfl.Logistic().loss.value, targets, targets))
-    far = np.abs(NUMBERS.knots) > NUMBERS.reach / 2
-    assert far[NUMBERS.knots > 0].any()
-    assert far[NUMBERS.knots < 0].any()
+    entries = opened_loss._entries(ENCODING, LossTable(vfl.Logistic().loss.value, targets, targets))
+    far = np.abs(ENCODING.knots) > ENCODING.reach / 2
+    assert far[ENCODING.knots > 0].any()
+    assert far[ENCODING.knots < 0].any()
     np.testing.assert_array_equal(entries >> np.uint64(opened_loss._LOSS_BITS), np.stack([far, far], axis=1))
 
 
@@ -367,9 +367,9 @@ def test_each_score_has_a_dither_of_its_own():
         model.ask([model.columns(2000)], [names(2000)], levels=HALVES)
     sent = next(event.message for event in model.events if type(event.message) is RoundedScores)
     rounded = ShareRing(HALVES.bits).unpack(sent.words, (2000, 2))
-    h, s = RING.reduce(scored_shares["b"]), 2.0 ** HALVES.shift(NUMBERS)
+    h, s = RING.reduce(scored_shares["b"]), 2.0 ** HALVES.shift(ENCODING)
     part = (h % np.uint64(s)) / s
-    up = (rounded - HALVES.truncate(NUMBERS, h)) % np.uint64(2**HALVES.bits) == 1
+    up = (rounded - HALVES.truncate(ENCODING, h)) % np.uint64(2**HALVES.bits) == 1
     assert ((part > 0.4) & (part < 0.6) & up).sum() == pytest.approx(0.1 * part.size, rel=0.3)  # 400 of 19: 6.3 errors
     for one, other in (np.s_[:, 0], np.s_[:, 1]), (np.s_[1:, 0], np.s_[:-1, 0]):
         turned = (part[one] < part[other]) & up[one] & ~up[other]
@@ -378,7 +378,7 @@ def test_each_score_has_a_dither_of_its_own():
 
 def test_a_level_has_no_bits_but_its_own():
     h = RING.uniform(Prg.fresh("shares of a test"), 10_000)  # each of 128 levels is in it
-    assert HALVES.truncate(NUMBERS, h).max() == 2**HALVES.bits - 1
+    assert HALVES.truncate(ENCODING, h).max() == 2**HALVES.bits - 1
 
 
 def test_commitments_of_another_number_end_it_with_a_word():

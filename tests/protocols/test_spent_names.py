@@ -12,7 +12,7 @@ from securevfl.protocols.shares.spent_chunks import SpentChunks
 from tests.builders import raises_code
 from tests.forked import run_forked
 
-FULL = """
+FULL_DISK_SCRIPT = """
 import resource, sys
 from pathlib import Path
 from securevfl.errors import StorageError
@@ -36,7 +36,7 @@ names.spend(b"the last name 16")
 
 def test_a_name_without_room_on_disk_is_not_spent(tmp_path: Path) -> None:
     path = tmp_path / "names"
-    done = run_forked([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True)
+    done = run_forked([sys.executable, "-c", FULL_DISK_SCRIPT, str(path)], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("refused False\n", "")
     assert SpentChunks(path).contains(b"the last name 16")
 

@@ -21,7 +21,7 @@ from securevfl.runtime.meter import Meter
 from securevfl.runtime.party_threads import run_threads
 from tests.small_keys import SMALL
 
-SUMS: list[SumProtocol] = [
+TESTED_SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
     vfl.TreeSum(),
     vfl.TreeSum(topology="star"),
@@ -71,7 +71,7 @@ def slack(sums: SumProtocol, space: Circle) -> int:
 
 
 @pytest.mark.parametrize("space", [Reals(), Reals(1e-3), Circle(), Circle(16)], ids=str)
-@pytest.mark.parametrize("sums", SUMS, ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS, ids=repr)
 def test_a_sum_is_that_of_the_parts(sums: SumProtocol, space: Space) -> None:
     def play(context: PartyContext) -> list[np.ndarray]:
         role = sums.role(context)
@@ -90,7 +90,7 @@ def test_a_sum_is_that_of_the_parts(sums: SumProtocol, space: Space) -> None:
             assert distance(got, expected, space) <= slack(sums, space)
 
 
-@pytest.mark.parametrize("sums", SUMS, ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS, ids=repr)
 def test_every_party_collects_at_once_over_one_channel(sums: SumProtocol) -> None:
     """Each party has one context for every other party as collector, and runs each in a separate thread."""
     names, space = NAMES[:4], Circle()
@@ -125,7 +125,7 @@ def test_every_party_collects_at_once_over_one_channel(sums: SumProtocol) -> Non
             assert distance(got, expected, space) <= slack(sums, space)
 
 
-@pytest.mark.parametrize("sums", SUMS[1:], ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS[1:], ids=repr)
 def test_only_the_active_party_collects(sums: SumProtocol) -> None:
     def play(context: PartyContext) -> None:
         role = sums.role(context)

@@ -16,9 +16,11 @@ import pytest
 from builders import raises_code
 
 import securevfl as vfl
-from securevfl.errors import CryptoError
+from securevfl.errors import CryptoError, TransportError
 from securevfl.runtime import executor as offload
+from securevfl.runtime import worker_backend
 from securevfl.runtime.executor import Task, TimedExecutor
+from securevfl.runtime.worker_backend import WorkerFuture
 from securevfl.runtime.worker_processes import LazyPool, process_pool
 from securevfl.training.run import Run
 
@@ -166,3 +168,16 @@ def test_seconds_are_those_of_the_piece_not_of_the_process() -> None:
             outcome.result()
         assert 0.1 <= timed.makespan() < 0.15
     assert timed.makespan() == 0.0
+
+
+def test_a_worker_that_never_answers_is_named_within_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patience with workers counts from the call, whether it is passed or the one of all workers."""
+    future: WorkerFuture[int] = WorkerFuture("w1")
+    monkeypatch.setattr(worker_backend, "WORKER_TIMEOUT", 0.05)
+    for timeout in (None, 0.05, 0):
+        started = time.monotonic()
+        with pytest.raises(TransportError, match="worker w1"):
+            future.result(timeout)
+        assert time.monotonic() - started < 5
+    future.set_result(7)
+    assert future.result() == 7

@@ -15,16 +15,16 @@ from securevfl.audit.report import run_audit
 from securevfl.data.woe import Woe
 from securevfl.families import FAMILIES, leak_kinds
 
-ROWS = np.arange(120, dtype=np.intp)
+ROW_NUMBERS = np.arange(120, dtype=np.intp)
 EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 OPEN, SEALED = vfl.Protocol(residual="open"), vfl.Protocol(residual=vfl.Ckks())
-SHARES = {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3, scores="exact")), "optimizer": vfl.FedSGD(lr=0.3)}
+EXACT_SHARES = {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3, scores="exact")), "optimizer": vfl.FedSGD(lr=0.3)}
 MODES: dict[str, dict[str, Any]] = {
     "open": {"protocol": OPEN, "optimizer": vfl.FedSGD(lr=0.3)},
     "sealed": {"protocol": SEALED, "optimizer": vfl.FedSGD(lr=0.3)},
     "pairwise": {"protocol": vfl.Protocol(sum="pairwise", residual="open"), "optimizer": vfl.FedSGD(lr=0.3)},
     "fdml": {"protocol": OPEN, "optimizer": vfl.FDML(lr=0.3, stored="open")},
-    "shares": SHARES,
+    "shares": EXACT_SHARES,
 }
 
 
@@ -102,7 +102,7 @@ def test_other_families_are_attacked_too(name: str) -> None:
     """Random features and networks allow no exact map; the attack still finishes."""
     job = vfl.Job(**{"batch_size": 60, "epochs": 1, "accepts": [*leak_kinds()]} | EXAMPLES[name])
     score = ATTACKS["score_columns"].score(
-        RealIdealPair(job, [party.take(ROWS) for party in vfl.datasets.breast_cancer(2)], 0)
+        RealIdealPair(job, [party.take(ROW_NUMBERS) for party in vfl.datasets.breast_cancer(2)], 0)
     )
     assert 0 <= score.real <= 1
     assert "weight for each column" in ATTACKS["score_bits"].skip_reason(job)

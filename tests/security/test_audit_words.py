@@ -120,7 +120,7 @@ def residual_job(residual: object = "open", **keys: object) -> vfl.Job:
 
 # gamma: f remains in the range without clipping; quantile: half of the rows come so close to their label that g has a
 # slope
-STEPS: dict[str, dict[str, object]] = {
+OPTIMIZER_KEYS: dict[str, dict[str, object]] = {
     "gamma": {"optimizer": vfl.FedSGD(lr=0.05)},
     "quantile": {"optimizer": vfl.FedSGD(lr=0.1), "epochs": 30},
 }
@@ -139,7 +139,7 @@ def test_residuals_of_every_loss_reveal_columns(loss: str) -> None:
         ].assumes_zero_labels:  # counts and amounts of claims are rare, and above the prediction if they occur
             y = np.where(scores > 0.8, y, 0)
         bank = vfl.Party("bank", bank.X, y, aligned=True)
-    job = residual_job(model=model, **STEPS.get(loss, {}))
+    job = residual_job(model=model, **OPTIMIZER_KEYS.get(loss, {}))
     pair = RealIdealPair(job, [bank, shop], 0)
     results = [numbers for numbers in column_numbers(pair, pair.real_run[1]) if numbers.learner == "shop"]
     assert results

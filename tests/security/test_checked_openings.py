@@ -29,8 +29,8 @@ from securevfl.runtime.observer import Event
 from tests.builders import raises_code
 from tests.small_keys import SMALL
 
-ENGINES: list[Engine] = [vfl.Ckks(), SMALL]
-SUMS = {"direct": (vfl.DirectSum(), 2), "pairwise": (vfl.PairwiseSum(), 3), "tree": (vfl.TreeSum(), 3)}
+TESTED_ENGINES: list[Engine] = [vfl.Ckks(), SMALL]
+TESTED_SUMS = {"direct": (vfl.DirectSum(), 2), "pairwise": (vfl.PairwiseSum(), 3), "tree": (vfl.TreeSum(), 3)}
 ROWS = 60
 
 
@@ -76,16 +76,16 @@ def run(protocol: vfl.Protocol, parties: int, seen: list[Event], **keys: Any) ->
     vfl.simulate(job, opened_parties(parties), workers=1, observe=seen.append)
 
 
-@pytest.mark.parametrize("sums", SUMS)
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("sums", TESTED_SUMS)
+@pytest.mark.parametrize("engine", TESTED_ENGINES, ids=lambda engine: engine.name)
 def test_a_changed_value_stops_the_run_and_names_the_holder(deviating: None, engine: Engine, sums: str) -> None:
-    chosen, parties = SUMS[sums]
+    chosen, parties = TESTED_SUMS[sums]
     with raises_code(ProtocolError, "SVFL-PROTOCOL-CHEATING", party="bank"):
         run(vfl.Protocol(sum=chosen, residual=engine), parties, [])
 
 
 @pytest.mark.exact_outputs
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", TESTED_ENGINES, ids=lambda engine: engine.name)
 def test_without_the_checks_the_next_output_is_a_raw_column(
     deviating: None, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +114,7 @@ def column_of(seen: list[Event]) -> float:
     return max(abs(np.corrcoef(change, column)[0, 1]) for column in X.T)
 
 
-FAMILIES = {
+TRAININGS = {
     "local steps": {"optimizer": vfl.FedBCD(local_steps=3, lr=0.1)},
     "kept exchanges": {"optimizer": vfl.CeluVFL(R=3, W=2, xi=60, lr=0.1)},
     "curvature": {"optimizer": vfl.BlockNewton()},
@@ -122,10 +122,10 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TRAININGS)
 def test_every_way_to_train_by_rounds_is_checked(deviating: None, family: str) -> None:
     with raises_code(ProtocolError, "SVFL-PROTOCOL-CHEATING", party="bank"):
-        run(vfl.Protocol(residual=vfl.Ckks()), 2, [], **FAMILIES[family])
+        run(vfl.Protocol(residual=vfl.Ckks()), 2, [], **TRAININGS[family])
 
 
 EXAMPLES = {

@@ -190,7 +190,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, bytes]]:
     return results
 
 
-SUMS: list[SumProtocol] = [
+TESTED_SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
     *(vfl.TreeSum(topology=topology) for topology in ("tree", "star", "ring")),
     vfl.PairwiseSum(),
@@ -214,7 +214,7 @@ def wrongly_stated(sums: SumProtocol, run: Transcript) -> list[tuple[str, set[st
 
 
 @pytest.mark.parametrize("passives", [2, 3, 5])
-@pytest.mark.parametrize("sums", SUMS, ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS, ids=repr)
 def test_exactly_the_stated_coalitions_learn_a_part(
     sums: SumProtocol, passives: int, keys: dict[str, dict[str, bytes]]
 ) -> None:
@@ -232,7 +232,7 @@ def sums_known(known: Sequence[Equation], coalition: set[str]) -> list[dict[Symb
 
 
 @pytest.mark.parametrize("passives", [2, 3, 5])
-@pytest.mark.parametrize("sums", SUMS[1:], ids=repr)
+@pytest.mark.parametrize("sums", TESTED_SUMS[1:], ids=repr)
 def test_the_active_party_alone_learns_only_the_sum(
     sums: SumProtocol, passives: int, keys: dict[str, dict[str, bytes]]
 ) -> None:

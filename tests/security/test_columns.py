@@ -22,7 +22,7 @@ from securevfl.protocols.sums.base import SumProtocol
 pytestmark = pytest.mark.exact_outputs
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-BITS = ("late", "sex")
+BINARY_COLUMNS = ("late", "sex")
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def credit(passives: int = 1, *, n: int = 300, wide: int = 0, seed: int = 0) -> 
     reals = generator.normal(size=(n, 6)) @ generator.normal(size=(6, 6))
     bits = generator.random((n, 2)) < (0.3, 0.6)
     shop = np.column_stack([bits, reals, generator.normal(size=(n, wide))])
-    names = [*BITS, *(f"x{j}" for j in range(6 + wide))]
+    names = [*BINARY_COLUMNS, *(f"x{j}" for j in range(6 + wide))]
     columns = generator.normal(size=(n, 5))
     y = columns[:, 0] + bits[:, 0] + reals[:, 0] / 3 + generator.normal(size=n) > 0.5
     parts = np.array_split(np.arange(len(names)), passives)
@@ -74,7 +74,7 @@ def test_a_long_run_reveals_columns_through_every_sum(sums: SumProtocol | str, r
         assert error < (0.3 if isinstance(sums, vfl.CipherSum) else 1e-6)  # encrypted sums are rounded
     bits = ATTACKS["binary_columns"].score(pair)
     assert bits.real == 1
-    assert all(name in bits.detail for name in BITS)
+    assert all(name in bits.detail for name in BINARY_COLUMNS)
 
 
 def test_a_short_run_reveals_part_of_the_columns() -> None:
@@ -175,7 +175,7 @@ def test_an_audit_fails_and_names_the_disclosed_columns(refused: Audit) -> None:
     assert refused.exit_code == 1
     text = "\n".join(refused.exceeding)
     assert "would be refused: bank: it receives 13 numbers" in text
-    for name in (*BITS, *(f"x{j}" for j in range(6))):
+    for name in (*BINARY_COLUMNS, *(f"x{j}" for j in range(6))):
         assert name in text
     assert "bank reads 2 of 2 binary columns of shop0: late, sex" in text
     assert not refused.findings

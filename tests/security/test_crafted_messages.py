@@ -178,7 +178,7 @@ ACTS: dict[str, Callable[[str, Liar], Act]] = (
     | {"predict shares": predicted, "predict ckks": predicted, "correlate": correlated, "count groups": counted}
     | {"align": aligned, "align many": aligned}
 )
-QUICK = [
+QUICK_CASES = [
     "ckks",
     "tree open",
     "evidence",
@@ -187,7 +187,7 @@ QUICK = [
     "transfer linearised",
     "fdml masks, labels shown",
 ]
-QUICK += [name for name in ACTS if name not in EXAMPLES]
+QUICK_CASES += [name for name in ACTS if name not in EXAMPLES]
 
 
 def ends(name: str, monkeypatch: pytest.MonkeyPatch, ways: int | None) -> None:
@@ -212,7 +212,7 @@ def ends(name: str, monkeypatch: pytest.MonkeyPatch, ways: int | None) -> None:
     assert refused
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", QUICK_CASES)
 def test_a_message_altered_in_one_field_is_handled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ends(name, monkeypatch, 1)
 

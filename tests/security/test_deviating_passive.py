@@ -37,7 +37,7 @@ from securevfl.runtime.observer import Event
 from tests.builders import raises_code
 from tests.small_keys import SMALL
 
-ENGINES = [vfl.Ckks(), SMALL]
+TESTED_ENGINES = [vfl.Ckks(), SMALL]
 
 
 def engine_job(engine: Engine, **keys: object) -> vfl.Job:
@@ -68,7 +68,7 @@ def deviating(monkeypatch):
     monkeypatch.setattr(SealedPassive, "gradient", asks_for_every_row)
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", TESTED_ENGINES, ids=lambda engine: engine.name)
 def test_the_identity_in_place_of_j_is_refused(engine: Engine, deviating: None) -> None:
     events: list[Event] = []
     with raises_code(ProtocolError, "SVFL-PROTOCOL-CHEATING", party="shop"):
@@ -79,7 +79,7 @@ def test_the_identity_in_place_of_j_is_refused(engine: Engine, deviating: None) 
     assert read == []
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", TESTED_ENGINES, ids=lambda engine: engine.name)
 def test_without_either_check_it_reads_every_label(
     engine: Engine, deviating: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +248,7 @@ def test_the_active_party_knows_all_passive_widths() -> None:
     assert math.prod(widths[0].values()) > 0
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", TESTED_ENGINES, ids=lambda engine: engine.name)
 def test_one_entry_of_a_first_gradient_reveals_14_labels(engine: Engine) -> None:
     """While weights are zero, a residual is -1/2 or 1/2, and weights by powers of two pack many of them into a number.
 

@@ -42,7 +42,7 @@ from tests.protocols.test_psi import cut_small, play
 NOTICED = AssertionError, pytest.fail.Exception
 PADDED = {"neural top"}  # a message has a zero for each output of the others
 FOLLOWS = {"transfer open"}  # sums of products of the vectors that are disclosed as well
-FEWER = {"curvature"}  # the first gradient belongs to weights that all parties know
+ONE_ROUND_FEWER = {"curvature"}  # the first gradient belongs to weights that all parties know
 
 
 def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], Any, bool]:
@@ -76,9 +76,9 @@ def counts_of_numbers() -> None:
                         seen.add((name, outputs))
                         if item.kind == "columns" and again:
                             columns[name, epochs, (item.learner, item.about, item.group), outputs] = (
-                                item.count + outputs * (name in FEWER)
+                                item.count + outputs * (name in ONE_ROUND_FEWER)
                             )
-                        most = item.count + outputs * (name in FEWER)
+                        most = item.count + outputs * (name in ONE_ROUND_FEWER)
                         assert most * rows[item.kind] * (1 + (name in PADDED)) >= item.numbers, (name, outputs, item)
     both = [which for *which, outputs in columns if outputs == 1 and (*which, 3) in columns]
     assert len(both) > 20

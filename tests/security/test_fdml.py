@@ -23,14 +23,14 @@ from securevfl.families.fdml.pulls import Push, RestoredOutputs
 from securevfl.families.fdml.stored_sum import StoredWorker
 from securevfl.training.checkpoint import Checkpoints
 
-SERVER = vfl.Helper("server", "server")
-KINDS: dict[str, tuple[Any, Any]] = {"masks": (MaskedServer, MaskedWorker)}
+SERVER_PARTY = vfl.Helper("server", "server")
+ROLE_CLASSES: dict[str, tuple[Any, Any]] = {"masks": (MaskedServer, MaskedWorker)}
 
 
 def worker_parties(count: int, rows: int = 240, columns: int = 5) -> list[vfl.Party]:
     local_columns = [party.take(np.arange(rows, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
     few = [vfl.Party(item.name, item.X[:, :columns], item.y, aligned=True) for item in local_columns]
-    return [*few, SERVER]
+    return [*few, SERVER_PARTY]
 
 
 def fdml_job(
@@ -149,9 +149,9 @@ ANSWERS: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("stored", KINDS)
+@pytest.mark.parametrize("stored", ROLE_CLASSES)
 def test_a_malicious_server_causes_a_typed_error(stored: str, answer: str) -> None:
-    server, _ = KINDS[stored]
+    server, _ = ROLE_CLASSES[stored]
     add = server._add
 
     def plain(self: Any, payloads: list[bytes]) -> bytes:
@@ -167,9 +167,9 @@ def test_a_malicious_server_causes_a_typed_error(stored: str, answer: str) -> No
     assert "server" in str(caught.value) or "sum" in str(caught.value)
 
 
-@pytest.mark.parametrize("stored", KINDS)
+@pytest.mark.parametrize("stored", ROLE_CLASSES)
 def test_a_malicious_worker_causes_a_typed_error(stored: str) -> None:
-    _, worker = KINDS[stored]
+    _, worker = ROLE_CLASSES[stored]
     conceal = worker._conceal
     pushes: dict[str, Callable[[Any, Any, int, int], bytes]] = {
         "cut": lambda self, H, batch, version: conceal(self, H, batch, version)[:-8],
@@ -201,7 +201,7 @@ def test_a_push_under_an_old_version_is_refused() -> None:
         vfl.simulate(fdml_job(epochs=2), worker_parties(2))
 
 
-@pytest.mark.parametrize("stored", KINDS)
+@pytest.mark.parametrize("stored", ROLE_CLASSES)
 def test_pushes_after_a_crash_use_fresh_keys(stored: str, tmp_path: Path) -> None:
     """The same versions of the same batches are pushed in both sessions.
 

@@ -15,7 +15,7 @@ from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.protocols.sums.topologies import two_passes
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSumRole
-from tests.security.test_collusion import NAMES, SUMS, Transcript, knowledge, parts_of, solve
+from tests.security.test_collusion import NAMES, TESTED_SUMS, Transcript, knowledge, parts_of, solve
 
 
 class SameTrees(vfl.TreeSum):
@@ -84,7 +84,7 @@ class SeededMaskSum(WithRole):
         return SeededMask(context, T1, T2)
 
 
-MASKED: list[SumProtocol] = [sums for sums in SUMS if isinstance(sums, vfl.TreeSum | vfl.PairwiseSum)]
+MASKED: list[SumProtocol] = [sums for sums in TESTED_SUMS if isinstance(sums, vfl.TreeSum | vfl.PairwiseSum)]
 CARRIERS = (MaskedPartial, MaskPartial, MaskedSummand)
 
 

@@ -25,7 +25,7 @@ from securevfl.protocols.residuals.sealed_residual import SealedActive
 from tests.security.test_checked_openings import moved
 
 VISITS = 100
-SUMS: dict[str, tuple[Any, int]] = {"direct": (vfl.DirectSum(), 2), "pairwise": (vfl.PairwiseSum(), 3)}
+TESTED_SUMS: dict[str, tuple[Any, int]] = {"direct": (vfl.DirectSum(), 2), "pairwise": (vfl.PairwiseSum(), 3)}
 
 
 def rounded_parties(rows: int, columns: int, parties: int) -> list[vfl.Party]:
@@ -65,7 +65,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
     monkeypatch.setattr(SealedActive, "publish", lambda self, g, **remaining: publish(self, 0 * g, **remaining))
     monkeypatch.setattr(row_products, "passes_checks", noted)
     monkeypatch.setattr(ActiveLink, "collect", ahead)
-    chosen, parties = SUMS[sums]
+    chosen, parties = TESTED_SUMS[sums]
 
     def changed(*arguments: Any) -> bytes:
         return moved(opens(*arguments), min(most) if len(most) >= parties - 1 else 0)
@@ -90,7 +90,7 @@ def test_accepted_changes_in_every_iteration_reveal_no_column(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sums", SUMS)
+@pytest.mark.parametrize("sums", TESTED_SUMS)
 @pytest.mark.parametrize(("rows", "columns"), [(569, 15), (1000, 100), (4096, 100), (22_500, 12)])
 def test_the_largest_change_in_every_iteration_for_more_sizes(
     sums: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
@@ -99,7 +99,7 @@ def test_the_largest_change_in_every_iteration_for_more_sizes(
     assert read(monkeypatch, sums, rows, columns) <= (0.25 if columns == 100 else 0.2) + 6 / np.sqrt(rows)
 
 
-@pytest.mark.parametrize("sums", SUMS)
+@pytest.mark.parametrize("sums", TESTED_SUMS)
 def test_outputs_in_full_precision_reveal_the_column(sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchParticipant, "sendable_outputs", lambda self, H, *_: H)
     assert read(monkeypatch, sums, 300, 5) > (0.99 if sums == "direct" else 0.6)  # the sum of two columns
@@ -120,7 +120,7 @@ def test_a_fresh_dither_in_each_iteration_averages_out(monkeypatch: pytest.Monke
     assert again > read(monkeypatch, "direct", 2000, 15) + 0.1
 
 
-FAMILIES: dict[str, dict[str, Any]] = {
+TRAININGS: dict[str, dict[str, Any]] = {
     "one step": {},
     "local steps": {"optimizer": vfl.FedBCD(local_steps=3, lr=0.1)},
     "kept exchanges": {"optimizer": vfl.CeluVFL(R=3, W=2, lr=0.1)},
@@ -131,7 +131,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TRAININGS)
 def test_outputs_are_multiples_of_a_step_with_one_dither_a_row(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every family, batches and evaluations: outputs are multiples of s with the same dither each time."""
     sent, below = list[Floats](), dict[int, Floats]()
@@ -148,7 +148,7 @@ def test_outputs_are_multiples_of_a_step_with_one_dither_a_row(family: str, monk
     passed = list[Floats]()
     for owner, name in ((PassiveLink, "contribute"), (joint_prediction, "predict")):
         assert hasattr(owner, name)
-    tables, keys = rounded_parties(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
+    tables, keys = rounded_parties(120, 4, 2), {"epochs": 4, "batch_size": "all"} | TRAININGS[family]
     generated = zero_residual_job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})
     if "model" in keys:
         y = np.random.default_rng(1).integers(0, 3, 120)

@@ -35,17 +35,17 @@ def body_of(path: str, name: str) -> Callable[..., None]:
     return text
 
 
-HELD_OUT, BALANCED = "training/test_held_out.py", {"classes": "balanced"}
+HELD_OUT_TEST, BALANCED = "training/test_held_out.py", {"classes": "balanced"}
 SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     "robust scaling by all rows": (
         lambda: edited(training_data, "_fit_scaling", ("(party.X, train)", "(party.X, np.arange(len(party)))")),
-        HELD_OUT,
+        HELD_OUT_TEST,
         "test_no_bit_of_a_weight",
         {"method": "FedSGD", "scale": "robust", "weights": None},
     ),
     "balanced weights by all rows": (
         lambda: edited(row_weights, "_class_weights", ("class_index[train], minlength", "class_index, minlength")),
-        HELD_OUT,
+        HELD_OUT_TEST,
         "test_no_bit_of_a_weight",
         {"method": "FedSGD", "scale": "none", "weights": BALANCED},
     ),
@@ -55,13 +55,13 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
             "__init__",
             ("party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]", "party.y"),
         ),
-        HELD_OUT,
+        HELD_OUT_TEST,
         "test_no_bit_under_any_loss",
         {"loss": "square", "scale": "none"},
     ),
     "first weights from all rows": (
         lambda: edited(TrainingData, "initial_rows", ("self.schedule.by_ids", "np.arange(self.rows)")),
-        HELD_OUT,
+        HELD_OUT_TEST,
         "test_no_bit_under_any_loss",
         {"loss": "logistic", "scale": "none"},
     ),

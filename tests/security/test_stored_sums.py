@@ -16,7 +16,7 @@ from securevfl.families.fdml.stored_sum import StoredSum
 
 ROWS, COLUMNS, VISITS = 300, 4, 8
 HIDING = [vfl.StoredMasks()]
-KINDS = [vfl.StoredOpen(), *HIDING]
+STORED_KINDS = [vfl.StoredOpen(), *HIDING]
 
 
 def worker_columns(seed: int = 0) -> dict[str, Floats]:
@@ -61,7 +61,7 @@ def pulled_numbers(run: StoredRun, name: str) -> Floats:
     return np.column_stack(columns)
 
 
-@pytest.mark.parametrize("stored", KINDS, ids=repr)
+@pytest.mark.parametrize("stored", STORED_KINDS, ids=repr)
 def test_the_server_learns_columns_from_open_payloads_only(stored: StoredSum) -> None:
     X = worker_columns()
     run = record_stored(stored, in_step(X))
@@ -76,7 +76,7 @@ def test_the_server_learns_columns_from_open_payloads_only(stored: StoredSum) ->
     assert together < 6 * chance if stored.hides_parts else together > 1 - 1e-9
 
 
-@pytest.mark.parametrize("stored", KINDS, ids=repr)
+@pytest.mark.parametrize("stored", STORED_KINDS, ids=repr)
 def test_pulls_reveal_the_others_joint_space_but_no_single_part(stored: StoredSum) -> None:
     """This is declared and counted: sums of two workers span their 8 columns together from 8 pulls on."""
     X = worker_columns()

@@ -49,7 +49,7 @@ def resumed(
     return vfl.simulate(work, parties, checkpoints=states(), observe=observe)
 
 
-KINDS: dict[str, tuple[vfl.Job, float]] = {
+RESUMED_JOBS: dict[str, tuple[vfl.Job, float]] = {
     "open": (celu_job("open"), 0.0),
     "open, all rows in full": (celu_job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W)), 0.0),
     "open, a table of one": (celu_job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=1, rule=vfl.Momentum())), 0.0),
@@ -66,15 +66,17 @@ KINDS: dict[str, tuple[vfl.Job, float]] = {
 def undisturbed(kind: str) -> tuple[list[vfl.Party], vfl.Run]:
     """Tables and the run on them, which tests only read."""
     parties = [party.take(np.arange(250, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=3)]
-    return parties, vfl.simulate(KINDS[kind][0], parties)
+    return parties, vfl.simulate(RESUMED_JOBS[kind][0], parties)
 
 
 CUTS = ((1, 8), (3, 14))  # before any state and on one; between two and in the last round: by turns
 
 
-@pytest.mark.parametrize(("kind", "at"), [(kind, at) for turn, kind in enumerate(KINDS) for at in CUTS[turn % 2]])
+@pytest.mark.parametrize(
+    ("kind", "at"), [(kind, at) for turn, kind in enumerate(RESUMED_JOBS) for at in CUTS[turn % 2]]
+)
 def test_the_weights_are_those_of_the_undisturbed_run(kind: str, at: int, tmp_path: Path) -> None:
-    work, tolerance = KINDS[kind]
+    work, tolerance = RESUMED_JOBS[kind]
     parties, undisturbed_run = undisturbed(kind)
     again = resumed(work, parties, tmp_path, at)
     for name, part in undisturbed_run.parts.items():

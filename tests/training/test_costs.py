@@ -169,7 +169,9 @@ def engine_seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-@pytest.mark.parametrize("name", ENCRYPTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "trees")) for name in ENCRYPTED]
+)
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
 def test_encryption_is_the_time_of_the_engine(name: str, engine_seconds: list[float]) -> None:
     """Of all parties; and every phase in which the engine works has a part for it."""

@@ -11,9 +11,9 @@ from securevfl.data.preparation import Preparation
 from securevfl.job import Job
 from securevfl.protocols.shares.shares_options import Shares
 
-MODELS = ("logistic", "square", "smooth_hinge", "one_vs_rest", "huber", "quantile", "trees")
+MODEL_NAMES = ("logistic", "square", "smooth_hinge", "one_vs_rest", "huber", "quantile", "trees")
 LOG_LINKS = ("poisson", "gamma", "tweedie", "negative_binomial")
-ALL = [*MODELS, *LOG_LINKS]
+ALL_MODEL_NAMES = [*MODEL_NAMES, *LOG_LINKS]
 NAMED = [key for key in Job.model_fields if key not in ("model", "optimizer")]
 """Keys that may be named. An optimizer replaces the schedule of the model."""
 
@@ -23,7 +23,7 @@ def plain(job: vfl.Job) -> Any:
     return job.model_dump(mode="json")
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", ALL_MODEL_NAMES)
 def test_naming_a_key_of_shares_at_its_default_changes_nothing(model: str) -> None:
     job = vfl.Job(model=model)
     assert job.protocol.shares is not None
@@ -33,7 +33,7 @@ def test_naming_a_key_of_shares_at_its_default_changes_nothing(model: str) -> No
         assert plain(vfl.Job(model=model, protocol=section)) == plain(job), section
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", ALL_MODEL_NAMES)
 @pytest.mark.parametrize("key", list(Shares.model_fields))
 def test_another_value_of_a_key_of_shares_changes_this_key_alone(model: str, key: str) -> None:
     other: dict[str, Any] = {
@@ -47,7 +47,7 @@ def test_another_value_of_a_key_of_shares_changes_this_key_alone(model: str, key
     assert {**plain(changed), "protocol": None} == {**plain(job), "protocol": None}
 
 
-@pytest.mark.parametrize("model", [*ALL, "softmax"])
+@pytest.mark.parametrize("model", [*ALL_MODEL_NAMES, "softmax"])
 @pytest.mark.parametrize("key", NAMED)
 def test_naming_a_key_at_its_default_changes_nothing(model: str, key: str) -> None:
     job = vfl.Job(model=model)
@@ -71,7 +71,7 @@ def test_tables_of_log_links_are_fine_whatever_else_is_named(model: str) -> None
     assert (own.table_bits, own.step) == (6, 2.0**-4)
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", ALL_MODEL_NAMES)
 @pytest.mark.parametrize("step", [1.0, 0.25, 2.0**-6])
 def test_smaller_steps_have_more_entries(model: str, step: float) -> None:
     """A table covers the same sums as the default, as far as 2^8 entries allow; a number of entries never changes."""

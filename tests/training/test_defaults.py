@@ -184,8 +184,13 @@ def test_columns_with_values_far_out_are_squashed_and_named() -> None:
         assert prepared.X[-1, 0] == (1e6 if "clip" not in str(other) else np.quantile(heavy, 0.99))
 
 
-ROUNDS = {"support2": (2, 1), "default_credit": (3, 2), "a9a": (3, 2), "breast": (7, 6)}  # held out, of training rows
-QUICK = ("support2", "breast")
+EXPECTED_ROUNDS = {
+    "support2": (2, 1),
+    "default_credit": (3, 2),
+    "a9a": (3, 2),
+    "breast": (7, 6),
+}  # held out, of training rows
+QUICK_TABLES = ("support2", "breast")
 KEPT = {"tails": "keep"}  # as scikit-learn's own preparation
 
 
@@ -206,10 +211,13 @@ def pooled(parties: list[vfl.Party], job: vfl.Job, *, held_out: bool) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(table, marks=[*real, *[pytest.mark.slow] * (table not in QUICK)]) for table in ROUNDS],
+    [
+        pytest.param(table, marks=[*real, *[pytest.mark.slow] * (table not in QUICK_TABLES)])
+        for table in EXPECTED_ROUNDS
+    ],
 )
 def test_three_lines_train_as_long_as_guards_let_them(name: str, read_table: Callable[[str], list[vfl.Party]]) -> None:
-    (held_out, training), parties = ROUNDS[name], read_table(name)
+    (held_out, training), parties = EXPECTED_ROUNDS[name], read_table(name)
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25, prepare=KEPT)
     run = vfl.simulate(job, parties)
     assert run.job.epochs == held_out

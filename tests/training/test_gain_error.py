@@ -55,7 +55,7 @@ def bootstrapped(y: Any, local: Any, joint: Any) -> float:
     return float(np.std(gains, ddof=1))
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.05])
+@pytest.mark.parametrize("rate", [0.05, pytest.param(0.3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("worth", [0.1, 0.25, 0.6])
 def test_the_error_is_that_of_a_bootstrap_of_linked_rows(worth: float, rate: float) -> None:
     samples = [scores(seed, worth=worth, rows=4000, rate=rate) for seed in range(6)]

@@ -37,7 +37,7 @@ WOE = {
     "batch_size": 250,
     "accepts": ("columns",),
 }
-FAMILIES: dict[str, dict[str, Any]] = {
+FAMILY_JOBS: dict[str, dict[str, Any]] = {
     name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()
 }
 
@@ -111,11 +111,11 @@ def test_weights_of_evidence_are_asked_once_more_by_the_same_job(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAMILY_JOBS)
 def test_every_family_goes_on_wherever_it_was_killed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"batch_size": 100, "epochs": 2} | FAMILIES[name]
+    options = {"batch_size": 100, "epochs": 2} | FAMILY_JOBS[name]
     accepts = {*leak_kinds()} - {"fresh_equations"} | {*options.get("accepts", ())}  # other jobs' equations are refused
     job = vfl.Job(**options | {"accepts": sorted(accepts)})
     parties = [

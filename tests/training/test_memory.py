@@ -7,15 +7,15 @@ import pytest
 import securevfl as vfl
 from securevfl.protocols.engines import Engine
 
-PAGE = 4096
+PAGE_BYTES = 4096
 
 
 def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-@pytest.mark.parametrize("residual", ["open", vfl.Ckks()], ids=str)
+@pytest.mark.parametrize("residual", ["open", pytest.param(vfl.Ckks(), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.long
 def test_memory_is_flat_over_rounds(residual: Engine | str) -> None:
     job = vfl.Job(

@@ -21,7 +21,7 @@ OTHER = GENERATOR.normal(size=(N, 2)) * [0.1, 4] + [1, 100]
 BOTH = np.hstack([OWN, OTHER])
 SCORE = (BOTH - BOTH.mean(axis=0)) / BOTH.std(axis=0) @ [1.0, -1.0, 0.7, 0.4]
 Y = np.where(SCORE + GENERATOR.logistic(size=N) > 1.6, "yes", "no")
-ROWS = GENERATOR.uniform(0.2, 3.0, N)
+ROW_WEIGHTS = GENERATOR.uniform(0.2, 3.0, N)
 L2 = 1e-2
 
 
@@ -40,7 +40,7 @@ def fedbcd_job(model: object = None, **options: object) -> vfl.Job:
 
 
 def weighted_parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
-    columns = np.column_stack([OWN, ROWS]) if weights else OWN
+    columns = np.column_stack([OWN, ROW_WEIGHTS]) if weights else OWN
     bank = vfl.Party("bank", columns, y, columns=["a", "b", "w"][: columns.shape[1]], ids=range(N))
     return [bank, vfl.Party("shop", OTHER, columns=["c", "d"], ids=range(N))]
 
@@ -51,7 +51,7 @@ def weighted_parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party
         (None, None, None),
         ({"classes": "balanced"}, "balanced", None),
         ({"classes": {"no": 1, "yes": 5}}, {"no": 1, "yes": 5}, None),
-        ({"classes": "balanced", "column": "w", "max_weight": 8}, "balanced", ROWS),
+        ({"classes": "balanced", "column": "w", "max_weight": 8}, "balanced", ROW_WEIGHTS),
     ],
 )
 def test_weighted_models_and_coefficients_are_scikit_learns(
@@ -59,7 +59,9 @@ def test_weighted_models_and_coefficients_are_scikit_learns(
 ) -> None:
     run = vfl.simulate(fedbcd_job(weights=weights), weighted_parties(weights=rows is not None))
     scaled = (BOTH - BOTH.mean(axis=0)) / BOTH.std(axis=0)
-    total = (np.ones(N) if rows is None else ROWS) * (np.ones(N) if class_weight is None else _of_class(class_weight))
+    total = (np.ones(N) if rows is None else ROW_WEIGHTS) * (
+        np.ones(N) if class_weight is None else _of_class(class_weight)
+    )
     sample = total / total.mean()
     expected = LogisticRegression(C=1 / (N * L2), tol=1e-10, max_iter=1000).fit(scaled, Y, sample_weight=sample)
     theta = np.vstack([run.parts["bank"].theta[:2], run.parts["shop"].theta])[:, 0]

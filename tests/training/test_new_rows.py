@@ -49,7 +49,7 @@ def part() -> ModelPart:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", 16)
+    monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", 16)
     monkeypatch.setattr(parquet_source, "BATCH_BYTES", 8 * 3 * 7)
 
 

@@ -228,7 +228,7 @@ def test_a_rare_column_keeps_its_effect() -> None:
     assert f[1] - f[0] == pytest.approx(oracle.coef_[0, 1] / part.scaling.deviation[1], rel=0.05)
 
 
-READERS: dict[str, Any] = {
+MODEL_USES: dict[str, Any] = {
     "coefficients": lambda part, X: part.coefficients(),
     "constant": lambda part, X: part.constant(),
     "explain": lambda part, X: part.explain(X),
@@ -258,7 +258,7 @@ def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool)
     bank, shop = run.parts["bank"], run.parts["shop"]
     assert bank.state["inputs"]["cosines"] is None
     assert len(shop.state["inputs"]["cosines"]["phases"]) > 0
-    for read in READERS.values():
+    for read in MODEL_USES.values():
         with pytest.raises((ConfigError, DataError), match=r"shop|trees"):
             read(shop, new["shop"])
     with pytest.raises((ConfigError, DataError)):

@@ -27,7 +27,9 @@ F = OWN[:, 0] - OTHER[:, 0]
 Y = (F + DRAW.normal(size=N) > 0).astype(int)
 SEALED = ["columns", "rank", "label_auc", "fresh_equations", "small_metrics"]
 PLAIN: dict[str, Any] = {"protocol": "open", "accepts": SEALED, "epochs": 3, "batch_size": 40}
-STEPS = vfl.FDML(lr=0.1, tau=0, shows_labels=True, stored="open")  # in step: further apart, parties run asynchronously
+FDML_OPTIMIZER = vfl.FDML(
+    lr=0.1, tau=0, shows_labels=True, stored="open"
+)  # in step: further apart, parties run asynchronously
 JOBS: dict[str, tuple[dict[str, Any], float]] = {  # and how far weights may lie apart, in deviations of f
     "fedbcd": (PLAIN | {"model": "logistic", "optimizer": vfl.FedBCD(lr=0.1, local_steps=3)}, 1e-9),
     "newton": (PLAIN | {"model": "logistic", "optimizer": vfl.BlockNewton(), "batch_size": "all"}, 1e-9),
@@ -35,7 +37,7 @@ JOBS: dict[str, tuple[dict[str, Any], float]] = {  # and how far weights may lie
     "ckks": (PLAIN | {"model": "logistic", "optimizer": vfl.FedSGD(lr=0.1), "protocol": "ckks"}, 1e-4),
     "prepared": (PLAIN | {"model": "square", "optimizer": vfl.FedSGD(lr=0.1), "prepare": {"bins": 4}}, 1e-9),
     "celu": (PLAIN | {"model": "logistic", "optimizer": vfl.CeluVFL(R=2, W=2, lr=0.1)}, 1e-9),
-    "fdml": (PLAIN | {"model": "logistic", "optimizer": STEPS, "protocol": vfl.Protocol()}, 1e-9),
+    "fdml": (PLAIN | {"model": "logistic", "optimizer": FDML_OPTIMIZER, "protocol": vfl.Protocol()}, 1e-9),
     "transfer": (PLAIN | {"model": vfl.Transfer(units=4), "optimizer": vfl.FedBCD(local_steps=2, lr=0.5)}, 1e-9),
     "shares": ({"model": "logistic", "epochs": 4, "accepts": SEALED[-1:]}, 0.5),
     "trees": ({"model": vfl.Trees(trees=4, depth=2), "epochs": 3, "accepts": SEALED[-1:]}, 0.5),

@@ -21,7 +21,7 @@ Y = (OWN[:, 0] + OTHER[:, 0] + DRAW.normal(size=N) > 0).astype(int)
 COUNTS = np.where(OWN[:, 1] > 0, 3.0, 0.5)
 SEALED = ["columns", "rank", "label_auc", "fresh_equations", "small_metrics"]
 OPEN: dict[str, Any] = {"protocol": "open", "accepts": SEALED, "epochs": 3, "optimizer": vfl.FedSGD(lr=0.3)}
-SHARES: dict[str, Any] = {"epochs": 11, "accepts": SEALED[-1:]}
+SHARES_KEYS: dict[str, Any] = {"epochs": 11, "accepts": SEALED[-1:]}
 
 
 def trained(rows: int, counts: Any, **keys: Any) -> tuple[vfl.Run, list[str]]:
@@ -50,12 +50,12 @@ def test_a_weighted_run_counts_rows_by_their_weights_in_its_metrics() -> None:
 
 
 def test_on_shares_it_is_said_that_rows_count_alike() -> None:
-    run, notices = trained(N, COUNTS, **SHARES)
+    run, notices = trained(N, COUNTS, **SHARES_KEYS)
     assert run.evaluated_on == "held-out rows, each counted once"
     assert any("metrics count every row equally" in notice for notice in notices)
 
 
-@pytest.mark.parametrize("keys", [OPEN, SHARES], ids=["open", "shares"])
+@pytest.mark.parametrize("keys", [OPEN, SHARES_KEYS], ids=["open", "shares"])
 def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tmp_path: Any) -> None:
     run, _ = trained(N, np.linspace(1, 2, N), **keys)
     assert set(run.metric_std_errors) == set(run.metrics)
@@ -100,7 +100,7 @@ def test_metrics_of_levels_are_within_the_spread_that_is_printed_and_reported(
 
 
 def test_metrics_of_too_few_rows_are_said_to_be_missing() -> None:
-    run, notices = trained(60, COUNTS, **SHARES)
+    run, notices = trained(60, COUNTS, **SHARES_KEYS)
     assert run.metrics == {}
     assert any("metrics need at least 20 rows and there are 15" in notice for notice in notices)
     assert figures(run.metrics, run.positive, run.metric_std_errors).startswith("no metrics")

@@ -72,7 +72,7 @@ def test_the_sealed_model_is_as_good_as_the_pooled_one(credit: list[vfl.Party]) 
 
 
 @pytest.mark.exact_outputs
-@pytest.mark.parametrize("xi", [None, 60.0])
+@pytest.mark.parametrize("xi", [60.0, pytest.param(None, marks=pytest.mark.slow)])
 def test_kept_exchanges_give_the_open_model_under_ckks(credit: list[vfl.Party], xi: float | None) -> None:
     def celu(residual: str) -> vfl.Run:
         job = vfl.Job(

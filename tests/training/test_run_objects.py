@@ -20,7 +20,7 @@ from securevfl.data.load import read_parties
 from securevfl.display import html
 from securevfl.display.printable import printable
 
-PARTIES = vfl.datasets.breast_cancer()
+CANCER = vfl.datasets.breast_cancer()
 JOB = vfl.Job(
     model=vfl.Logistic(l2=0.01),
     protocol="open",
@@ -33,7 +33,7 @@ JOB = vfl.Job(
 
 @pytest.fixture(scope="module")
 def run() -> vfl.Run:
-    return vfl.simulate(JOB, PARTIES)
+    return vfl.simulate(JOB, CANCER)
 
 
 def through_joblib(value: Any) -> Any:
@@ -45,7 +45,7 @@ def through_joblib(value: Any) -> Any:
 
 @pytest.mark.parametrize("store", [lambda value: pickle.loads(pickle.dumps(value)), copy.deepcopy, through_joblib])
 def test_runs_and_parts_are_stored_and_copied(run: vfl.Run, store: Any) -> None:
-    tables = {party.name: party.X for party in PARTIES}
+    tables = {party.name: party.X for party in CANCER}
     again = store(run)
     np.testing.assert_array_equal(again.predict_proba(tables), run.predict_proba(tables))
     assert (again.metrics, again.costs.row()) == (run.metrics, run.costs.row())

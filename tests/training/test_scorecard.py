@@ -129,6 +129,7 @@ def test_models_without_points_are_told() -> None:
         vfl.scorecard(vfl.simulate(tails, moved).parts)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 def test_points_rank_like_the_model_on_credit() -> None:

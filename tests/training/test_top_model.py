@@ -12,7 +12,7 @@ from securevfl.errors import ConfigError  # noqa: E402
 
 nn = torch.nn
 torch.set_num_threads(1)
-ROWS, WIDTH = 200, 3
+ROWS, TOP_WIDTH = 200, 3
 
 
 class Top(nn.Module):
@@ -21,14 +21,14 @@ class Top(nn.Module):
     def __init__(self, columns: int, passives: int) -> None:
         super().__init__()
         self.local = nn.Linear(columns, 2).double()
-        self.top = nn.Sequential(nn.Tanh(), nn.Linear(2 + passives * WIDTH, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+        self.top = nn.Sequential(nn.Tanh(), nn.Linear(2 + passives * TOP_WIDTH, 4), nn.Tanh(), nn.Linear(4, 1)).double()
 
     def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         return self.top(torch.cat([self.local(x), z], dim=1))
 
 
 def bottom(columns: int) -> torch.nn.Module:
-    return nn.Sequential(nn.Linear(columns, 3), nn.Tanh(), nn.Linear(3, WIDTH)).double()
+    return nn.Sequential(nn.Linear(columns, 3), nn.Tanh(), nn.Linear(3, TOP_WIDTH)).double()
 
 
 def standardized_parties(count: int) -> list[vfl.Party]:
@@ -43,7 +43,7 @@ def standardized_parties(count: int) -> list[vfl.Party]:
 
 def top_model_job(residual: object = "open", **keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
-        "model": vfl.Neural(joint="top", width=WIDTH),
+        "model": vfl.Neural(joint="top", width=TOP_WIDTH),
         "optimizer": vfl.FedSGD(lr=0.5),
         "protocol": vfl.Protocol(sum="direct", residual=residual),  # type: ignore[arg-type]
         "batch_size": "all",
@@ -98,7 +98,7 @@ def test_without_modules_it_is_a_dense_layer_over_dense_layers() -> None:
 
 def test_residuals_are_cut_to_what_was_agreed() -> None:
     tables = standardized_parties(2)
-    tight = top_model_job(model=vfl.Neural(joint="top", width=WIDTH, clip=1e-9))
+    tight = top_model_job(model=vfl.Neural(joint="top", width=TOP_WIDTH, clip=1e-9))
     still = vfl.simulate(top_model_job(optimizer=vfl.FedSGD(lr=1e-12)), tables).parts["shop"].theta
     moved = vfl.simulate(tight, tables).parts["shop"].theta
     assert np.abs(moved - still).max() < 1e-6

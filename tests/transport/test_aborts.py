@@ -34,7 +34,7 @@ def made(kind: type[BaseException]) -> BaseException:
     return kind(SECRET, OSError(28, SECRET)) if kind is errors.StorageError else kind(SECRET)  # type: ignore[call-arg]
 
 
-KINDS: list[type[BaseException]] = [
+ERROR_KINDS: list[type[BaseException]] = [
     *[kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SecureVFLError)],
     ValueError,
     ZeroDivisionError,
@@ -72,7 +72,7 @@ def says_nothing(text: str | bytes) -> bool:
     return not any(word in re.findall(r"[\w./]+", sent) for word in words if len(word) > 4 or word.isdigit())
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", ERROR_KINDS, ids=lambda kind: kind.__name__)
 def test_no_error_tells_what_it_says(kind: type[BaseException]) -> None:
     assert not says_nothing(str(made(kind)))
     text, sent = heard(made(kind))
@@ -84,7 +84,7 @@ def test_no_error_tells_what_it_says(kind: type[BaseException]) -> None:
 
 def test_what_depends_on_a_partys_data_reads_the_same() -> None:
     """The error does not reveal whether columns, labels, ids, ledger or ranges failed."""
-    reasons = {heard(made(kind))[0] for kind in KINDS if issubclass(kind, errors.DataError | errors.RangeError)}
+    reasons = {heard(made(kind))[0] for kind in ERROR_KINDS if issubclass(kind, errors.DataError | errors.RangeError)}
     reasons |= {heard(made(errors.LeakageError))[0], heard(made(errors.ConfigError))[0]}
     assert reasons == {f"bank has stopped: {STOP_REASONS['refused']}"}
 
@@ -119,7 +119,7 @@ def test_an_abort_has_no_room_for_text() -> None:
     assert set(get_args(StopReason)) == set(STOP_REASONS)
     assert Abort.of(TransportError(SECRET, away="telco"), ["shop", "telco"]).party == "telco"
     assert not Abort.of(TransportError(SECRET, away=SECRET), ["shop", "telco"]).party
-    assert all(kind.stop_reason in STOP_REASONS for kind in KINDS if issubclass(kind, SecureVFLError))
+    assert all(kind.stop_reason in STOP_REASONS for kind in ERROR_KINDS if issubclass(kind, SecureVFLError))
     with pytest.raises(errors.FrameError):
         decode_message(Abort, encode_message(Abort(SECRET)))  # type: ignore[arg-type]
 

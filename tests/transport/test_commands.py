@@ -28,7 +28,7 @@ from securevfl.cli.main import main
 tables.MAX_IN_MEMORY_BYTES, new_rows.BLOCK = 0, 100
 main()
 """
-BAR = "━"
+BAR_CHARACTER = "━"
 ROUND = '"event": "round"'
 TERMINAL = {"TERM": "xterm", "COLUMNS": "100"}
 
@@ -175,7 +175,7 @@ def on_a_terminal(begin: Any) -> str:
     os.close(ours)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, screen.decode()
-    assert BAR not in out
+    assert BAR_CHARACTER not in out
     return screen.decode()
 
 
@@ -186,7 +186,7 @@ def test_a_bar_on_a_terminal_and_nowhere_else(ready: Any, running: list[Any], ve
     bank = start(meeting, "bank", verb)
     running.append(bank)
     screen = on_a_terminal(lambda terminal: start(meeting, "shop", verb, stderr=terminal))
-    assert BAR in screen
+    assert BAR_CHARACTER in screen
     assert {"align": "aligning", "join": "reading"}[verb] in screen  # the line of a training: tests/cli/test_live.py
     assert ("reading" in screen) == (verb == "join")
     _, errors = bank.communicate(timeout=240)
@@ -201,9 +201,9 @@ def test_training_shows_a_bar_on_a_terminal_and_nowhere_else(ready: Any) -> None
     screen = on_a_terminal(
         lambda terminal: Forked(line, env=os.environ | TERMINAL, stdout=subprocess.PIPE, stderr=terminal, text=True)
     )
-    assert BAR in screen
+    assert BAR_CHARACTER in screen
     assert "reading" in screen
     quiet = run_forked(line, env=os.environ | TERMINAL, capture_output=True, check=True, text=True)
     assert quiet.stderr == ""
-    assert BAR not in quiet.stdout
+    assert BAR_CHARACTER not in quiet.stdout
     assert not list(meeting.folder.glob(".*"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,9 +19,10 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError
-from securevfl.organisations.http_api import application, openapi
+from securevfl.organisations.http_api import application
 from securevfl.organisations.http_server import HttpAddress
 from tests.builders import raises_code
+from tests.described_http import checks_replies
 from tests.forked import Forked
 from tests.transport.test_serve import limits
 
@@ -86,7 +87,10 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
     until_up(url, serving, gateway)
     expected = run.predict_proba({party.name: party.X for party in (bank, shop)})[:, 1]
 
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as client:
+    seen = set[tuple[str, int]]()
+    checks = checks_replies(httpx.get(f"{url}/openapi.json").json(), seen)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=url, headers=headers, timeout=60, event_hooks={"response": [checks]}) as client:
 
         def one(row: int) -> dict[str, Any]:
             answer = client.post("/v1/scores", json={"rows": [{"id": f"customer-{row}"}]})
@@ -110,9 +114,6 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
         assert client.post("/v1/scores", content=b"[" * 2_000_000).status_code == 413
         assert client.get("/v1/scores?id=1").status_code == 405
         assert httpx.post(f"{url}/v1/scores", json={"rows": [{"id": "customer-1"}]}).status_code == 401
-        assert client.get("/openapi.json").json() == json.loads(
-            json.dumps(openapi(run.parts["bank"].preparation.types))
-        )
         metrics = client.get("/metrics").text
         blocks = next(
             float(line.split()[1]) for line in metrics.splitlines() if line.startswith("securevfl_gateway_blocks ")
@@ -132,9 +133,19 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
         running.append(again)
         until_up(url, again, gateway)
         assert one(200)["probability"] == pytest.approx(expected[200])
+        scored = {("/v1/scores", status) for status in (200, 413, 422, 503)}
+        assert seen >= scored | {("/health", 503), ("/metrics", 200)}
+    again.send_signal(signal.SIGTERM)  # with idle sessions of the gateway
+    out, log = again.communicate(timeout=120)
+    assert again.returncode == 0, log
+    assert out.splitlines()[-1].startswith("shop: the service has ended after SIGTERM: 1 requests answered, 1 rows")
+    assert '"event": "stopped"' in log
+    assert "KeyboardInterrupt" not in log
+    assert "run the same command" not in log
     gateway.send_signal(signal.SIGTERM)
     out, errors = gateway.communicate(timeout=120)
     assert gateway.returncode == 0, errors
+    assert "bank: the gateway has ended after SIGTERM: " in out
     assert "customer" not in out + errors
     assert "Traceback" not in errors
 
@@ -152,7 +163,8 @@ def test_a_caller_that_hangs_up_within_its_request_is_no_error() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(application(None, TOKEN)(scope, receive, send))  # type: ignore[arg-type]
+    fake: Any = SimpleNamespace(party="bank", types={}, id_columns=None, connected=True, waiting=0, blocks=0)
+    asyncio.run(application(fake, TOKEN)(scope, receive, send))
     assert sent[0]["status"] == 400
 
 

@@ -72,7 +72,7 @@ def test_many_rows_and_one(meet: Any, run: vfl.Run, first_rows: dict[str, Any]) 
 
 @pytest.mark.parametrize("block", [16_384, 7])
 def test_a_kernel_model(meet: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
+    monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", block)
     parties = vfl.datasets.breast_cancer(3)
     job = vfl.Job(
         model=vfl.Kernel(gamma=0.05, blocks=2, block_size=16),
@@ -92,7 +92,7 @@ def test_a_kernel_model(meet: Any, block: int, monkeypatch: pytest.MonkeyPatch) 
 def test_blocks_of_rows(
     meet: Any, run: vfl.Run, first_rows: dict[str, Any], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
+    monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", block)
     ids = {name: np.arange(30) for name in first_rows}
     predicted = asked(meet(3), run, first_rows, ids=ids)["bank"]
     np.testing.assert_allclose(predicted.proba, run.predict_proba(first_rows), rtol=0, atol=1e-9)

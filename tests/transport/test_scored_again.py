@@ -141,11 +141,11 @@ def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained
     }
 
 
-@pytest.mark.parametrize("block", [new_rows.ROWS_PER_BLOCK, 4])
+@pytest.mark.parametrize("block", [new_rows.SCORED_ROWS_PER_BLOCK, 4])
 def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_id(
     block: int, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
+    monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", block)
     spent = [id_digest("shop", f"new {row}") for row in (3, 4)]
     score_ledger = ScoreLedger(trained.ledgers["shop"])
     for model in (b"1", b"2", b"3"):  # a fourth of its 15 columns

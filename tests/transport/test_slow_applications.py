@@ -32,8 +32,8 @@ def port(monkeypatch: pytest.MonkeyPatch, free_port: Any) -> Any:
     monkeypatch.setattr(http_server, "REQUEST_SECONDS", 1.0)
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 8)
     number = free_port()
-    fake: Any = SimpleNamespace(connected=True, waiting=0, blocks=0, start=lambda: None, stop=lambda: None)
-    server = http_server.HttpServer(application(fake, TOKEN), HttpAddress(f"127.0.0.1:{number}", TOKEN))
+    fake: Any = SimpleNamespace(party="bank", types={}, id_columns=None, connected=True, waiting=0, blocks=0)
+    server = http_server.HttpServer(application(fake, TOKEN), HttpAddress(f"127.0.0.1:{number}", TOKEN).listen)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -55,9 +55,9 @@ def strangers(port: int, counts: tuple[int, int, int], kind: str) -> Iterator[No
 def test_the_gateway_answers_within_a_second(meet: Any, counts: tuple[int, int, int]) -> None:
     meeting, port = meet(2), meet.free_port()
     kit = meeting.kit("bank")
-    fake: Any = SimpleNamespace(connected=True, waiting=0, blocks=0, start=lambda: None, stop=lambda: None)
+    fake: Any = SimpleNamespace(party="bank", types={}, id_columns=None, connected=True, waiting=0, blocks=0)
     address = HttpAddress(f"127.0.0.1:{port}", TOKEN, kit / "bank.pem", kit / "bank.key")
-    server = http_server.HttpServer(application(fake, TOKEN), address)
+    server = http_server.HttpServer(application(fake, TOKEN), address.listen)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

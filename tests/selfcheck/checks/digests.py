@@ -115,7 +115,7 @@ LATTICE = (
     Field(BlindedProduct, "ciphertext", _lattice, (4, 20)),
     Field(OpenedProduct, "values", _lattice, (4, 20)),
 )
-PAILLIER = (
+PAILLIER_FIELDS = (
     Field(ResidualCiphertext, "ciphertext", _paillier, (6, 22)),
     Field(BlindedProduct, "ciphertext", _paillier, (6, 22)),
     Field(OpenedProduct, "values", _paillier, (6, 22)),
@@ -169,7 +169,7 @@ def columns() -> Outcome:
     sums, seeds = punctured_seeds.grow(base.pairs(points), coin)
     punctured = punctured_seeds.puncture(secret, keys, coin, sums)
     message, _ = TransferReceiver(seeds, coin, 2, 8).extend(_ROWS)
-    size = ot_extension._TAG * (COLUMNS + 1)
+    size = ot_extension.TAG_BYTES * (COLUMNS + 1)
 
     def again() -> TransferSender:
         """Return a sender that has not processed a block yet."""
@@ -178,10 +178,10 @@ def columns() -> Outcome:
     again().extend(_ROWS, message)
     for number in (1, COLUMNS // 2, COLUMNS):  # the first is the tag of choices, which goes into the others
         for place in PLACES:
-            at = len(message) - size + number * ot_extension._TAG
-            tag = altered(message[at : at + ot_extension._TAG], place)
+            at = len(message) - size + number * ot_extension.TAG_BYTES
+            tag = altered(message[at : at + ot_extension.TAG_BYTES], place)
             with suppress(SecureVFLError):
-                again().extend(_ROWS, message[:at] + tag + message[at + ot_extension._TAG :])
+                again().extend(_ROWS, message[:at] + tag + message[at + ot_extension.TAG_BYTES :])
                 outcome.add("bound", "offerer", f"takes the tag of column {number} altered in its {place} byte")
     return outcome
 
@@ -189,7 +189,7 @@ def columns() -> Outcome:
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "whole digests of messages": fields,
     "whole digests of lattice keys": lambda: fields(LATTICE),
-    "whole digests of paillier keys": lambda: fields(PAILLIER),
+    "whole digests of paillier keys": lambda: fields(PAILLIER_FIELDS),
     "whole digests of common ids": common,
     "whole digests of columns": columns,
 }

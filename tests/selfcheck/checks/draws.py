@@ -27,10 +27,7 @@ from securevfl.crypto import prg, wrapping
 
 _FEWEST_BYTES = 16
 _FEWEST_DISTINCT = 16  # distinct bytes of 32; fewer come by chance once in 10^16
-# streams made again: tree labels and random features, which hide nothing, and what readers take off stored payloads,
-# which `stored` works out once more
-# and a party's own trees, cosines and folds, which follow from its table alone so that one job gives one result
-_AGAIN = (
+_AGAIN = (  # streams that are generated again on purpose: they hide nothing, or the check `stored` recomputes them
     "public",
     "trees of a party's own",
     "cosines of a party's own",

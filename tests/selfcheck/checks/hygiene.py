@@ -212,7 +212,7 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
 
 
 RINGS = defaultdict(lambda: "key of shares", {59: "key of products", 53: "key of sums"})  # by the bits of plaintexts
-EVERY = {"Paillier p", "Paillier q", "Paillier lambda", "key of products", "key of sums"}
+ALL_SECRETS = {"Paillier p", "Paillier q", "Paillier lambda", "key of products", "key of sums"}
 SHARED: dict[type[ShareScheme], str] = {KernelShares: "key on the kernel", LatticeShares: "key of shares"}
 
 
@@ -251,7 +251,7 @@ def keys_stay_home() -> Outcome:
             files = [path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()]
     finally:
         eventlog.LOGGER.removeHandler(handler)
-    expected = EVERY | set(SHARED.values())
+    expected = ALL_SECRETS | set(SHARED.values())
     for name in sorted(expected - {name for name, _ in keys}):
         outcome.add("seen", name, "was not seen being made, so the check would not know it")
     for what, texts in (("a frame", frames), ("a file", files), ("the log", [log.getvalue().encode()])):

@@ -178,7 +178,7 @@ def _odd_columns() -> Outcome:
     outcome = Outcome()
     receiver, sender = transfer_pair(_BITS)
     message = bytearray(receiver.extend(_ROWS)[0])
-    octets = (len(message) - field_transfers._TAG * (field_transfers.COLUMNS + 1)) // BLOCKS
+    octets = (len(message) - field_transfers.TAG_BYTES * (field_transfers.COLUMNS + 1)) // BLOCKS
     for block in range(BLOCKS):
         message[block * octets] ^= 1 << block % 8
     with contextlib.suppress(CryptoError):

@@ -13,18 +13,15 @@ from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.transcript_checks import Outcome, ReceivedMessages
 from securevfl.protocols.shares import product_work
 
-# An executor that does each piece of work at once, in the thread that hands it over, cut as one of three workers.
-#
-# So checks cover the code paths with an executor too: draws are recorded under the name of their party, in order, and
-# no draw happens in another process.
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Inline(Executor):
-    """An executor that does each piece of work at once, in the calling thread."""
+    """An executor that does the work in the calling thread, divided as among three workers.
+
+    So checks also cover the code paths with an executor, and every draw is recorded in order, under its party's name.
+    """
 
     workers = 3
 

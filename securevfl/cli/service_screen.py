@@ -1,0 +1,347 @@
+"""What an operator sees of a service that stays up: sessions, rate, refusals and what is left of the ledger's limits.
+
+On a terminal the screen is redrawn in place, within 80 columns. Elsewhere one line is printed when the service starts,
+one when its figures have changed, at most once a minute, and one when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from securevfl.errors import SecureVFLError
+from securevfl.runtime import eventlog
+from securevfl.untrusted import shortened
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.organisations.serve import RequestOutcome
+
+SCREEN_WIDTH = 80
+REDRAWS_PER_SECOND = 2
+LINE_SECONDS = 60.0  # seconds between two lines without a terminal
+RATE_SECONDS = 60.0  # seconds over which the rate is measured
+LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
+MAX_EVENTS = 4  # latest events on the screen
+MAX_BUDGETS = 8  # rows of the table of limits
+MAX_PEER = 24  # characters of a peer's name
+
+
+class Budget(NamedTuple):
+    """What is left of one limit of the ledger, for one peer.
+
+    Attributes:
+        kind: the kind of disclosure.
+        peer: the party that learns it; empty if nobody has learned anything yet.
+        limit: the limit in words.
+        left: what is left of it in words.
+    """
+
+    kind: str
+    peer: str
+    limit: str
+    left: str
+
+
+@dataclass(frozen=True)
+class ServiceFigures:
+    """The figures of a service at one time.
+
+    Attributes:
+        sessions: the number of running sessions.
+        max_sessions: the maximum number of sessions.
+        requests: requests that were answered; at a gateway blocks of rows that the servers have answered.
+        rows: rows that were scored.
+        refused: requests that were refused; at a gateway rows that have no score.
+        failed: requests that failed; None at a gateway, whose blocks are requested again by the applications.
+        waiting: rows that wait for an answer; None if the service has no queue.
+    """
+
+    sessions: int
+    max_sessions: int
+    requests: int
+    rows: int
+    refused: int
+    failed: int | None = None
+    waiting: int | None = None
+
+
+class RequestTally:
+    """Counts the finished requests of a serving party."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests, self._rows = Counter[str](), 0
+
+    def count(self, request: RequestOutcome) -> None:
+        """Count a finished request."""
+        with self._lock:
+            self._requests[request.outcome] += 1
+            self._rows += 0 if request.counts is None else request.counts.scored
+
+    def counts_and(self, then: Callable[[RequestOutcome], None]) -> Callable[[RequestOutcome], None]:
+        """Return a function that counts a request and passes it on."""
+
+        def count(request: RequestOutcome) -> None:
+            self.count(request)
+            then(request)
+
+        return count
+
+    def figures(self, sessions: int, max_sessions: int) -> ServiceFigures:
+        """Return the figures of the service.
+
+        Args:
+            sessions: the number of running sessions.
+            max_sessions: the maximum number of sessions.
+
+        Returns:
+            The figures.
+        """
+        with self._lock:
+            answered, refused, failed = (self._requests[name] for name in ("answered", "refused", "failed"))
+            return ServiceFigures(sessions, max_sessions, answered, self._rows, refused, failed)
+
+    def __str__(self) -> str:
+        """Return the counts in words."""
+        figures = self.figures(0, 0)
+        answered = f"{figures.requests:,} requests answered, {figures.rows:,} rows scored"
+        return f"{answered}, {figures.refused:,} requests refused, {figures.failed:,} failed"
+
+
+class Rate:
+    """The number of rows per second over the latest minute.
+
+    Args:
+        clock: returns the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._samples = deque[tuple[float, int]]([(clock(), 0)])
+
+    def of(self, rows: int) -> float:
+        """Return the rate.
+
+        Args:
+            rows: the number of rows since the start.
+
+        Returns:
+            Rows per second.
+        """
+        now = self._clock()
+        if now - self._samples[-1][0] >= 1.0:
+            self._samples.append((now, rows))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= RATE_SECONDS:
+            self._samples.popleft()
+        start, before = self._samples[0]
+        return (rows - before) / max(now - start, 1.0)
+
+
+def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
+    """Return what is left of each limit of a ledger, for each peer, of the table for which least is left."""
+    from securevfl.disclosure.ledger import total_to
+
+    contents = ledger.read()
+    by_table = [
+        [entry for entry in contents.counted if entry.table == name]
+        for name in dict.fromkeys(entry.table for entry in contents.counted)
+    ]
+    budgets = []
+    for kind, limit in contents.limits.items():
+        peers = sorted({entry.disclosure.learner for entry in contents.counted if entry.disclosure.kind == kind})
+        for peer in peers:
+            totals = [total_to(entries, kind, peer) for entries in by_table]
+            largest = max(totals, key=lambda total: total.share if limit.share else total.count)
+            budgets.append(Budget(kind, peer, str(limit), str(limit.left(largest))))
+        if not peers:
+            budgets.append(Budget(kind, "", str(limit), str(limit)))
+    return budgets
+
+
+class ServiceScreen:
+    """The screen of a service.
+
+    Args:
+        title: what the service does, as in "shop serves 6,000 rows".
+        figures: returns the current figures.
+        budgets: returns what is left of the ledger's limits.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        figures: Callable[[], ServiceFigures],
+        budgets: Callable[[], Sequence[Budget]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._title, self._figures, self._budgets, self._clock = title, figures, budgets, clock
+        self._rate, self._start = Rate(clock), clock()
+        self._read_at, self._latest_budgets = -LEDGER_SECONDS, list[Budget]()
+        self._events = deque[str](maxlen=MAX_EVENTS)
+        self._lock = threading.Lock()
+
+    def note(self, event: str) -> None:
+        """Show an event."""
+        self._events.append(event)
+
+    def line(self) -> str:
+        """Return the state as one plain line."""
+        with self._lock:
+            figures = self._figures()
+            parts = [f"{figures.sessions} of {figures.max_sessions} sessions", *self._counts(figures)]
+            parts += [
+                f"{budget.left} of {budget.limit} {budget.kind} left" + (f" for {budget.peer}" if budget.peer else "")
+                for budget in self._current_budgets()
+            ]
+            return f"{self._title}: {', '.join(parts)}"
+
+    def _counts(self, figures: ServiceFigures) -> list[str]:
+        counts = [
+            f"{figures.requests:,} requests",
+            f"{figures.rows:,} rows scored ({self._rate.of(figures.rows):.1f} a second)",
+            f"{figures.refused:,} refused",
+            *([] if figures.failed is None else [f"{figures.failed:,} failed"]),
+        ]
+        return counts if figures.waiting is None else [*counts, f"{figures.waiting:,} rows wait"]
+
+    def _current_budgets(self) -> list[Budget]:
+        """Return the budgets, which are read from the ledger from time to time."""
+        now = self._clock()
+        if now - self._read_at >= LEDGER_SECONDS:
+            self._read_at = now
+            with suppress(SecureVFLError):  # the service itself reports a ledger that cannot be read
+                self._latest_budgets = list(self._budgets())
+        return self._latest_budgets
+
+    def drawing(self) -> Group:
+        """Return the screen, for rich."""
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        with self._lock:
+            figures = self._figures()
+            hours, seconds = divmod(int(self._clock() - self._start), 3600)
+            state = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+            state.add_column(style="bold", no_wrap=True)
+            state.add_column(no_wrap=True, overflow="ellipsis")
+            full = figures.sessions >= figures.max_sessions
+            sessions = f"{figures.sessions} of {figures.max_sessions}"
+            state.add_row("sessions", Text(sessions, style="yellow" if full else ""))
+            state.add_row("rate", f"{self._rate.of(figures.rows):.1f} rows a second over the last minute")
+            state.add_row("answered", f"{figures.requests:,} requests, {figures.rows:,} rows scored")
+            state.add_row("refused", Text(f"{figures.refused:,}", style="yellow" if figures.refused else ""))
+            if figures.failed is not None:
+                state.add_row("failed", Text(f"{figures.failed:,}", style="red" if figures.failed else ""))
+            if figures.waiting is not None:
+                state.add_row("waiting", f"{figures.waiting:,} rows")
+            state.add_row("running for", f"{hours} h {seconds // 60} min")
+            limits = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
+            for head in ("budget of the ledger", "peer", "limit", "left"):
+                limits.add_column(head, no_wrap=True, overflow="ellipsis")
+            budgets = self._current_budgets()
+            for budget in budgets[:MAX_BUDGETS]:
+                empty = budget.left.startswith("0")
+                left = Text(budget.left, style="red" if empty else "")
+                limits.add_row(budget.kind, shortened(budget.peer, MAX_PEER) or "-", budget.limit, left)
+            title = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
+            events = [Text(event, no_wrap=True, overflow="ellipsis", style="dim") for event in self._events]
+            parts = [title, state, *([limits] if budgets else [Text("The ledger has no limits.")]), *events]
+            return Group(*parts, Text("Ctrl-C or SIGTERM ends the service.", style="dim"))
+
+
+class _EventHandler(logging.Handler):
+    """Shows events on the screen, as people read them."""
+
+    def __init__(self, screen: ServiceScreen) -> None:
+        super().__init__(logging.INFO)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = json.loads(record.getMessage())
+        when, event = facts.pop("time"), facts.pop("event")
+        del facts["party"]
+        details = ", ".join(f"{key} {fact}" for key, fact in facts.items())
+        self._screen.note(f"{when[11:19]} {event}" + (f": {details}" if details else ""))
+
+
+@contextmanager
+def service_screen(screen: ServiceScreen) -> Iterator[None]:
+    """Show the screen while the context is entered, and print the last figures when it ends.
+
+    Args:
+        screen: the screen.
+
+    Yields:
+        Nothing.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    handler = _EventHandler(screen)
+    eventlog.LOGGER.addHandler(handler)
+    eventlog.LOGGER.setLevel(min(logging.INFO, eventlog.LOGGER.getEffectiveLevel()))
+    try:
+        with _on_terminal(screen, console) if console.is_terminal else _in_lines(screen):
+            yield
+    finally:
+        eventlog.LOGGER.removeHandler(handler)
+
+
+def shows_events() -> bool:
+    """Return whether the screen shows events on the terminal to which stderr would write them too."""
+    return sys.stdout.isatty() and sys.stderr.isatty()
+
+
+@contextmanager
+def _on_terminal(screen: ServiceScreen, console: Console) -> Iterator[None]:
+    from rich.live import Live
+
+    console.width = min(console.width, SCREEN_WIDTH)
+    with Live(console=console, get_renderable=screen.drawing, refresh_per_second=REDRAWS_PER_SECOND):
+        yield
+
+
+@contextmanager
+def _in_lines(screen: ServiceScreen) -> Iterator[None]:
+    ended = threading.Event()
+    printed = ""
+
+    def show() -> None:
+        nonlocal printed
+        text = screen.line()
+        if text != printed:
+            printed = text
+            print_line(text)
+
+    def repeat() -> None:
+        while not ended.wait(LINE_SECONDS):
+            show()
+
+    show()
+    thread = threading.Thread(target=repeat, name="service lines", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def print_line(text: str) -> None:
+    """Print a line on stdout; the service continues if nobody reads it."""
+    with suppress(OSError, ValueError):
+        print(text, flush=True)

@@ -1,0 +1,174 @@
+"""The screen of a service: figures within 80 columns on a terminal, plain lines elsewhere, and the last line."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from securevfl.cli import service_screen
+from securevfl.cli.service_screen import Budget, Rate, RequestTally, ServiceFigures, ServiceScreen, budgets_of
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
+from securevfl.organisations.prediction import ScoreCounts
+from securevfl.organisations.serve import RequestOutcome
+from securevfl.runtime import eventlog
+
+FIGURES = ServiceFigures(16, 16, 1_234_567, 98_765_432, 12_345, 7, 4_096)
+BUDGETS = [Budget("scores", "a bank with a very long name " * 4, "100,000", "0"), Budget("ids", "", "50,000", "50,000")]
+
+
+def drawn(screen: ServiceScreen, width: int, **options: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, markup=False, emoji=False, **options)
+    console.print(screen.drawing())
+    return out.getvalue()
+
+
+def test_no_line_is_wider_than_80_columns_and_every_figure_is_on_the_screen() -> None:
+    screen = ServiceScreen("shop serves 6,000,000 rows " * 5, lambda: FIGURES, lambda: BUDGETS)
+    screen.note("12:00:00 refused: reason " + "a limit of the ledger is reached " * 9)
+    text = drawn(screen, 80)
+    assert max(map(len, text.splitlines())) <= 80
+    for figure in (
+        "16 of 16",
+        "1,234,567 requests",
+        "98,765,432 rows",
+        "12,345",
+        "7",
+        "4,096 rows",
+        "50,000",
+        "scores",
+    ):
+        assert figure in text, figure
+    assert "\n\n" not in text.strip()  # an ellipsis, and no second line, where a text is too long
+
+
+def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = ServiceScreen("shop", lambda: FIGURES, lambda: BUDGETS)
+    coloured = drawn(screen, 80, force_terminal=True, color_system="standard")
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = drawn(screen, 80, force_terminal=True, color_system="standard")
+    assert "\x1b[33m" in coloured
+    assert "\x1b[33m" not in plain
+    assert "\x1b[31m" not in plain
+
+
+def test_the_rate_is_that_of_the_latest_minute() -> None:
+    now = [0.0]
+    rate = Rate(lambda: now[0])
+    for second in range(1, 301):
+        now[0] = float(second)
+        rows = 600 * min(second, 100)  # 600 rows a second, and none after 100 seconds
+        latest = rate.of(rows)
+        if second == 100:
+            assert latest == pytest.approx(600, rel=0.02)
+    assert latest == 0
+
+
+def test_the_budget_is_what_the_ledger_leaves_to_the_peer(tmp_path: Path) -> None:
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    for kind, most in (("scores", 100), ("ids", 50)):
+        ledger.set_limit(kind, Limit(most))  # type: ignore[arg-type]
+    assert {(budget.kind, budget.left) for budget in budgets_of(ledger)} == {("scores", "100"), ("ids", "50")}
+    ledger.record_answer("training", "run", Disclosure("scores", "bank", ("shop",), 30, 0))
+    assert Budget("scores", "bank", "100", "70") in budgets_of(ledger)
+
+
+def test_a_tally_counts_each_outcome() -> None:
+    tally, passed = RequestTally(), list[RequestOutcome]()
+    count = tally.counts_and(passed.append)
+    for outcome in (
+        RequestOutcome("answered", 0.5, ScoreCounts(1200, 1100)),
+        RequestOutcome("answered", 0.5, ScoreCounts(300, 300)),
+        RequestOutcome("refused", 0.1),
+        RequestOutcome("failed", 0.1),
+    ):
+        count(outcome)
+    assert len(passed) == 4
+    assert tally.figures(1, 2) == ServiceFigures(1, 2, 2, 1400, 1, 1)
+    assert str(tally) == "2 requests answered, 1,400 rows scored, 1 requests refused, 1 failed"
+
+
+def test_without_a_terminal_lines_are_printed_when_figures_change(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_screen, "LINE_SECONDS", 0.02)
+    figures = [ServiceFigures(0, 4, 0, 0, 0)]
+    screen = ServiceScreen("bank's gateway", lambda: figures[-1], lambda: BUDGETS[1:], lambda: 0.0)
+    level = eventlog.LOGGER.level
+    with service_screen.service_screen(screen):
+        time.sleep(0.2)
+        figures.append(ServiceFigures(2, 4, 3, 120, 5))
+        time.sleep(0.2)
+    eventlog.LOGGER.setLevel(level)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "bank's gateway: 0 of 4 sessions, 0 requests, 0 rows scored (0.0 a second), 0 refused, "
+        "50,000 of 50,000 ids left",
+        "bank's gateway: 2 of 4 sessions, 3 requests, 120 rows scored (120.0 a second), 5 refused, "
+        "50,000 of 50,000 ids left",
+    ]
+    assert not any(isinstance(handler, service_screen._EventHandler) for handler in eventlog.LOGGER.handlers)
+
+
+SCRIPT = """
+import time
+from securevfl.cli import signals
+from securevfl.cli.service_screen import *
+from securevfl.runtime import eventlog
+screen = ServiceScreen("shop serves 6,000 rows", lambda: ServiceFigures(1, 4, 2, 3, 0, 0), list)
+with signals.service_signals(lambda: True) as stop, service_screen(screen):
+    eventlog.emit("shop", "connected", {"peer": "bank"})
+    while not stop.arrived:
+        time.sleep(0.02)
+print_line(f"shop: the service has ended after {stop.cause}")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_a_terminal_gets_the_screen_and_the_last_line(signal_number: int) -> None:
+    """A real terminal of 80 columns: the screen, its events, and after the signal one plain line and status 0."""
+    controller, terminal = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    try:
+        text = read_until(controller, lambda text: "connected: peer bank" in text)
+        process.send_signal(signal_number)
+        text += read_until(controller, lambda text: "has ended after" in text)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(controller)
+    assert "1 of 4" in text
+    assert "The ledger has no limits." in text
+    assert f"shop: the service has ended after {signal.Signals(signal_number).name}" in text
+    assert "Traceback" not in text
+    assert "KeyboardInterrupt" not in text
+
+
+def read_until(controller: int, true: Callable[[str], bool]) -> str:
+    text, deadline = "", time.monotonic() + 60
+    while not true(text):
+        assert time.monotonic() < deadline, text
+        if select.select([controller], [], [], 0.1)[0]:
+            try:
+                text += os.read(controller, 65536).decode(errors="replace")
+            except OSError:  # the process has closed the terminal
+                break
+    return text
