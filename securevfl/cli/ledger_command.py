@@ -39,8 +39,8 @@ def ledger(
         typer.Option(
             "--limit",
             metavar="KIND=LIMIT",
-            help="Limit what each peer may learn about a table, as in labels=25%, columns=40 or scores=100000; "
-            "KIND=none removes the limit. Repeatable.",
+            help="Limit what all peers together may learn about a table, as in labels=25%, columns=40 or "
+            "scores=100000; KIND=none removes the limit. Repeatable.",
         ),
     ] = None,
     trust: Annotated[
@@ -74,7 +74,8 @@ def ledger(
 ) -> None:
     """Show what your jobs have disclosed about your data, to whom, and set limits.
 
-    A run that would exceed a limit is refused before it discloses anything. Limits apply to each table and each peer.
+    A run that would exceed a limit is refused before it discloses anything. Limits apply to each table, over all peers
+    together: several of them may be names of one organisation, or may pool what they know.
 
     Example: securevfl ledger --party shop --limit columns=40
     """
@@ -121,13 +122,15 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
     contents = ledger.read()
     out.print(f"{contents.party}'s disclosure ledger, {ledger.path}", style="bold", soft_wrap=True)
     limits = ", ".join(f"{kind} {limit}" for kind, limit in contents.limits.items()) or "none"
-    out.print(f"limits for each table and peer: {limits}", soft_wrap=True)
+    out.print(f"limits for each table, over all peers: {limits}", soft_wrap=True)
     if contents.trusts:
         out.print(f"trusted to repeat jobs with the same equations: {', '.join(contents.trusts)}", soft_wrap=True)
     for aborts in contents.tries:
+        out.print(f"ended early with {', '.join(aborts.peers)}: {aborts.count} sessions", soft_wrap=True)
+    if contents.tries:
+        total = sum(aborts.count for aborts in contents.tries)
         out.print(
-            f"ended early with {', '.join(aborts.peers)}: {aborts.count} of at most {MAX_EARLY_ABORTS} sessions, with "
-            "at most one bit each",
+            f"ended early with all peers: {total} of at most {MAX_EARLY_ABORTS} sessions, with at most one bit each",
             soft_wrap=True,
         )
     if not contents.entries:
@@ -147,19 +150,22 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
 
 
 def _rows(contents: LedgerContents, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:
-    """Return a row for each kind and peer."""
-    from securevfl.disclosure.ledger import total_to
+    """Return a row for each kind and peer, and one for all peers of a kind, to which the limit applies."""
+    from securevfl.disclosure.ledger import total_of, total_to
     from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS
 
     rows: list[list[Cell]] = []
     for kind in DISCLOSURE_KINDS:
-        for learner in sorted({entry.disclosure.learner for entry in entries if entry.disclosure.kind == kind}):
-            total, limit = total_to(entries, kind, learner), contents.limits.get(kind)
-            latest = max(
-                entry.when for entry in entries if (entry.disclosure.kind, entry.disclosure.learner) == (kind, learner)
-            )
+        of_kind, limit = [entry for entry in entries if entry.disclosure.kind == kind], contents.limits.get(kind)
+        learners = sorted({entry.disclosure.learner for entry in of_kind})
+        totals = {learner: total_to(entries, kind, learner) for learner in learners}
+        if len(learners) > 1:
+            totals["all"] = total_of(entries, kind)
+        for learner, total in totals.items():
+            is_limited = limit is not None and (learner == "all" or len(learners) == 1)
+            latest = max(entry.when for entry in of_kind if learner in (entry.disclosure.learner, "all"))
             share = f"{total.share:.0%}" if kind in KIND_TOTALS else ""
-            maximum, left = ("-", "-") if limit is None else (str(limit), limit.left(total))
+            maximum, left = (str(limit), limit.left(total)) if limit is not None and is_limited else ("-", "-")
             rows.append([learner, kind, total.runs, total.count, share, maximum, left, latest[:10]])
     return rows
 

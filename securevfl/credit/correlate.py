@@ -230,7 +230,7 @@ def _sheet(
             "against rounding of 0.4 steps.",
             f"            With chosen weights such a column can read {CORRELATION_BITS - 1} rows of a column of two "
             "values",
-            f"  revealed  {statistics_share(disclosure, before):.2g} of these bits in earlier joint statistics; at most"
-            f" {MAX_STATISTICS_SHARE:g} in all",
+            f"  revealed  {statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at "
+            f"most {MAX_STATISTICS_SHARE:g} in all",
         ]
     return ConsentSheet("\n".join(lines))

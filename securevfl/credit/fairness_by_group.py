@@ -331,7 +331,7 @@ def _sheet(party: Party, names: list[str], disclosure: Disclosure, before: Seque
         f"            They are {disclosure.share:.2g} of the bits in the groups of all rows. If {learner} uses weights "
         "instead",
         "            of outcomes, it learns equally many bits",
-        f"  revealed  {statistics_share(disclosure, before):.2g} of these bits in earlier joint statistics; at most"
+        f"  revealed  {statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at most"
         f" {MAX_STATISTICS_SHARE:g} in all",
         "  learns    only sizes",
     ]

@@ -21,10 +21,10 @@ class EvaluationSchedule:
 
     Attributes:
         rounds: number of rounds of a complete run.
-        interval: number of rounds between evaluations; 0 evaluates at the end only.
+        interval: number of rounds between evaluations; 0 if there is only one evaluation, at the end.
         decision_interval: number of rounds between decisions of the leading party to stop or to roll back; 0 if it
             sends none.
-        may_restore: whether the end of a run may restore an earlier model and measure it again.
+        may_restore: whether the parties may restore an earlier, better model at the end and measure it again.
     """
 
     rounds: int
@@ -43,11 +43,11 @@ class EvaluationSchedule:
         return cls.of(job, shape.epochs * shape.batches)
 
     def is_due(self, done: int) -> bool:
-        """Whether the parties evaluate the model between this round and the next one."""
+        """Whether the parties evaluate the model after `done` rounds, before the next one."""
         return self.interval > 0 and done % self.interval == 0
 
     def measured_rounds(self, start: int = 0) -> list[int]:
-        """Return the rounds after which the model is measured, without repetition.
+        """Return the numbers of rounds after which the model is measured, each number once.
 
         Args:
             start: number of rounds that were finished before a resume.
@@ -74,17 +74,17 @@ class EvaluationSchedule:
 
     @property
     def evaluations(self) -> int:
-        """Number of evaluations: those between rounds, and one at the end, which may repeat the last one."""
+        """Number of evaluations: those between rounds, and one at the end. The last two may measure the same model."""
         return 1 + (self.rounds // self.interval if self.interval else 0)
 
     @property
     def decisions(self) -> int:
-        """Number of decisions of the leading party."""
+        """Number of decisions that the leading party sends (to stop or to roll back)."""
         return self.rounds // self.decision_interval if self.decision_interval else 0
 
 
 def evaluated_group(shape: RunShape) -> Group:
-    """Return the group of rows on which metrics are measured."""
+    """Return the name of the group of rows on which metrics are measured: "held out" or "training"."""
     return "held out" if shape.held_out else "training"
 
 

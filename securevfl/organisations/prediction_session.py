@@ -26,6 +26,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
 from securevfl.families.participant import Participant
@@ -105,7 +106,7 @@ class PredictionSession:
         self._part, self._channel, self._ledger, self._code_policy = part, channel, ledger, code_policy
         self._rows = rows
         self._disclosed_numbers = self._refused_rows = self.count = 0
-        self._basis, self._job = "", part.parsed_job
+        self._identity, self._job = "", part.parsed_job
         self._participant, self._code_counts = self._exchange_handshakes()
         provides_codes = code_policy is not None and part.name != part.asker
         self._score_ledger = ScoreLedger(ledger.path) if provides_codes else None
@@ -203,7 +204,7 @@ class PredictionSession:
     def _record_scores(self, numbers: int) -> None:
         part, others = self._part, tuple(name for name in self._part.parties if name != self._part.name)
         if part.name != part.asker:
-            disclosure = Disclosure("scores", part.asker, others, numbers, 0, self._basis)
+            disclosure = Disclosure("scores", part.asker, others, numbers, 0, self._identity)
             self._ledger.record_answer(part.run, self._channel.session.hex(), disclosure)
 
     def _charge(self, scored: int, refused: int) -> None:
@@ -248,7 +249,7 @@ class PredictionSession:
             bits = job.family.score_bits(job) * part.outputs + code_bits
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": handshake.rows, "bits_of_a_row": bits})
             if rows is not None and not job.family.admits_rows_itself:
-                self._basis = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
+                self._identity = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
                 self._record_scores(self.count * self._numbers_per_row)
         roles = Roles.of((name, handshakes[name].role) for name in part.parties)
         resources = LocalResources(part.run, account=ledger.path, charge_scores=self._charge)
@@ -261,9 +262,9 @@ class PredictionSession:
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonProvider | None) -> str:
-    """Return a name for the values that a party discloses about these rows, by which repeated requests are recognised.
+    """Return the identity of the values that a party discloses about these rows; a repeated request has the same one.
 
-    The name depends on the party's part of the model and on its ids and columns in their order. The party has all of
+    It depends on the party's part of the model and on its ids and columns in their order. The party has all of
     these itself, so another party cannot make different values count as a repetition.
     """
     codes = "" if code_policy is None else code_policy.fingerprint()
@@ -271,7 +272,7 @@ def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_pol
     for _, X in rows.blocks():
         # adding 0.0 turns -0.0 into 0.0, so that equal numbers have equal bytes
         content.update((np.ascontiguousarray(X, "<f8") + 0.0).tobytes())
-    return f"scores {ledger.pseudonym(content.digest())}"
+    return identity_of("scores", ledger.pseudonym(content.digest()))
 
 
 def _compare(me: str, own: PredictionHandshake, name: str, other: PredictionHandshake) -> None:

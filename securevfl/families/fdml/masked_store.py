@@ -49,7 +49,7 @@ class StoredMasks(StoredSum):
         return MaskedWorker(context, exchange_mask_keys(context, readers, _DOMAIN))
 
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        """Create the object with which the server adds payloads."""
+        """Create the object with which the server adds up payloads."""
         return MaskedServer(context, needs_all=True)
 
     def declares(self) -> list[MessageDeclaration]:
@@ -58,7 +58,7 @@ class StoredMasks(StoredSum):
 
     @property
     def strength(self) -> str:
-        """The security assumption in one line."""
+        """One line that states the security assumption."""
         return "X25519, and ChaCha20 as a pseudorandom generator; masks uniform over the ring"
 
 

@@ -39,7 +39,7 @@ class StoredOpen(StoredSum):
 
     @property
     def strength(self) -> str:
-        """The security in one line."""
+        """One line that states the security."""
         return "none: the server stores local predictions in the clear"
 
     @property
@@ -49,7 +49,7 @@ class StoredOpen(StoredSum):
 
 
 class OpenWorker(StoredWorker):
-    """The worker's object: it encodes the outputs H as bytes in the clear."""
+    """The object with which a worker encodes its outputs H as payloads, in the clear."""
 
     def size(self, H: Floats) -> int:
         """Return the number of bytes of a payload for H (n, c)."""
@@ -57,7 +57,8 @@ class OpenWorker(StoredWorker):
 
     def encode_payload(self, H: Floats, batch: int, version: int) -> bytes:
         """Write the values as 64-bit floats, after a check of their range."""
-        if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):  # the comparison is also false for NaN
+        # written with `not`, so that NaN is refused as well: every comparison with NaN is false
+        if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):
             raise RangeError(
                 f"{self.me}: a forward output is not finite, or its absolute value exceeds {OUTPUT_SPACE.bound:g}",
                 "lower the step size",

@@ -42,7 +42,7 @@ from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
 
-OUTPUT_SPACE = Reals()  # the number format of H, with a bound on its entries
+OUTPUT_SPACE = Reals()  # the number format of H, which bounds the absolute values of its entries
 SUM_OF_OTHERS = (
     "the sum of all workers' forward outputs; over a run the columns of all others, with two workers of the other"
 )
@@ -62,8 +62,8 @@ class StoredWorker(ABC):
         self.me = context.me
         self.workers = context.contributors
         self._needs_all = self.hides_parts = needs_all
-        self._concealed: dict[int, int] = {}  # by batch, the latest version that this worker has concealed
-        self._seen: dict[tuple[int, str], int] = {}  # by batch and worker, the latest version seen in a total
+        self._concealed: dict[int, int] = {}  # the latest version that this worker has concealed, for each batch
+        self._seen: dict[tuple[int, str], int] = {}  # the latest version in any total so far, for each batch and worker
 
     def conceal(self, H: Floats, batch: int, version: int) -> bytes:
         """Return the payload of this worker's outputs on a batch.
@@ -246,7 +246,7 @@ class StoredSum(MessageProtocol):
 
     @property
     def label(self) -> str:
-        """The name in a cost table."""
+        """The name of this stored sum in a table of costs."""
         return self.name
 
     @property

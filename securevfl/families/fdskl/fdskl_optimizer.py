@@ -37,7 +37,7 @@ from securevfl.protocols.residuals.base import Batch
 if TYPE_CHECKING:
     from securevfl.families.fdskl.fdskl_participant import PhasesParticipant
 
-PRECONDITIONER_ROWS = 4096  # preconditioners are computed from these first rows
+PRECONDITIONER_ROWS = 4096  # number of training rows, the first ones, from which preconditioners are computed
 
 
 class FDSKL(Optimizer):
@@ -105,7 +105,7 @@ class FDSKL(Optimizer):
 
 
 def block_order(K: int, seed: int, worker: int) -> Iterator[int]:
-    """Yield the worker's blocks forever: all K in a random order, then in another one; the same at every party."""
+    """Yield numbers of the worker's blocks without end: all K in a random order, then in another one, and so on."""
     generator = np.random.default_rng([seed, 3, worker])
     while True:
         yield from generator.permutation(K).tolist()
