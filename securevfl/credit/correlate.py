@@ -4,11 +4,11 @@
 2. each party          shows its consent sheet; its ledger records the disclosures or refuses
 3. each pair in turn   products of columns, with 6 bits for each (`protocols/shares/column_correlations.py`)
 
-Both parties of a pair learn the correlations of their columns, and the correlations of their columns after each party
-has decorrelated its own columns. Variance inflation factors follow from the latter (`securevfl.credit.correlations`).
-These are 2 d d_other numbers. The ledger counts them as numbers about columns, and compares their bits with the
-information content of the n rows of these columns. Over all joint statistics on a table, a peer learns at most the
-share MAX_STATISTICS_SHARE of these bits, and at most that share of any one column
+Numbers in comments refer to these steps. Both parties of a pair learn the correlations of their columns, and the
+correlations of their columns after each party has decorrelated its own columns. Variance inflation factors follow from
+the latter (`securevfl.credit.correlations`). These are 2 d d_other numbers. The ledger counts them as numbers about
+columns, and compares their bits with the information content of the n rows of these columns. Over all joint statistics
+on a table, a peer learns at most the share MAX_STATISTICS_SHARE of these bits, and at most that share of any one column
 (`securevfl.disclosure.summed_bits`). No party learns names of columns.
 """
 

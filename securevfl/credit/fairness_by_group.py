@@ -7,10 +7,11 @@ the group of each row. Both have the same rows in one order.
 2. B         shows its consent sheet; its ledger records the disclosures or refuses
 3. both      count rows by group and outcome and open the counts to A (`protocols/shares/group_counts.py`)
 
-B learns only sizes. A learns the names of the groups and 4 counts for each, rounded at random to 8 rows. B's ledger
-counts them as numbers about columns, and compares their bits with the information content of the groups of all rows. A
-may use other values instead of outcomes. Over all joint statistics it still learns at most the share
-MAX_STATISTICS_SHARE of these bits (`securevfl.disclosure.summed_bits`).
+A is the party with labels and B the party with groups. Numbers in comments refer to these steps. B learns only sizes. A
+learns the names of the groups and 4 counts for each, rounded at random to 8 rows. B's ledger counts them as numbers
+about columns, and compares their bits with the information content of the groups of all rows. A may use other values
+instead of outcomes. Over all joint statistics it still learns at most the share MAX_STATISTICS_SHARE of these bits
+(`securevfl.disclosure.summed_bits`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reason codes: the columns of a party that raise a row's score f most, under names that the party chooses.
 
-They are off unless the job sets their maximum number (`reason_codes`), so that every consent sheet describes what they
-reveal, and unless a party's operator enables them for a prediction or a service. For each block of rows, in addition to
-the score:
+A job sets the maximum number of codes (`reason_codes`), so that every consent sheet describes what they reveal; and a
+party's operator must enable them for a prediction or a service. B is a party that sends codes, and the asker is the
+party that receives the scores. Numbers in comments refer to these steps, for each block of rows:
 
 1. B           asks its score ledger: the bits of the codes count together with the levels of the row's scores
 2. all         compute the scores of the block (`securevfl.organisations.prediction_session`)

@@ -21,11 +21,11 @@ class EvaluationSchedule:
 
     Attributes:
         rounds: number of rounds of a complete run.
-        interval: number of rounds between evaluations; 0 evaluates at the end only.
+        interval: number of rounds between evaluations; 0 if there is only one evaluation, at the end.
         decision_interval: number of rounds between decisions of the leading party to stop or to roll back; 0 if it
             sends none.
-        may_restore: whether the end of a run may restore an earlier model and measure it again.
-        start: number of rounds that were finished before; those before it are counted by an earlier session.
+        may_restore: whether the parties may restore an earlier, better model at the end and measure it again.
+        start: number of rounds that were finished before; an earlier session has counted them.
     """
 
     rounds: int
@@ -46,11 +46,11 @@ class EvaluationSchedule:
         return replace(cls.of(job, rounds), start=min(shape.start, rounds))
 
     def is_due(self, done: int) -> bool:
-        """Whether the parties evaluate the model between this round and the next one."""
+        """Whether the parties evaluate the model after `done` rounds, before the next one."""
         return self.interval > 0 and done % self.interval == 0
 
     def measured_rounds(self, start: int = 0) -> list[int]:
-        """Return the rounds after which the model is measured, without repetition.
+        """Return the numbers of rounds after which the model is measured, each number once.
 
         Args:
             start: number of rounds that were finished before a resume.
@@ -88,7 +88,7 @@ class EvaluationSchedule:
 
 
 def evaluated_group(shape: RunShape) -> Group:
-    """Return the group of rows on which metrics are measured."""
+    """Return the name of the group of rows on which metrics are measured: "held out" or "training"."""
     return "held out" if shape.held_out else "training"
 
 

@@ -1,4 +1,7 @@
-"""The preparation of a party's columns (missing values, texts, bins), before anything is counted or sent."""
+"""The preparation of a party's columns (missing values, texts, bins), before anything is counted or sent.
+
+A job states how columns are prepared. A table that is read from disk cannot be changed, so such a job is refused.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def prepare_rows(job: JobOptions, party: Party, schedule: Schedule) -> Party:
 
 
 def _check_stored(job: JobOptions, party: Party, *, dropped: bool, row_columns: bool) -> None:
-    """Check that the job does not have to change a table that is read from disk."""
+    """Raise TableError if the job would have to change a table that is read from disk."""
     code = "SVFL-TABLE-ON-DISK"
     if dropped:
         raise TableError(
@@ -89,7 +92,7 @@ def prepare_parties(job: JobOptions, parties: Sequence[Party]) -> list[Party]:
 
 
 def with_prepared_tables(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
-    """Return a job without preparation, and parties whose columns are already prepared, for the same training.
+    """Return prepared parties, and the job without its preparation; training them gives the same model.
 
     Weights of evidence are computed from the labels of the first party.
     """

@@ -38,8 +38,7 @@ from securevfl.training.session import PreConsentView, take_part, view_before_co
 from securevfl.training.simulate import pool_for
 
 SHEET_HEAD = (
-    "This comparison consists of {count} trainings, one after the other. Each measures once how good a model is, on "
-    "the same\n"
+    "This comparison trains {count} models, one after the other. Each model is measured once, on the same\n"
     "held-out rows. No model is stored, and none scores a row. You agree to all of them or to none."
 )
 

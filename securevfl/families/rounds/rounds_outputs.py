@@ -150,7 +150,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     ]
     outputs += [evaluated_sums(shape, about, evaluations, c, numbers_per_row) for about in subjects]
     if hides_parts and exchanges > 1:
-        # Weights start at 0 and one party updates between two exchanges, so sums differ by its output.
+        # All weights are 0 at first, and one party at a time updates its weights, so two sums differ by its output.
         outputs += [
             Output(
                 "differences of sums, which follow from the sums",
@@ -228,9 +228,9 @@ def _numbers_per_row(job: JobOptions, shape: RunShape) -> int:
 
 
 def _count_empty_exchanges(job: JobOptions, shape: RunShape) -> int:
-    """Return how many exchanges disclose nothing about any batch.
+    """Return how many exchanges disclose nothing: 1 for a run with a single batch, otherwise 0.
 
-    That is the first one of a run with one batch, because the weights of columns start at zero.
+    In the first exchange of a run the sums are 0, because the weights of columns start at zero.
     """
     return int(shape.batches == 1 and job.model.by_column and not shape.resumed)
 

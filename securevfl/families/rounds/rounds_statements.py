@@ -154,7 +154,7 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
 
 
 def _isolated_rows_of_others(job: JobOptions, facts: RunFacts | None) -> list[str]:
-    """State which labels the gradients of other parties nearly open, for the party with labels."""
+    """Return lines for the party with labels: which labels the gradients of other parties nearly reveal to them."""
     tables = [] if facts is None else [(name, facts.table(name)) for name in facts.shape.passives]
     lines = [
         f"{name}: {line}"

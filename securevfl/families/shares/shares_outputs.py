@@ -28,7 +28,7 @@ LARGE_SCORES = LeakKind(
     "scores",
     "scores of new rows disclose more than a fourth of the information in another party's columns, or one column "
     "dominates",
-    'fewer levels (score_bits), or scores = "none"',
+    'fewer bits in a score (score_bits), or scores = "none"',
     ("score_sums", "linked_outputs"),
 )
 
@@ -202,6 +202,9 @@ def partner_of(job: SharesJob, passives: Sequence[str], columns: Mapping[str, in
 
 
 def rounding_party(job: SharesJob, shape: RunShape) -> str:
-    """Return the party that rounds scores: the partner, or the active party if the partner requests scores."""
+    """Return the party that rounds scores: the partner, unless the partner receives the scores.
+
+    Then the active party.
+    """
     partner = partner_of(job, shape.passives, shape.columns)
     return shape.active if job.protocol.shares.scores_to == partner else partner

@@ -40,8 +40,10 @@ from securevfl.protocols.shares.update_rules import (
 )
 
 RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
-MIN_LIFTED_ROWS = 2048  # from this batch size on, a lift of short table entries saves more time than its round trip
-UNIT_LIFT_BITS, WIDE_LIFT_BITS = 8, 16  # bits of a lifted entry for residuals in a unit interval, and for all others
+# a lift (table entries are short, and are extended in one more round trip) saves time from this batch size on
+MIN_LIFTED_ROWS = 2048
+# bits of a short table entry, for losses whose residuals are in an interval of length 1 and for all other losses
+UNIT_LIFT_BITS, WIDE_LIFT_BITS = 8, 16
 MEAN_WEIGHT_POWER = 2  # exponent: iteration t has the weight t^2 in the mean of points
 MEAN_FRACTION = 5  # the result of the heavy-ball method is the mean of the latest fifth of all points
 ROUNDING_CARRY = 1.4  # momentum amplifies rounding by this factor (simulated: 1.24 to 1.55)
@@ -202,7 +204,7 @@ def _has_memory(optimizer: FedBCD) -> bool:
 
 
 def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floats]:
-    """Return a list; its entry t (t,) states how much each of the first t gradients has reduced theta."""
+    """Return a list of vectors; vector t (t,) states by how much each of the first t gradients has reduced theta."""
     iterations, memory = len(etas), None
     theta, responses = np.zeros(iterations), [np.zeros(0)]
     for s, eta in enumerate(etas):
@@ -280,7 +282,7 @@ def _block_descent(
 def _steps(
     optimizer: BlockDescent, momentum: MomentumMethod, step: float, iterations: int
 ) -> list[tuple[float, float]]:
-    """Return the heavy-ball steps and factors of the remaining iterations; empty for Nesterov's momentum."""
+    """Return step sizes and momentum factors of the heavy-ball method for the remaining iterations; else empty."""
     is_safe = optimizer.first * step <= 1
     return heavy_ball(iterations) if momentum == MomentumMethod.HEAVY_BALL and is_safe else []
 
