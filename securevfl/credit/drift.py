@@ -30,13 +30,14 @@ from securevfl.data.validation import name_list
 from securevfl.errors import TableError
 
 ALARMS = 0.01
-"""Probability that any column counts as shifted if none has shifted."""
+"""Default probability of a false alarm: that at least one column counts as shifted although none has."""
 PSI_BINS = 10
 MAX_DISTINCT = 20
-"""Distinct numbers that are counted one by one, at most."""
+"""Maximum number of distinct numbers of a column that are counted one by one; otherwise its rows are counted in
+bins."""
 MIN_NEW_ROWS = 50
 STABLE, SHIFTED = 0.1, 0.25
-"""Limits of the population stability index."""
+"""Below the first value of PSI a column is called stable, above the second one it has shifted."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Drift:
         ks: the Kolmogorov-Smirnov statistic; None for texts.
         p: the smallest probability of the tests of the column.
         missing: the share of new rows without a value.
-        was_missing: the same of the training rows.
+        was_missing: the share of training rows without a value.
         unseen: the share of new rows with a text that did not occur in training.
         shifted: whether the column counts as shifted.
     """
@@ -65,7 +66,7 @@ class Drift:
 
     @property
     def size(self) -> str:
-        """A word for the size of the PSI: stable, some or large."""
+        """The size of the PSI as a word: "stable", "some" or "large"."""
         return "stable" if self.psi < STABLE else "some" if self.psi < SHIFTED else "large"
 
 
@@ -133,7 +134,7 @@ def _compare(base: Baseline, new: Columns, position: int, significance: float) -
 
 
 def _count_texts(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, int]:
-    """Return training and new rows by text, all other texts together at the end, and the number of these new rows."""
+    """Return numbers of training rows and of new rows for each text, and how many new rows have an unknown text."""
     assert base.categories is not None, "the caller checks that the column holds texts"
     counts = Counter(texts)
     unseen = sum(count for text, count in counts.items() if text not in base.categories)
@@ -142,7 +143,7 @@ def _count_texts(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, 
 
 
 def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, float, float]:
-    """Return training and new rows by bin, the KS statistic, and p.
+    """Return numbers of training rows and of new rows in each bin, the KS statistic, and p.
 
     With few distinct numbers, each number and each range between two of them is a bin, and p is that of chi-square.
     """
@@ -165,7 +166,7 @@ def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, flo
 
 
 def _bin_counts(below: Floats, total: int) -> Floats:
-    """Return how many of `total` rows lie between points, from the number at or below each point."""
+    """Return how many of `total` rows are between two points, from the number of rows at or below each point."""
     return np.diff(np.concatenate([[0.0], below, [float(total)]]))
 
 
@@ -177,7 +178,10 @@ def _psi(old_counts: Floats, new_counts: Floats) -> float:
 
 
 def _kolmogorov(distance: float, n: int, m: int) -> float:
-    """Return p of a KS statistic of n and m rows (Stephens 1970); an upper bound if values are tied."""
+    """Return p of a KS statistic of n training rows and m new rows (Stephens 1970).
+
+    An upper bound if values are tied.
+    """
     root = math.sqrt(n * m / (n + m))
     reach = (root + 0.12 + 0.11 / root) * distance
     if reach < 0.2:
@@ -197,13 +201,13 @@ def _chi_square(old_counts: Floats, new_counts: Floats) -> float:
     a, b = np.array(cells).T
     expected = (a + b) * share
     statistic = float(((a - expected) ** 2 / expected + (b - (a + b - expected)) ** 2 / (a + b - expected)).sum())
-    degrees = len(cells) - 1  # Wilson and Hilferty 1931: the cube root is nearly normal
+    degrees = len(cells) - 1  # Wilson and Hilferty 1931: the cube root of chi-square is nearly normally distributed
     z = (math.cbrt(statistic / degrees) - (1 - 2 / (9 * degrees))) / math.sqrt(2 / (9 * degrees))
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 def _share_test(old_hits: int, n: int, new_hits: int, m: int) -> float:
-    """Return p of the difference between two shares, of n and m rows."""
+    """Return p of the difference of two shares: `old_hits` of n training rows and `new_hits` of m new rows."""
     pooled = (old_hits + new_hits) / (n + m)
     if pooled in (0.0, 1.0):
         return 1.0
