@@ -35,13 +35,14 @@ from securevfl.data.validation import name_list
 from securevfl.errors import TableError
 
 ALARMS = 0.01
-"""Probability that any column counts as shifted if none has shifted."""
+"""Default probability of a false alarm: that at least one column counts as shifted although none has."""
 PSI_BINS = 10
 MAX_DISTINCT = 20
-"""Distinct numbers that are counted one by one, at most."""
+"""Maximum number of distinct numbers of a column that are counted one by one; otherwise its rows are counted in
+bins."""
 MIN_NEW_ROWS = 50
 STABLE, SHIFTED = 0.1, 0.25
-"""Limits of the population stability index."""
+"""Below the first value of PSI a column is called stable, above the second one it has shifted."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Drift:
         ks: the Kolmogorov-Smirnov statistic; None for texts.
         p: the smallest probability of the tests of the column.
         missing: the share of new rows without a value.
-        was_missing: the same of the training rows.
+        was_missing: the share of training rows without a value.
         unseen: the share of new rows with a text that did not occur in training.
         shifted: whether the column counts as shifted.
     """
@@ -70,7 +71,7 @@ class Drift:
 
     @property
     def size(self) -> str:
-        """A word for the size of the PSI: stable, some or large."""
+        """The size of the PSI as a word: "stable", "some" or "large"."""
         return "stable" if self.psi < STABLE else "some" if self.psi < SHIFTED else "large"
 
 
@@ -138,7 +139,7 @@ def _compare(base: Baseline, new: Columns, position: int, significance: float) -
 
 
 def _count_texts(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, int]:
-    """Return training and new rows by text, all other texts together at the end, and the number of these new rows."""
+    """Return numbers of training rows and of new rows for each text, and how many new rows have an unknown text."""
     assert base.categories is not None, "the caller checks that the column holds texts"
     counts = Counter(texts)
     unseen = sum(count for text, count in counts.items() if text not in base.categories)
@@ -147,7 +148,7 @@ def _count_texts(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, 
 
 
 def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, float, float]:
-    """Return training and new rows by bin, the KS statistic, and p.
+    """Return numbers of training rows and of new rows in each bin, the KS statistic, and p.
 
     With few distinct numbers, each number and each range between two of them is a bin, and p is that of chi-square.
     """
@@ -170,5 +171,5 @@ def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, flo
 
 
 def _bin_counts(below: Floats, total: int) -> Floats:
-    """Return how many of `total` rows lie between points, from the number at or below each point."""
+    """Return how many of `total` rows are between two points, from the number of rows at or below each point."""
     return np.diff(np.concatenate([[0.0], below, [float(total)]]))

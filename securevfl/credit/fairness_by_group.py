@@ -307,13 +307,13 @@ def _provide(
 
 
 def _information_content(indicators: NDArray[np.int64]) -> float:
-    """Return the bits of the groups of all rows, from the group sizes (n, groups)."""
+    """Return the information content of the groups of all rows in bits, from an indicator matrix (n, groups)."""
     p = indicators.mean(axis=0)
     return len(indicators) * float(-(p * np.log2(p)).sum())
 
 
 def _min_rows(indicators: NDArray[np.int64]) -> int:
-    """Return the number of rows in such groups whose information content suffices for a first count."""
+    """Return how many rows a table needs, with groups of these proportions, so that one count of them is allowed."""
     bits_per_row, rows = _information_content(indicators) / len(indicators), MIN_COUNTED_ROWS
     numbers = disclosed_counts(indicators.shape[1])
     while numbers * bits_per_count(rows) > MAX_STATISTICS_SHARE * bits_per_row * rows:

@@ -42,8 +42,9 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 from securevfl.training.model_part import ModelPart
 
-MAX_CODES = 100  # codes per row
-_NAME = re.compile(r"\w[\w .:/-]{0,63}")  # no name that a spreadsheet would execute
+MAX_CODES = 100  # maximum number of codes per row
+# the pattern of names of codes; it excludes texts that a spreadsheet would execute as formulas
+_NAME = re.compile(r"\w[\w .:/-]{0,63}")
 _POSITIONS = np.dtype("<u2")
 
 
@@ -117,7 +118,7 @@ class ReasonCodePolicy(ReasonProvider):
         return code_bits(len(part.columns), self.codes_per_row)
 
     def fingerprint(self) -> str:
-        """Return a text that differs if other codes would be sent about the same rows."""
+        """Return a text that identifies this policy: it differs if other codes would be sent about the same rows."""
         return repr((self.codes_per_row, sorted(self.codes.items())))
 
     def admit(
@@ -154,7 +155,7 @@ class ReasonCodePolicy(ReasonProvider):
 
 
 class ReasonCodesOfParties(ScoreReasons):
-    """Reason codes, as the package registers them for scores."""
+    """Reason codes as a tool that adds reasons to scores; the package registers it under an entry point."""
 
     def provider(self, codes_per_row: int, codes: Mapping[str, str]) -> ReasonCodePolicy:
         """Return the reason codes that a party discloses; see `ScoreReasons.provider`."""
