@@ -163,7 +163,7 @@ def _exchange_shapes(
         if not 0 < shape.count <= shape.rows // ROWS_PER_COLUMN or shape.rows < MIN_CORRELATION_ROWS:
             raise TableError(
                 f"correlations of {shape.count} columns of {name} on {shape.rows:,} rows would reveal single rows",
-                f"bring at least {MIN_CORRELATION_ROWS:,} rows, and {ROWS_PER_COLUMN} for each column",
+                f"bring at least {MIN_CORRELATION_ROWS:,} rows, and at least {ROWS_PER_COLUMN} rows for each column",
                 code="SVFL-TABLE-TOO-FEW-ROWS",
                 peer=name,
                 rows=shape.rows,

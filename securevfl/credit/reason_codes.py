@@ -225,7 +225,7 @@ def sheet_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> li
         head = f"up to {max_codes} reason codes of a scored row, of each party whose owner sends them"
         return [("learns", f"{head}\n{by_party}" if by_party else head)]
     text = (
-        f"to {requester} which of its columns cost a scored row most, if its owner enables it when\n"
+        f"to {requester} which of its columns raise the score of a row most, if its owner enables it when\n"
         f"it predicts or serves: up to {max_codes} codes, at most {bits.get(name, formula)} of a row, under names that "
         "it chooses"
     )

@@ -36,7 +36,7 @@ class EvaluationSchedule:
 
     @classmethod
     def of(cls, job: JobOptions, rounds: int) -> EvaluationSchedule:
-        """Return the schedule of a job with this number of rounds."""
+        """Return the schedule of evaluations of a job that has this number of rounds."""
         return cls(rounds, job.evaluation_interval, job.decision_interval, job.patience is not None)
 
     @classmethod

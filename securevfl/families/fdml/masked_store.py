@@ -75,7 +75,7 @@ class PayloadMasks(Secret):
         self._keys = keys
 
     def of(self, worker: str, batch: int, version: int, words: int) -> NDArray[np.uint64]:
-        """Return the mask of a payload: `words` words, uniform over Z_2^64."""
+        """Return the mask of a payload: `words` numbers of 64 bits, which look uniformly random to the server."""
         key = derive_key(self._keys[worker], batch, version)
         return Prg(key, "mask of a stored payload").array(words, np.uint64)
 

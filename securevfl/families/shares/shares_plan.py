@@ -159,7 +159,7 @@ def _residual_bits(bound: float) -> int:
 
 
 def _descent(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tuple[float, LinearRule]:
-    """Return the step size and the rule of an optimizer whose update rule is linear in gradients."""
+    """Return the step size, and the rule that combines gradients into weights, of an optimizer with linear updates."""
     l2, iterations = job.model.l2, job.epochs * batches
     etas = [optimizer.eta(t, parties) for t in range(iterations)]
     if _has_memory(optimizer):
@@ -288,7 +288,9 @@ def _steps(
 
 
 def _mean_weights(momentum: MomentumMethod, iterations: int, is_heavy_ball: bool) -> list[float]:
-    """Return the weights of the latest points in the result (Polyak and Juditsky 1992); empty for the last point only.
+    """Return the weights of a mean of the latest iterates, which is the result (Polyak and Juditsky 1992).
+
+    They are empty if the result is the last iterate alone.
 
     A mean removes most of the rounding of sums (`sum_rounding`). For precise coefficients it contains all points but
     the start, weighted by the square of their numbers. After the heavy-ball method it contains the latest fifth.
