@@ -67,12 +67,15 @@ def state_folder() -> Path:
 
 
 def shared_disk_warning(account: Path) -> str | None:
-    """Return a warning if an account and its commit counter are on one filesystem, and None otherwise.
+    """Check whether an account and its commit counter are on one filesystem.
 
     One restored backup or snapshot of that filesystem contains both in the same older state, which nothing notices.
 
     Args:
         account: the account's file, which need not exist yet.
+
+    Returns:
+        A warning if they are; None otherwise.
     """
     folder = state_folder()
     if _device(account.parent) != _device(folder):

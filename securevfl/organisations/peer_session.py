@@ -111,8 +111,8 @@ def run_session(
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:
-        if (warning := shared_disk_warning(ledger.path)) is not None:
-            eventlog.warn(me, "ledger", {"reason": warning})
+        if (same_disk := shared_disk_warning(ledger.path)) is not None:
+            eventlog.warn(me, "ledger", {"reason": same_disk})
         ledger.check_early_aborts(others)
     wait = timeout if settings.wait is None else settings.wait
     has_result = stored_result is not None and stored_result() is not None
