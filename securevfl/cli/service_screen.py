@@ -217,7 +217,7 @@ class ServiceScreen:
         return counts if figures.waiting is None else [*counts, f"{figures.waiting:,} rows wait"]
 
     def _current_budgets(self) -> list[Budget]:
-        """Return the budgets, which are read from the ledger from time to time."""
+        """Return what is left of the ledger's limits; the ledger is read only from time to time."""
         now = self._clock()
         if now - self._read_at >= LEDGER_SECONDS:
             self._read_at = now
