@@ -116,10 +116,13 @@ def _adopt(party: str | None, file: Path | None) -> None:
 
 def show(out: Console, ledger: DisclosureLedger) -> None:
     """Print a ledger: its limits, and the disclosures to each peer for each table."""
+    from securevfl.account.commit_counter import shared_disk_warning
     from securevfl.cli.show import table
     from securevfl.disclosure.ledger import MAX_EARLY_ABORTS
 
     contents = ledger.read()
+    if (warning := shared_disk_warning(ledger.path)) is not None:
+        typer.echo(f"Warning: {warning}.", err=True)
     out.print(f"{contents.party}'s disclosure ledger, {ledger.path}", style="bold", soft_wrap=True)
     limits = ", ".join(f"{kind} {limit}" for kind, limit in contents.limits.items()) or "none"
     out.print(f"limits for each table, over all peers: {limits}", soft_wrap=True)

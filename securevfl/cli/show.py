@@ -117,7 +117,7 @@ def rounded_parts(parts: Mapping[str, float], digits: int) -> dict[str, str]:
 
 
 def run_time_line(path: Path) -> str:
-    """Return a line with the duration of a party's run, from when all parties were connected, by purpose."""
+    """Return a line with the seconds of a party's run since all parties were connected, by phase and kind of work."""
     return f"{path.sum():.1f} s from start to end: {'; '.join(phase_lines(path, 1))}"
 
 

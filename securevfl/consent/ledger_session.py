@@ -242,11 +242,14 @@ class LedgerSession:
             for key, numbers in self._gate.totals.items()
             if key[0] in DISCLOSURE_KINDS and self._party in key[2]
         }
-        disclosures = [replace(item, numbers=totals.get(item.key, 0)) for item in expected]
-        disclosures = [
-            replace(item, count=STOP_DECISION_BITS * item.numbers) if item.group == "verdicts" else item
-            for item in disclosures
-        ]
+        disclosures = []
+        for item in expected:
+            sent = totals.get(item.key, 0)
+            if item.group == "verdicts":
+                item = replace(item, count=STOP_DECISION_BITS * sent)
+            elif item.kind == "scores" and item.count == item.numbers:  # this party sends all that is counted
+                item = replace(item, count=sent)
+            disclosures.append(replace(item, numbers=sent))
         return disclosures + [
             _unexpected(DisclosureRecord(key[1], key[0], numbers, 64, key[2], key[3]), numbers)
             for key, numbers in totals.items()
@@ -272,7 +275,9 @@ class LedgerSession:
         fraction = min(1.0, max(1, until - self._start) / (epochs * sizes.batches))
         shorter_job = job.model_copy(update={"epochs": epochs})
         expected = dict[object, Disclosure]()
-        for item in disclosures_about(self._party, shorter_job, replace(sizes, epochs=epochs, resumed=self._resumed)):
+        for item in disclosures_about(
+            self._party, shorter_job, replace(sizes, epochs=epochs, start=self._start, resumed=self._resumed)
+        ):
             if (item.group == "bins" and self._resumed) or (item.group == "weights" and not weights):
                 continue
             same_every_epoch = (

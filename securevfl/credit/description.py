@@ -107,7 +107,7 @@ class Description:
     Attributes:
         party: the party.
         rows: number of rows.
-        doubled: rows that repeat an earlier one in all columns.
+        doubled: number of rows that are equal to an earlier row in all columns.
         positive: the class of AUC and its share of the rows; None without labels of two classes.
         columns: figures of the columns.
     """

@@ -114,7 +114,7 @@ def decide_type(texts: Sequence[str], origin: TextOrigin, delimiter: str = "") -
 
 
 def _decimal_mark(texts: Sequence[str]) -> Literal["", ".", ","] | None:
-    """Return the decimal mark of numbers; None if a text is no number, or could be one in two ways."""
+    """Return the decimal mark of these numbers; None if a text is not a number, or can be read as two numbers."""
     if all(map(is_number, texts)):
         return ""
     if parse_numbers(texts) is not None:

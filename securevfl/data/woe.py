@@ -158,7 +158,7 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> Numeri
 
     Args:
         column: the name of the column.
-        values: its training rows (n,).
+        values: the values of the column in the training rows (n,).
         gaps: whether a value is missing in any row, training or not.
         options: the number and the size of bins.
 

@@ -72,6 +72,7 @@ class RunShape:
         helpers: parties without a table, which store or add up messages.
         information: information content of a row of a party's columns, if its table is available in this process.
         rarest_label_rows: number of evaluated rows with the rarest label, if the labels are available in this process.
+        start: number of steps of the run that were done before; evaluations are counted from there on.
         resumed: True if the run continues from weights that are not zero.
         openings: average number of gradients that each passive party opens per step, if residuals are sealed.
     """
@@ -94,6 +95,7 @@ class RunShape:
     helpers: tuple[str, ...] = ()
     information: Mapping[str, InformationContent] = field(default_factory=dict)
     rarest_label_rows: int | None = None
+    start: int = 0
     resumed: bool = False
     openings: float = 1.0
 

@@ -72,12 +72,14 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
     for run, disclosure in disclosures:
         runs.add(run)
         group = disclosure.group if disclosure.group in BIT_GROUPS | SUM_GROUPS else ""
-        equations = (disclosure.identity,) if disclosure.identity else (run, disclosure.learner, group)
+        equations: tuple[str, ...] = (run, disclosure.learner, group)
+        if disclosure.identity:
+            equations = (disclosure.identity,)
         key = None if disclosure.identity else disclosure.key
         by_equations.setdefault(equations, {}).setdefault(key, []).append(disclosure)
     count, share = 0, 0.0
-    for equations, by_key in by_equations.items():
-        sums = [largest(items) if len(equations) == 1 else sum_sessions(items) for items in by_key.values()]
+    for name, by_key in by_equations.items():
+        sums = [largest(items) if len(name) == 1 else sum_sessions(items) for items in by_key.values()]
         count += max(sum_count for sum_count, _ in sums)
         share += max(sum_share for _, sum_share in sums)
     return DisclosureTotal(count, share, len(runs))

@@ -113,7 +113,8 @@ def raise_divergence(round_number: int, remedy: str = "lower lr") -> NoReturn:
         DivergenceError: always.
     """
     raise DivergenceError(
-        f"the training diverges in round {round_number}: the loss is not finite or far above that of the zero model",
+        f"the training diverges in round {round_number}: the loss is not finite, or far above that of a model whose "
+        f"outputs are 0",
         f"{remedy}; no model was stored",
         code="SVFL-TRAINING-DIVERGED",
         round=round_number,

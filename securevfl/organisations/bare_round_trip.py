@@ -86,7 +86,7 @@ class _Http2Client:
                 raise ConnectionError("it closed the connection")
             if kind in (_SETTINGS, _PING) and not flags & _ACK:
                 self._socket.sendall(_frame(kind, _ACK, payload if kind == _PING else b""))
-        raise TimeoutError(f"no acknowledgement in {elapsed:.0f} s")
+        raise TimeoutError(f"no acknowledgement arrived in {elapsed:.0f} s")
 
     def _next(self) -> tuple[int, int, bytes]:
         """Read the next frame; return its kind, flags and payload."""

@@ -46,15 +46,14 @@ class ServiceHealth(BaseModel):
 
 
 class Monitor:
-    """Counts requests, and shows the counts on the status port while its `with` block runs.
+    """Counts requests, and provides the counts for the status port.
 
     Args:
-        address: host:port to listen on.
         party: name of the party.
         expires: time at which the party's certificate expires, in seconds since 1970.
 
     Raises:
-        ConfigError: prometheus-client is not installed, or the address cannot be used.
+        ConfigError: prometheus-client is not installed.
     """
 
     def __init__(self, party: str, expires: float) -> None:

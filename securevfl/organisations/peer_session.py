@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
+from securevfl.account.commit_counter import shared_disk_warning
 from securevfl.base.machine import use_one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -110,6 +111,8 @@ def run_session(
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:
+        if (same_disk := shared_disk_warning(ledger.path)) is not None:
+            eventlog.warn(me, "ledger", {"reason": same_disk})
         ledger.check_early_aborts(others)
     wait = timeout if settings.wait is None else settings.wait
     has_result = stored_result is not None and stored_result() is not None

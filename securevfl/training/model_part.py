@@ -273,7 +273,7 @@ class ModelPart:
         if not self.state.get("inputs"):
             raise DataError(
                 f"{self.name}: the model has no trees",
-                "read its coefficients",
+                "use its coefficients instead",
                 code="SVFL-MODEL-UNSUPPORTED",
                 party=self.name,
             )

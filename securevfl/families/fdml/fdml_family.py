@@ -237,7 +237,7 @@ class FdmlFamily(Family[FdmlJob]):
         return FdmlWorker(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the same job with payloads and residuals in the clear; noise that protects outputs remains."""
+        """Return the job for the audit's ideal run: payloads and residuals in the clear; noise on outputs remains."""
         residual = None if job.protocol.residual is None else OpenResidual()
         stored = StoredOpen(noise=stored_of(job).noise)
         protocol = Protocol(sum=DirectSum(), residual=residual)

@@ -272,7 +272,7 @@ class FdmlWorker(BatchParticipant):
         return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.output_filter(rows))
 
     def state(self) -> State:
-        """Return the weights, the number of finished iterations, the run key and the update rule's memory."""
+        """Return the weights, the number of finished iterations, the run key, and the update rule's stored values."""
         return State(self.model_state(), iteration=self._finished, secret=self._run_key, update=self._memory.state)
 
     def model_state(self) -> State:

@@ -55,7 +55,8 @@ class OpenWorker(StoredWorker):
         """Return the number of bytes of a payload for H (n, c)."""
         return 8 * H.size
 
-    def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
+    def encode_payload(self, H: Floats, batch: int, version: int) -> bytes:
+        """Write the values as 64-bit floats, after a check of their range."""
         # written with `not`, so that NaN is refused as well: every comparison with NaN is false
         if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):
             raise RangeError(
@@ -65,7 +66,8 @@ class OpenWorker(StoredWorker):
             )
         return np.ascontiguousarray(H, "<f8").tobytes()
 
-    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+    def decode_total(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        """Read the sum from 64-bit floats."""
         if len(total) != 8 * shape[0] * shape[1]:
             raise ProtocolError(
                 f"{self.me}: the server sent a sum of {len(total)} bytes; a sum of shape {shape} has "
@@ -86,6 +88,7 @@ class OpenWorker(StoredWorker):
 class OpenServer(StoredServer):
     """A server that adds payloads in the clear."""
 
-    def _add(self, stored: Mapping[str, bytes]) -> bytes:
+    def add_payloads(self, stored: Mapping[str, bytes]) -> bytes:
+        """Add payloads as 64-bit floats."""
         total: Floats = np.sum([np.frombuffer(payload, "<f8") for payload in stored.values()], axis=0)
         return total.astype("<f8").tobytes()

@@ -96,7 +96,7 @@ class StoredWorker(ABC):
                 code="SVFL-CRYPTO-SHAPE",
             )
         self._concealed[batch] = version
-        return self._conceal(values, batch, version)
+        return self.encode_payload(values, batch, version)
 
     def reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
         """Return the sum (n, c) that a total contains; only a reader can.
@@ -113,7 +113,7 @@ class StoredWorker(ABC):
             The sum (n, c).
         """
         self._check_versions(versions, batch)
-        return self._reveal(total, versions, batch, shape)
+        return self.decode_total(total, versions, batch, shape)
 
     def _check_versions(self, versions: Mapping[str, int], batch: int) -> None:
         """Check that a total contains all required workers, this worker's latest payload, and no outdated one."""
@@ -150,10 +150,12 @@ class StoredWorker(ABC):
         """Return the number of bytes of a payload for H (n, c)."""
 
     @abstractmethod
-    def _conceal(self, H: Floats, batch: int, version: int) -> bytes: ...
+    def encode_payload(self, H: Floats, batch: int, version: int) -> bytes:
+        """Return the payload of H (n, c), after `conceal` has checked the version and added noise."""
 
     @abstractmethod
-    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats: ...
+    def decode_total(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        """Return the sum (n, c) that a total contains, after `reveal` has checked the versions."""
 
 
 class StoredServer(ABC):
@@ -189,10 +191,11 @@ class StoredServer(ABC):
                 code="SVFL-STATE",
             )
         check_payloads(stored)
-        return self._add(stored)
+        return self.add_payloads(stored)
 
     @abstractmethod
-    def _add(self, stored: Mapping[str, bytes]) -> bytes: ...
+    def add_payloads(self, stored: Mapping[str, bytes]) -> bytes:
+        """Return the total of payloads by worker, after `add` has checked them."""
 
 
 class StoredSum(MessageProtocol):

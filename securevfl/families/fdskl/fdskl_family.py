@@ -139,7 +139,7 @@ class PhasesFamily(Family[PhasesJob]):
         return State(key=state["key"], theta=None)
 
     def ideal_job(self, job: J) -> J:
-        """Return the same job with a sum in the clear."""
+        """Return the job for the audit's ideal run: the same job with a sum in the clear."""
         return job.model_copy(update={"protocol": Protocol(sum=DirectSum()), "max_label_auc": None})
 
 

@@ -12,9 +12,10 @@ alpha. Workers take turns:
 4. The worker computes g, the derivative of the loss by f, and updates (Algorithm 2)
    alpha_k -= eta * P_k (Phi_k^T g / n + l2 * alpha_k)
 
-P_k = 1 is the paper's step. With `precondition`, P_k = (c * Phi_k(R)^T Phi_k(R) / |R| + rho * I)^-1, with the first
-PRECONDITIONER_ROWS training rows R and the largest curvature c of the loss. The step along a feature is then no longer
-reduced by correlated features of its block. Dai et al. 2014 also scale doubly stochastic gradients by a covariance.
+Numbers in comments refer to these steps. P_k = 1 is the paper's step. With `precondition`, P_k = (c * Phi_k(R)^T
+Phi_k(R) / |R| + rho * I)^-1, with the first PRECONDITIONER_ROWS training rows R and the largest curvature c of the
+loss. The step along a feature is then no longer reduced by correlated features of its block. Dai et al. 2014 also scale
+doubly stochastic gradients by a covariance.
 
 `lr` is eta, the step size; if it decays, t counts passes over the data.
 """

@@ -172,7 +172,7 @@ class RoundsFamily(Family[RoundsJob]):
         return RoundsParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the same job with a direct sum and an unencrypted residual that keeps its defence."""
+        """Return the job for the audit's ideal run: sums and residuals in the clear; a defence of residuals remains."""
         defence = getattr(job.protocol.residual, "defence", None)
         residual = OpenResidual() if defence is None else OpenResidual(defence=defence)
         protocol = Protocol(sum=DirectSum(), residual=residual)

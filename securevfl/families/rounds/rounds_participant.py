@@ -98,7 +98,7 @@ class RoundsParticipant(BatchParticipant):
             self._optimizer.drain(self, self._link)
 
     def state(self) -> State:
-        """Return the weights, the number of exchanges, the run key and the optimizer's memory."""
+        """Return the weights, the number of exchanges, the run key, and the values that the optimizer stores."""
         self._receive_pending()
         return State(self.model_state(), exchanges=self.exchanges, noise=self._run_key, update=self.memory.state)
 

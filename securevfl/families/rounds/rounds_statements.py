@@ -20,7 +20,7 @@ from securevfl.families.family_types import SheetStatement
 from securevfl.families.rounds.rounds_job import RoundsJob
 from securevfl.options import JobOptions
 
-MEASURED_BATCHES = 8  # number of batches on which the share of variance is measured
+MEASURED_BATCHES = 8  # number of batches from which the disclosed share of the columns' variance is estimated
 
 
 def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> list[SheetStatement]:

@@ -139,7 +139,8 @@ class SharesFamily(Family[SharesJob]):
             )
         if job.reshuffle:
             raise ValueError(
-                "reshuffle: shares preprocess batches, which therefore must not change; set reshuffle = false"
+                "reshuffle: training on shares generates random material for fixed batches in advance; set reshuffle "
+                "= false"
             )
         available = pair_metrics.pair_metric_names(job.model.loss)
         for key, stop in (("target", job.target), ("patience", job.patience)):
@@ -322,7 +323,10 @@ class SharesFamily(Family[SharesJob]):
         return SharesParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job itself: on shares, the messages reveal nothing that an ideal job would have to compute."""
+        """Return the job for the audit's ideal run, in which messages disclose only declared outputs.
+
+        It is this job itself, because messages on secret shares disclose nothing else.
+        """
         return job
 
     def final_weights(self, job: SharesJob, state: State, parties: int) -> Floats:

@@ -73,6 +73,11 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
     return job.protocol.shares.permitted_quantizer(job.model.loss.spacing, limit).bits
 
 
+def measurements_of(job: SharesJob, shape: RunShape) -> int:
+    """Return the largest number of measurements of a run of this shape."""
+    return EvaluationSchedule.of_run(job, shape).remaining(shape.start)
+
+
 def measured_rows(shape: RunShape) -> int:
     """Return the number of rows on which metrics are measured; 0 if there are too few."""
     rows = min(evaluated_rows(shape), MAX_LOSS_ROWS // shape.outputs)
@@ -104,7 +109,7 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
 
 def pair_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of (rounded score, label) pairs in random order, which determine metrics."""
-    times, rows = EvaluationSchedule.of_run(job, shape).count_measured_rounds(), measured_rows(shape)
+    times, rows = measurements_of(job, shape), measured_rows(shape)
     pairs = rows * shape.outputs
     return Output(
         "pairs of a score and a label in random order",
@@ -126,7 +131,7 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
 def loss_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of sums of losses and shares of rows near the range's end, for losses without pairs."""
     rows = measured_rows(shape)
-    times = EvaluationSchedule.of_run(job, shape).count_measured_rounds() if rows else 0
+    times = measurements_of(job, shape) if rows else 0
     return Output(
         "sums of losses",
         "scores",

@@ -371,7 +371,14 @@ class SharesParticipant(Participant):
         return self._stored_state(with_rows=True)
 
     def _stored_state(self, *, with_rows: bool) -> State:
-        """Return the shares and the facts; `with_rows` adds arrays that only the training rows need."""
+        """Return this party's shares and the training's facts as a state.
+
+        Args:
+            with_rows: True to add the arrays that only a resumed training needs, one entry for each training row.
+
+        Returns:
+            The state.
+        """
         shares = self._state
         if shares is None:
             return State(run=self._run)

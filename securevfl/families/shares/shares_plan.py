@@ -40,7 +40,8 @@ from securevfl.protocols.shares.update_rules import (
 )
 
 RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
-# a lift (table entries are short, and are extended in one more round trip) saves time from this batch size on
+# from this number of rows on, it is faster to send short table entries and to extend ("lift") them in one more round
+# trip
 MIN_LIFTED_ROWS = 2048
 # bits of a short table entry, for losses whose residuals are in an interval of length 1 and for all other losses
 UNIT_LIFT_BITS, WIDE_LIFT_BITS = 8, 16
@@ -159,7 +160,7 @@ def _residual_bits(bound: float) -> int:
 
 
 def _descent(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tuple[float, LinearRule]:
-    """Return the step size and the rule of an optimizer whose update rule is linear in gradients."""
+    """Return the step size, and the rule that combines gradients into weights, of an optimizer with linear updates."""
     l2, iterations = job.model.l2, job.epochs * batches
     etas = [optimizer.eta(t, parties) for t in range(iterations)]
     if _has_memory(optimizer):
@@ -288,7 +289,9 @@ def _steps(
 
 
 def _mean_weights(momentum: MomentumMethod, iterations: int, is_heavy_ball: bool) -> list[float]:
-    """Return the weights of the latest points in the result (Polyak and Juditsky 1992); empty for the last point only.
+    """Return the weights of a mean of the latest iterates, which is the result (Polyak and Juditsky 1992).
+
+    They are empty if the result is the last iterate alone.
 
     A mean removes most of the rounding of sums (`sum_rounding`). For precise coefficients it contains all points but
     the start, weighted by the square of their numbers. After the heavy-ball method it contains the latest fifth.

@@ -182,5 +182,5 @@ class TransferFamily(Family[TransferJob]):
         return TransferParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the same job with vectors in the clear."""
+        """Return the job for the audit's ideal run: the same job with vectors in the clear."""
         return job.model_copy(update={"protocol": Protocol(residual=OpenResidual()), "max_label_auc": None})
