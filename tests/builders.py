@@ -11,6 +11,7 @@ zeros, repeated rows and ties.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from pyarrow import csv, parquet
 
 import securevfl as vfl
+from securevfl.crypto.transfers import base_transfers, punctured_seeds
+from securevfl.crypto.transfers.field_transfers import TransferReceiver, TransferSender
 from securevfl.data.preparation import FittedPreparation
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -76,7 +79,8 @@ def job_file(path: Path, text: str, **replacements: str) -> Path:
 def random_blocks(count: int, rows: int, columns: int | Sequence[int] = 3, seed: int = 0) -> list[NDArray[np.float64]]:
     """Return the columns of `count` parties, each (rows, columns), with one shared factor.
 
-    The first column of each block holds whole numbers from -2 to 2, so that ties, zeros and repeated values occur.
+    The first column of each block holds whole numbers from -2 to 2, so that ties, zeros and repeated values occur. The
+    last rows, a tenth of all, repeat the first ones.
     """
     generator = np.random.default_rng([seed, count])
     widths = [columns] * count if isinstance(columns, int) else list(columns)
@@ -85,6 +89,8 @@ def random_blocks(count: int, rows: int, columns: int | Sequence[int] = 3, seed:
     for block in blocks:
         if block.shape[1] > 1:
             block[:, 0] = np.clip(np.round(block[:, 0]), -2, 2)
+        if repeated := rows // 10:
+            block[-repeated:] = block[:repeated]
     return blocks
 
 
@@ -93,7 +99,7 @@ def labels_for(blocks: Sequence[NDArray[np.float64]], kind: str | int = 2, seed:
 
     Args:
         blocks: the columns of each party.
-        kind: a number of classes, or "numbers", "counts" or "amounts".
+        kind: a number of classes, of which the last one is the rarest, or "numbers", "counts" or "amounts".
         seed: of the noise.
     """
     generator = np.random.default_rng([seed, 1])
@@ -106,9 +112,8 @@ def labels_for(blocks: Sequence[NDArray[np.float64]], kind: str | int = 2, seed:
     if kind == "amounts":
         return np.asarray(np.exp(score / 2 + 0.1 * generator.normal(size=len(noisy))))
     assert isinstance(kind, int)
-    if kind == 2:
-        return (noisy > np.median(noisy)).astype(int)
-    return np.searchsorted(np.quantile(noisy, np.arange(1, kind) / kind), noisy)
+    shares = np.arange(kind, 0, -1) / (kind * (kind + 1) / 2)  # 2 : 1, or 3 : 2 : 1, and so on
+    return np.searchsorted(np.quantile(noisy, np.cumsum(shares)[:-1]), noisy)
 
 
 def parties_of(
@@ -214,3 +219,18 @@ def reread(preparation: FittedPreparation) -> FittedPreparation:
     """Return a preparation as it is read from the file of a part of a model."""
     steps, types = json.dumps(preparation.plain()), json.dumps(preparation.plain_types())
     return FittedPreparation.read(preparation.columns, json.loads(steps), json.loads(types))
+
+
+def transfer_pair(
+    bits: int,
+    pad_octets: int = 8,
+    receiver: type[TransferReceiver] = TransferReceiver,
+    sender: type[TransferSender] = TransferSender,
+) -> tuple[Any, Any]:
+    """Return the receiver and the sender of transfers that select one of 2^bits pads, after real base transfers."""
+    secret, choices = punctured_seeds.fresh_secret()
+    base, coin = base_transfers.BaseSender(), os.urandom(32)
+    points, keys = base_transfers.receive_keys(base.offer, choices)
+    sums, seeds = punctured_seeds.grow(base.pairs(points), coin)
+    punctured = punctured_seeds.puncture(secret, keys, coin, sums)
+    return receiver(seeds, coin, bits, pad_octets), sender(secret, punctured, coin, bits, pad_octets)

@@ -1,5 +1,6 @@
 """Small tables that contain what tests forget by accident: edges, zeros, ties, gaps, rare classes and exact multiples.
 
+`discrete_columns` and `rare_labels` are strategies of hypothesis, whose examples are the same in every run.
 `scored_rows` draws rows with tied scores, weights of zero and a class of 1 %; `around` returns an edge with its two
 neighbours; `sizes_around` returns the sizes at which a loop over blocks goes wrong.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.models.loss import Loss
@@ -65,3 +67,22 @@ def scored_rows(loss: Loss, rows: int = 300, seed: int = 0) -> HardRows:
     w = np.where(generator.random(rows) < 0.1, 0.0, generator.gamma(1.0, size=rows))
     w[rare[:2]] = 0.5
     return HardRows(f, y, classes, w)
+
+
+@st.composite
+def discrete_columns(draw: st.DrawFn, min_rows: int = 40, max_rows: int = 300) -> NDArray[np.float64]:
+    """Draw a column: few distinct values with many ties, perhaps gaps, codes far away, or a constant."""
+    rows = draw(st.integers(min_rows, max_rows))
+    values = draw(st.lists(st.sampled_from([-3.0, -1.0, 0.0, 0.5, 1.0, 2.0, 7.0, 96.0, 1e6]), min_size=1, unique=True))
+    generator = np.random.default_rng(draw(st.integers(0, 2**16)))
+    column = generator.choice(values, rows, p=generator.dirichlet(np.ones(len(values)) / 2))
+    column[generator.random(rows) < draw(st.sampled_from([0.0, 0.0, 0.2]))] = np.nan
+    column[0] = values[0]
+    return np.asarray(column, np.float64)
+
+
+@st.composite
+def rare_labels(draw: st.DrawFn, rows: int) -> NDArray[np.bool_]:
+    """Draw which rows are positive: one row, 1 %, a half, all but one, or none."""
+    count = draw(st.sampled_from([0, 1, max(1, round(RARE_SHARE * rows)), rows // 2, rows - 1, rows]))
+    return np.random.default_rng(draw(st.integers(0, 2**16))).permutation(rows) < count

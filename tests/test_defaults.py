@@ -126,8 +126,10 @@ def commands() -> Iterator[tuple[str, Any]]:
             flags = {"names": sorted(parameter.opts), "off": sorted(parameter.secondary_opts), "bounds": bounds}
             many = {"multiple": bool(getattr(parameter, "multiple", False)), "required": bool(parameter.required)}
             yield f"{path} {parameter.name}", {"default": default, **flags, **many}
-        for name, member in getattr(command, "commands", {}).items():
-            yield from walk(f"{path} {name}", member)
+        if hasattr(command, "list_commands"):  # with the commands of entry points
+            context = typer.Context(command, info_name=path)
+            for name in command.list_commands(context):
+                yield from walk(f"{path} {name}", command.get_command(context, name))
 
     yield from walk("securevfl", typer.main.get_command(app))
 

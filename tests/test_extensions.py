@@ -30,6 +30,7 @@ relayed = made_up.relayed_method:Relayed
 
 [securevfl.tools]
 count = made_up.tool:register
+largest-weight = made_up.largest_weight:register
 
 [securevfl.attacks]
 first_column = made_up.first_column:ATTACK
@@ -65,7 +66,7 @@ def install(folder: Path, name: str = "made-up", *, family: str = "relayed_metho
     package = folder / "made_up"
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_text("")
-    for module in (family, "first_column"):
+    for module in (family, "first_column", "largest_weight"):
         (package / f"{module}.py").write_text((HERE / f"{module}.py").read_text())
     with (package / "first_column.py").open("a") as file:
         file.write("\n\nATTACK = FirstColumn()\n")
@@ -100,7 +101,7 @@ def test_a_family_is_loaded_where_its_party_allows_it_and_stands_on_the_sheet(
     assert "to allow made-up, set SECUREVFL_ALLOW=made-up" in refused.stderr
     done = run(folder, str(extension_job), code=SHEET, allow="other, made-up")
     assert done.returncode == 0, done.stderr
-    assert "code: of made-up 1.0, digest " in done.stdout
+    assert "code: from the package made-up 1.0, digest " in done.stdout
     with (folder / "made_up" / "relayed_method.py").open("a") as file:
         file.write("\nCHANGED = 1\n")
     changed = run(folder, str(extension_job), code=SHEET, allow="made-up")
@@ -133,3 +134,44 @@ def test_a_name_that_two_bring_is_refused(tmp_path: Path, extension_job: Path) -
     refused = run(folder, str(extension_job), code=SHEET, allow="made-up,other-one")
     assert "made-up and other-one both provide relayed" in refused.stderr
     assert refused.returncode == 1
+
+
+WHOLE_RUN = """
+import sys
+from pathlib import Path
+import securevfl as vfl
+from securevfl.audit.report import run_audit
+from securevfl.disclosure.ledger import DisclosureLedger
+folder = Path(sys.argv[2])
+job = vfl.Job.load(sys.argv[1])
+parties = [vfl.Party(party.name, party.X[:180], None if party.y is None else party.y[:180], aligned=True)
+           for party in vfl.datasets.breast_cancer(parties=3)] + [vfl.Helper("server", "server")]
+print(vfl.explain(job, parties))
+ledgers = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
+vfl.simulate(job, parties, ledgers=ledgers)
+linear = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(residual="open"),
+                 batch_size=60, epochs=1, accepts=["columns"])
+vfl.simulate(linear, parties[:2]).save(folder / "parts")
+(entry,) = ledgers["shop"].read().entries
+print("entry:", entry.disclosure.learner, entry.disclosure.count, entry.disclosure.numbers)
+audit = run_audit(job, parties, seeds=(0,))
+print("audit:", audit.exit_code, *audit.skipped, sep="\\n")
+"""
+
+
+@pytest.mark.long
+def test_sheet_ledger_and_audit_know_an_installed_family_and_attack(tmp_path: Path, extension_job: Path) -> None:
+    """An installed package adds a family with one output, one credit tool and one attack, by entry points alone."""
+    folder = install(tmp_path)
+    done = run(folder, str(extension_job), str(tmp_path), code=WHOLE_RUN, allow="made-up")
+    assert done.returncode == 0, done.stderr
+    sheet, _, rest = done.stdout.partition("entry: ")
+    counted = "sums of means: 2 times (epoch), 180 numbers of 64 bits, for 180 rows; from columns of shop, telco"
+    assert counted in sheet.split("server (server)")[1]
+    entry, _, audit = rest.partition("audit:\n")
+    assert entry.split() == ["server", "2", str(2 * 180)]
+    code, *skipped = audit.splitlines()
+    assert code == "0"
+    assert [line for line in skipped if line.startswith("first column: ")]
+    printed = run(folder, "largest-weight", str(tmp_path / "parts" / "shop.json"), allow="made-up")
+    assert printed.stdout.startswith("shop: "), printed.stderr

@@ -330,7 +330,7 @@ class PreparedRows:
         self._rho: dict[int, Floats] = {}
 
     def rho(self, layout: RingLayout) -> Floats:
-        """Return the weights of the check columns (d, checks), the same ones for the same number of checks."""
+        """Return the weights (d, checks) with which the columns of J are combined to check columns."""
         d = self.J.shape[1]
         checks = columns_with_checks(layout, d) - d
         if checks not in self._rho:

@@ -41,7 +41,7 @@ class RowHash:
         self._permutation = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305
 
     def __call__(self, x: Words, tweak: Words) -> Words:
-        """Return H(x, tweak) for each block of x (.., 2); `tweak` (.., 2) is broadcast to the shape of x."""
+        """Return H(x, tweak) for each pair of blocks x and `tweak` (.., 2), which are broadcast to one shape."""
         inner = self._permute(x)
         outer = self._permute(inner ^ tweak)
         outer ^= inner

@@ -75,7 +75,7 @@ class VoleSender(Secret):
 
     def __init__(self, secret: bytes, seeds: list[bytes], roots: bytes, coin: bytes) -> None:
         self._public = VolePublic(coin)
-        self._offerer = OtSender(secret, seeds, coin, 1)
+        self._offerer = OtSender(secret, seeds, coin)
         self._delta = np.frombuffer(secret, np.uint64)
         self._roots = Prg(roots, NODES)
         self._rows = 0
@@ -148,7 +148,7 @@ class VoleReceiver(Secret):
 
     def __init__(self, pairs: list[tuple[bytes, bytes]], coin: bytes) -> None:
         self._public = VolePublic(coin)
-        self._chooser = OtReceiver(pairs, coin, 1)
+        self._chooser = OtReceiver(pairs, coin)
         self._rows = 0
         self._requests: dict[int, tuple[int, bytes, NDArray[np.uint8], Words]] = {}
 

@@ -439,9 +439,8 @@ class LabelParty(TrainingRole):
             masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
             masks += material.psi.ravel()
             return material, masks
-        dtype = np.uint8 if self._entry_ring.octets == 1 else np.uint16
-        masks = self._context.meter("transfer", lambda: table_transfers.short_pads(material.transfer, dtype))
-        masks += self._split_psi(self._lift, material).low.astype(dtype)
+        masks = self._context.meter("transfer", lambda: table_transfers.short_pads(material.transfer))
+        masks += self._split_psi(self._lift, material).low.astype(masks.dtype)
         return material, masks
 
     def _split_psi(self, lift: CarryLift, material: PreprocessedBlock) -> SplitMask:

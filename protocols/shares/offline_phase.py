@@ -203,7 +203,7 @@ class OfflinePhase:
                 sums = self._sums(executor, group, r_before, holders, evaluators[1])  # 3
                 pairs = [(block, e) for block in group for e in range(counts[params.blocks[block].batch])]
                 rows = [params.blocks[block].rows * params.outputs for block, _ in pairs]
-                ends, carry_ends = self.session.transfers, self.session.carry_transfers
+                ends, carry_ends = self.session.training_transfers, self.session.carry_transfers
                 transfers = ends.generate(rows) if ends is not None else (() for _ in pairs)  # 4
                 carries = carry_ends.generate(rows) if carry_ends is not None else (() for _ in pairs)  # 4
                 for (block, e), transfer, carry_transfer in zip(pairs, transfers, carries, strict=True):

@@ -78,7 +78,14 @@ class ResidualTables:
         centres: Floats,
         smooth: bool,
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Compute the tables of m targets (m, k), centred at the forward sums `centres` (m,).
+        """Compute the tables of m targets, centred at the forward sums `centres`.
+
+        Args:
+            encoding: the fixed-point encoding of the training.
+            residual: returns the residuals of a loss, from outputs and targets.
+            targets: the targets (m, k).
+            centres: the centre of each table (m,).
+            smooth: whether the residual has a continuous derivative and is not linear in the forward sum.
 
         Returns:
             The concatenated tables, and the base of each (m,).

@@ -39,6 +39,7 @@ class SharesSession:
     ) -> None:
         self._products = Products(context, partner, scheme)
         self._bits, self._top_bits, self._lifts = encoding.table_bits, encoding.top_bits, encoding.lift_bits > 0
+        self._entry_octets = encoding.lift_bits // 8 or 8
         self._transfers: dict[str, Transfers] = {}
         self.base = base or BaseTransfers(context, partner if context.me == context.active else context.active)
 
@@ -49,8 +50,13 @@ class SharesSession:
         return self._products
 
     @property
+    def training_transfers(self) -> Transfers | None:
+        """Transfers for the tables of a training, with pads of an entry's length; None if not a share holder."""
+        return self._transfers_for("training", self._bits, self._entry_octets)
+
+    @property
     def transfers(self) -> Transfers | None:
-        """Transfers for tables of residuals and losses; None at a party that is not a share holder."""
+        """Transfers for tables of losses and counts; None at a party that is not a share holder."""
         return self._transfers_for("transfers", self._bits)
 
     @property
@@ -71,9 +77,9 @@ class SharesSession:
         """Transfers of one of two entries, for the switches of a shuffle; None if this party is no share holder."""
         return self._transfers_for("switches", 1)
 
-    def _transfers_for(self, purpose: str, bits: int) -> Transfers | None:
+    def _transfers_for(self, purpose: str, bits: int, pad_octets: int = 8) -> Transfers | None:
         products = self.products
         if products.is_holder and purpose not in self._transfers:
             coin = products.coin(products.context.active, 0, purpose)
-            self._transfers[purpose] = self.base.transfers(products.context, purpose, coin, bits)
+            self._transfers[purpose] = self.base.transfers(products.context, purpose, coin, bits, pad_octets)
         return self._transfers.get(purpose)

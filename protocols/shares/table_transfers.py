@@ -3,11 +3,14 @@
 The active party has a table of 2^b entries for each row, and its partner shall read one entry without revealing which
 one. For each row, the transfer gives the active party 2^b random numbers, the pads, and gives the partner a random
 index chi below 2^b ("choice") and the pad with this index. Later the active party sends its table masked by the pads,
-rotated as the partner requests (iteration.py). Transfers of one or more iterations are extended from 128 slow *base
-transfers*, by fast symmetric cryptography (crypto/transfers/ot_extension.py):
+rotated as the partner requests (iteration.py). Transfers of one or more iterations are extended from 129 slow *base
+transfers*, by fast symmetric cryptography (crypto/transfers/field_transfers.py):
 
-0. partner -> active   the offer of the base transfers;  active -> partner   its 128 choices     once a session
-   both                derive seeds for this session and purpose from the results
+0. partner -> active   the offer of the base transfers                                           once a session
+   active -> partner   its 129 choices
+   partner -> active   sums of trees, with a consistency check (crypto/transfers/punctured_seeds.py)
+   both                derive seeds for this session and purpose: of 43 blocks the partner has 8 seeds each, and the
+                       active party all of them except a secret one
 1. partner -> active   correction bits for the rows of some iterations, and a consistency check
    active              can compute all 2^b pads of each row; it does so when the iteration begins
    partner             chi and pad(chi) of each row
@@ -16,13 +19,14 @@ Numbers in comments refer to these steps. In the extension the active party is t
 the receiver. Both receive uniform bits only.
 
 All transfers of a session have this direction, so one set of base transfers suffices for all its subchannels and
-purposes. The active party's 128 choice bits are the same for all of them, and the derived seeds differ. A partner that
-deviates can guess some of these bits in the consistency check, and a wrong guess ends the session. Using the same base
+purposes. The active party's secret is the same for all of them, and the derived seeds differ. A partner that deviates
+can guess some of its bits in a consistency check, and a wrong guess ends the session. Using the same base
 transfers for several purposes therefore gives it no more successful guesses than using them for one purpose as often.
 """
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -34,8 +38,9 @@ from numpy.typing import NDArray
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.crypto.transfers import base_transfers, ot_extension
-from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender, SenderBlock
+from securevfl.crypto.transfers import base_transfers, punctured_seeds
+from securevfl.crypto.transfers.field_transfers import SenderBlock, TransferReceiver, TransferSender
+from securevfl.crypto.transfers.punctured_seeds import BASE_TRANSFERS, Leaves
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
@@ -51,9 +56,15 @@ class TransferOffer(Message, frozen=True):
 
 
 class TransferChoices(Message, frozen=True):
-    """The active party's blinded choices in the base transfers: 128 Ed25519 points of 32 bytes each."""
+    """The active party's blinded choices in the base transfers: 129 Ed25519 points of 32 bytes each."""
 
     points: bytes
+
+
+class SeedTrees(Message, frozen=True):
+    """The partner's sums of trees, from which the active party computes its seeds, and the consistency check."""
+
+    sums: bytes
 
 
 class TransferCorrections(Message, frozen=True):
@@ -67,6 +78,7 @@ def declares() -> list[MessageDeclaration]:
     return [
         MessageDeclaration(TransferOffer, "partner", "active", Reveal("public")),
         MessageDeclaration(TransferChoices, "active", "partner", Reveal("uniform"), structured=True),
+        MessageDeclaration(SeedTrees, "partner", "active", Reveal("uniform")),
         MessageDeclaration(TransferCorrections, "partner", "active", Reveal("uniform")),
     ]
 
@@ -84,24 +96,26 @@ class BaseTransfers(Secret):
     def __init__(self, context: PartyContext, peer: str) -> None:
         self._context, self._peer = context, peer
         self._secret = b""
-        self._seeds: list[tuple[bytes, ...]] = []
+        self._seeds: list[Leaves] = []
 
     def establish(self) -> None:
         """Run the base transfers; a second call does nothing. Both parties must call this at the same point.
 
         Raises:
-            CryptoError: the peer sent an invalid point.
+            CryptoError: the peer sent an invalid point, or trees that fail the check.
             ProtocolError: the peer sent another number of points.
         """
         context, channel, peer = self._context, self._context.channel, self._peer
         if self._seeds:
             return
         if context.me == context.active:
-            self._secret, choices = ot_extension.fresh_secret()
+            self._secret, choices = punctured_seeds.fresh_secret()
             offer = channel.recv(peer, TransferOffer, context.subchannel).public  # 0
-            points, seeds = context.meter("transfer", partial(base_transfers.receive_keys, offer, choices))
+            points, keys = context.meter("transfer", partial(base_transfers.receive_keys, offer, choices))
             channel.send(peer, TransferChoices(points), context.subchannel)  # 0
-            self._seeds = [(seed,) for seed in seeds]
+            sums = channel.recv(peer, SeedTrees, context.subchannel).sums  # 0
+            bound = hashlib.sha256(offer + points).digest()
+            self._seeds = context.meter("transfer", lambda: punctured_seeds.puncture(self._secret, keys, bound, sums))
             return
         sender = context.meter("transfer", base_transfers.BaseSender)
         channel.send(peer, TransferOffer(sender.offer), context.subchannel)  # 0
@@ -113,9 +127,11 @@ class BaseTransfers(Secret):
                 code="SVFL-PROTOCOL-SIZE",
                 party=peer,
             )
-        self._seeds = context.meter("transfer", lambda: list(sender.pairs(points)))
+        bound = hashlib.sha256(sender.offer + points).digest()
+        sums, self._seeds = context.meter("transfer", lambda: punctured_seeds.grow(sender.pairs(points), bound))
+        channel.send(peer, SeedTrees(sums), context.subchannel)  # 0
 
-    def transfers(self, context: PartyContext, purpose: str, coin: bytes, bits: int) -> Transfers:
+    def transfers(self, context: PartyContext, purpose: str, coin: bytes, bits: int, pad_octets: int = 8) -> Transfers:
         """Return this party's side of the transfers for one subchannel and purpose.
 
         Args:
@@ -123,21 +139,24 @@ class BaseTransfers(Secret):
             purpose: a name of the purpose, from which seeds are derived.
             coin: 32 bytes that both parties have, for this subchannel and purpose only.
             bits: the number b; every transfer selects one of 2^b pads.
+            pad_octets: the length of a pad in bytes: 1, 2 or 8.
 
         Returns:
             The transfers.
         """
         self.establish()
-        seeds = [tuple(derived_seed(seed, context.subchannel, purpose) for seed in pair) for pair in self._seeds]
+        seeds = [
+            [derived_seed(seed, context.subchannel, purpose) if seed else b"" for seed in block]
+            for block in self._seeds
+        ]
         if context.me == context.active:
-            sender = OtSender(self._secret, [seed for (seed,) in seeds], coin, bits)
+            sender = TransferSender(self._secret, seeds, coin, bits, pad_octets)
             return ActiveTransfers(context, self._peer, sender)
-        receiver = OtReceiver([(first, second) for first, second in seeds], coin, bits)
-        return PartnerTransfers(context, self._peer, receiver)
+        return PartnerTransfers(context, self._peer, TransferReceiver(seeds, coin, bits, pad_octets))
 
 
 def derived_seed(seed: bytes, subchannel: str, purpose: str) -> bytes:
-    """Return the seed (32 bytes) for one subchannel and purpose, derived from the seed of a base transfer.
+    """Return the seed (32 bytes) for one subchannel and purpose, derived from a seed of the session.
 
     If two purposes used the same seed, the active party would learn for which rows their random choices differ.
     """
@@ -168,7 +187,7 @@ class ActiveTransfers(Transfers):
         sender: the object that generates the sender's pads.
     """
 
-    def __init__(self, context: PartyContext, peer: str, sender: OtSender) -> None:
+    def __init__(self, context: PartyContext, peer: str, sender: TransferSender) -> None:
         self._context, self._peer, self._sender = context, peer, sender
 
     def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
@@ -191,7 +210,7 @@ class PartnerTransfers(Transfers):
         receiver: the object that generates the receiver's choices and pads.
     """
 
-    def __init__(self, context: PartyContext, peer: str, receiver: OtReceiver) -> None:
+    def __init__(self, context: PartyContext, peer: str, receiver: TransferReceiver) -> None:
         self._context, self._peer, self._receiver = context, peer, receiver
 
     def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
@@ -202,28 +221,29 @@ class PartnerTransfers(Transfers):
             start = 0
             for count in group:
                 stop = start + count
-                yield block.choices[start:stop].tobytes(), block.pads[start:stop].astype("<u8").tobytes()
+                pads = block.pads[start:stop]
+                yield block.choices[start:stop].tobytes(), pads.astype(pads.dtype.newbyteorder("<")).tobytes()
                 start = stop
 
 
 def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
-    """Return all pads (2^b, rows) of an iteration from the values that the active party has stored."""
-    block = SenderBlock.restored(stored)
-    words: Words = block.pads(0, block.rows)
+    """Return all pads (2^b, rows) of an iteration, of 8 bytes, from the values that the active party has stored."""
+    words: Words = short_pads(stored)
     words &= ring.mask
     return words
 
 
-def short_pads(stored: tuple[bytes, ...], dtype: type[np.unsignedinteger]) -> NDArray[Any]:
-    """Return all pads (2^b, rows) like `pads`, in a type of fewer bits, which needs less memory."""
-    block = SenderBlock.restored(stored)
-    return block.pads(0, block.rows, dtype)
+def short_pads(stored: tuple[bytes, ...]) -> NDArray[Any]:
+    """Return all pads (2^b, rows) of an iteration in the type of their length."""
+    return SenderBlock.restored(stored).pads()
 
 
 def chosen(stored: tuple[bytes, ...], ring: ShareRing) -> tuple[NDArray[np.uint8], Words]:
     """Return chi and pad(chi) (rows,) of an iteration from the values that the partner has stored."""
-    choices, words = stored
-    return np.frombuffer(choices, np.uint8), ring.reduce(np.frombuffer(words, "<u8").astype(np.uint64, copy=False))
+    choices, pads_read = stored
+    octets = len(pads_read) // len(choices)
+    words = np.frombuffer(pads_read, f"<u{octets}").astype(np.uint64, copy=False)
+    return np.frombuffer(choices, np.uint8), ring.reduce(words)
 
 
 def _grouped(rows: Sequence[int]) -> Iterator[list[int]]:

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.crypto.transfers.ot_extension import SenderBlock
+from securevfl.crypto.transfers.field_transfers import SenderBlock
 from securevfl.crypto.transfers.switch_network import SwitchNetwork, switch_network
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
@@ -203,7 +203,7 @@ def _prepare_active(
             f"{peer} sent {len(data)} bytes of switch settings instead of {size}", code="SVFL-PROTOCOL-SIZE", party=peer
         )
     straight = np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little")
-    pads = context.meter("transfer", lambda: sender.pads(0, count))
+    pads = context.meter("transfer", lambda: sender.pads())
     switches = np.arange(count)
     behind, crossing = _halves(pads[straight, switches]), _halves(pads[1 - straight, switches])
     entering = ring.uniform(Prg.fresh("masks of a shuffle"), network.rows)

@@ -1,1 +1,1 @@
-"""A party's account: one file with all that it has disclosed, protected against loss and against older copies."""
+"""A party's account: one file that lists all that it has disclosed, protected against loss and against older copies."""

@@ -1,4 +1,4 @@
-"""Errors of an account's file, with the cause that SQLite and the file system know."""
+"""Errors of an account's file, with the cause that SQLite or the file system reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from securevfl.errors import DataError, SecureVFLError, StorageError
 
-_TRIAL_BYTES = 1 << 16  # bytes that SQLite needs at least for its files next to the account
+_TRIAL_BYTES = 1 << 16  # number of bytes that are written to test whether the disk has space for SQLite's files
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def error_of_sqlite(error: sqlite3.Error, path: Path | None) -> SecureVFLError:
 
 
 def _cause_on_disk(path: Path) -> OSError | None:
-    """Return why files next to the account cannot be written, which SQLite does not report; None if they can."""
+    """Return the error that prevents files next to the account, which SQLite does not report; None without one."""
     trial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.trial")
     try:
         with open(os.open(trial, os.O_RDWR | os.O_CREAT, 0o600), "wb") as file:
@@ -59,7 +59,8 @@ def _cause_on_disk(path: Path) -> OSError | None:
     finally:
         with suppress(OSError):
             trial.unlink(missing_ok=True)
-    if path.exists() and not os.access(path, os.R_OK | os.W_OK):  # opening it would release SQLite's locks
+    # permissions are checked without opening the file, because closing it would release SQLite's locks
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         return OSError(errno.EACCES, os.strerror(errno.EACCES))
     return None
 

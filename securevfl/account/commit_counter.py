@@ -50,7 +50,7 @@ class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
     number: int
     state: bytes
     pending: bytes = b""
-    changes: list[Any] = msgspec.field(default_factory=list)  # of Statement; msgspec has no such union
+    changes: list[Any] = msgspec.field(default_factory=list)  # a list of `Statement`, a type that msgspec cannot decode
     seal: bytes = b""
 
 
@@ -64,6 +64,34 @@ def state_folder() -> Path:
         return Path(named)
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "securevfl"
+
+
+def shared_disk_warning(account: Path) -> str | None:
+    """Check whether an account and its commit counter are on one filesystem.
+
+    One restored backup or snapshot of that filesystem contains both in the same older state, which nothing notices.
+
+    Args:
+        account: the account's file, which need not exist yet.
+
+    Returns:
+        A warning if they are; None otherwise.
+    """
+    folder = state_folder()
+    if _device(account.parent) != _device(folder):
+        return None
+    return (
+        f"the ledger {account} and its commit counter in {folder} are on one filesystem, so a restored backup of it "
+        "would go unnoticed; name a folder on another disk in SECUREVFL_STATE"
+    )
+
+
+def _device(folder: Path) -> int:
+    """Return the number of the filesystem on which a folder is, or would be created."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder.stat().st_dev
 
 
 class CommitCounter:

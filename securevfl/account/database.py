@@ -44,13 +44,13 @@ from securevfl.errors import SecureVFLError, StorageError
 ACCOUNT_KEY_BYTES = 32
 _SCHEMA_VERSION = 2
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_LOCK_TIMEOUT = 60.0  # seconds to wait for another process's change
+_LOCK_TIMEOUT = 60.0  # maximum number of seconds to wait for a change by another process
 _MAX_MAPPED_BYTES = 1 << 26
-_HASHED_BYTES = 1 << 16  # bytes that are read and hashed at a time
+_HASHED_BYTES = 1 << 16  # number of bytes that are hashed at a time
 _META_TABLE = """CREATE TABLE meta
     (schema INTEGER NOT NULL, key BLOB NOT NULL, account TEXT NOT NULL, state BLOB NOT NULL)"""
 _NEW = b""
-"""The state of a file without a commit."""
+"""The state of a file to which nothing has been committed."""
 
 
 class Tables:
@@ -146,7 +146,7 @@ class AccountDatabase:
         self.path = path
         self._turn = threading.Condition(threading.RLock())
         self._arrivals_lock = threading.Lock()
-        self._arrivals = 0  # threads that are about to change the tables
+        self._arrivals = 0  # number of threads that wait to change the tables
         self._group = _CommitGroup()
         self._schemas: set[str] = set()
         self._counter: CommitCounter | None = None
@@ -248,7 +248,7 @@ class AccountDatabase:
             with RESERVE.lent(), self._translating_errors():
                 connection = self._connection
                 if connection.in_transaction and not recorded:
-                    self._close(self._group)  # an unrecorded change is a commit of its own
+                    self._close(self._group)  # a change that is not recorded is committed alone
                 if not connection.in_transaction:
                     self._group = _CommitGroup()
                     self._begin(self._group)
@@ -312,7 +312,7 @@ class AccountDatabase:
             raise
 
     def _commit(self, group: _CommitGroup) -> None:
-        """Commit a group; a group without changes is ended only."""
+        """Commit a group's changes and end its transaction; a group that changed nothing is not committed."""
         connection = self._connection
         if not group.changed:
             connection.execute("ROLLBACK")
@@ -327,7 +327,8 @@ class AccountDatabase:
             except sqlite3.Error:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                with suppress(StorageError):  # else the change counts as disclosed
+                # if the counter cannot be written, the change counts as made, and a later session carries it out
+                with suppress(StorageError):
                     self._counter.write(CommitRecord(number + 1, group.state))
                 raise
             self._closing.state = pending

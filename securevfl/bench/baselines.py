@@ -21,13 +21,13 @@ from securevfl.base.arrays import Floats
 from securevfl.bench.stopwatch import Stopwatch
 
 MAX_BASELINE_SECONDS = 60.0
-"""A measurement that would take more seconds uses a slice of the problem and is scaled."""
+"""A measurement that would take more than this number of seconds uses a part of J and g, and its times are scaled."""
 
 _PROBE = 8
 
 
 class BaselineUnavailable(Exception):
-    """A baseline that cannot handle a size; the text states the reason."""
+    """A baseline that cannot compute a product of the requested size. The text of the error states the reason."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class BaselineFigures:
         bytes_down: number of bytes sent by the key holder.
         max_abs_error: largest absolute error.
         repetitions: number of repetitions.
-        estimated: whether the times are scaled from a slice.
+        estimated: whether the times are scaled from a measurement with a part of J and g.
     """
 
     watch: Stopwatch
@@ -51,7 +51,7 @@ class BaselineFigures:
     estimated: bool = False
 
     def row(self) -> dict[str, Any]:
-        """Return the figures as keys of a row, without the bytes."""
+        """Return the times and errors as a row of a table, without the numbers of bytes."""
         return self.watch.figures() | {
             "max_abs_error": self.max_abs_error,
             "repetitions": self.repetitions,

@@ -137,7 +137,7 @@ def write_rows(path: Path | None, schema: str, rows: Sequence[dict[str, Any]]) -
 
 @contextmanager
 def status() -> Iterator[Callable[[str], None]]:
-    """Show what is being measured on a terminal.
+    """Show on a terminal what is being measured.
 
     Yields:
         A function to call with the name of the next measurement.
@@ -178,7 +178,7 @@ def _footnotes(out: Any, rows: Sequence[dict[str, Any]]) -> None:
 
     here = machine()
     if any(row["estimated"] for row in rows):
-        out.print("\n* measured on a part of the rows and columns, and scaled", soft_wrap=True)
+        out.print("\n* measured on a part of the rows and columns, and extrapolated to all of them", soft_wrap=True)
     out.print("\nby CPU: the same ratio in processor time, which depends less on other load", soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
     out.print(f"\n{here['processor']}, {here['cores']} cores, load {here['load_average']}; {versions}", soft_wrap=True)

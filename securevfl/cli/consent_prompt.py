@@ -18,7 +18,7 @@ _DIGEST = re.compile("[0-9a-f]{16}")
 
 
 def discard_typed_input() -> None:
-    """Discard what was typed on the terminal before a question, because it cannot be the answer to it."""
+    """Discard characters that were typed before a question was printed, because they cannot be its answer."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -27,7 +27,7 @@ def discard_typed_input() -> None:
         return
     import termios
 
-    with suppress(termios.error, OSError, ValueError):  # stdin is not a terminal of this system
+    with suppress(termios.error, OSError, ValueError):  # these errors show that stdin is not a terminal
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 

@@ -1,4 +1,7 @@
-"""The command `demo`: what a bank gains from a shop's columns, what each party learns, the costs, and other modes."""
+"""The command `demo`: what a bank gains from a shop's columns, what each party learns, the costs, and other modes.
+
+A mode is a protocol for the same training: on secret shares, with encrypted residuals, or in plain text.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ from securevfl.training.simulate import simulate
 DEMO_NETWORK = Network()
 REPORT = "securevfl-demo.html"
 DEFAULT = "shares"  # the name of the default mode
-LABEL_HINTS = "hints at who paid late"
-DEMO_PROTOCOLS: dict[str, tuple[Protocol, str, str]] = {  # additional knowledge of the bank and of the shop
+LABEL_HINTS = "information about who paid late"
+# for each mode: its protocol, and what the bank and the shop learn in addition to the default mode
+DEMO_PROTOCOLS: dict[str, tuple[Protocol, str, str]] = {
     "CKKS": (Protocol(residual=Ckks()), "sums of the shop's columns", LABEL_HINTS),
     "Paillier": (Protocol(residual=Paillier(bits=2048)), "sums of the shop's columns", LABEL_HINTS),
     "open": (Protocol(residual="open"), "the shop's columns", "who paid late"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def events(verbose: bool, log: Path | None) -> Iterator[None]:
-    """Print events on stderr while the context is entered.
+    """Print the events of a run on stderr while the `with` block runs.
 
     Args:
         verbose: whether to print all events, and not only errors.

@@ -39,8 +39,8 @@ def ledger(
         typer.Option(
             "--limit",
             metavar="KIND=LIMIT",
-            help="Limit what each peer may learn about a table: labels=25%, columns=40, scores=100000, or none. "
-            "Repeatable.",
+            help="Limit what all peers together may learn about a table, as in labels=25%, columns=40 or "
+            "scores=100000; KIND=none removes the limit. Repeatable.",
         ),
     ] = None,
     trust: Annotated[
@@ -48,7 +48,7 @@ def ledger(
         typer.Option(
             "--trust",
             metavar="PEER",
-            help="Trust this peer to follow protocols: repeated jobs with identical batches and columns count once. "
+            help="Trust this peer to follow the protocols: jobs with identical batches and columns then count once. "
             "Repeatable.",
         ),
     ] = None,
@@ -57,7 +57,7 @@ def ledger(
         typer.Option(
             "--reset-aborts",
             metavar="PEER",
-            help="Forget the sessions with this peer that ended early, once you know why they did. Repeatable.",
+            help="Reset the count of sessions with this peer that ended early, once you know the reason. Repeatable.",
         ),
     ] = None,
     adopt: Annotated[
@@ -74,7 +74,8 @@ def ledger(
 ) -> None:
     """Show what your jobs have disclosed about your data, to whom, and set limits.
 
-    A run that would exceed a limit is refused before it discloses anything. Limits apply to each table and each peer.
+    A run that would exceed a limit is refused before it discloses anything. Limits apply to each table, over all peers
+    together: several of them may be names of one organisation, or may pool what they know.
 
     Example: securevfl ledger --party shop --limit columns=40
     """
@@ -109,27 +110,30 @@ def _adopt(party: str | None, file: Path | None) -> None:
     from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 
     if file is None and party is None:
-        raise ConfigError(
-            "--adopt needs the ledger to adopt", "name it with --party or --ledger", code="SVFL-COMMAND-USAGE"
-        )
+        raise ConfigError("--adopt names no ledger", "name it with --party or --ledger", code="SVFL-COMMAND-USAGE")
     DisclosureLedger.adopt(default_ledger(str(party)) if file is None else file)
 
 
 def show(out: Console, ledger: DisclosureLedger) -> None:
     """Print a ledger: its limits, and the disclosures to each peer for each table."""
+    from securevfl.account.commit_counter import shared_disk_warning
     from securevfl.cli.show import table
     from securevfl.disclosure.ledger import MAX_EARLY_ABORTS
 
     contents = ledger.read()
+    if (warning := shared_disk_warning(ledger.path)) is not None:
+        typer.echo(f"Warning: {warning}.", err=True)
     out.print(f"{contents.party}'s disclosure ledger, {ledger.path}", style="bold", soft_wrap=True)
     limits = ", ".join(f"{kind} {limit}" for kind, limit in contents.limits.items()) or "none"
-    out.print(f"limits for each table and peer: {limits}", soft_wrap=True)
+    out.print(f"limits for each table, over all peers: {limits}", soft_wrap=True)
     if contents.trusts:
         out.print(f"trusted to repeat jobs with the same equations: {', '.join(contents.trusts)}", soft_wrap=True)
     for aborts in contents.tries:
+        out.print(f"ended early with {', '.join(aborts.peers)}: {aborts.count} sessions", soft_wrap=True)
+    if contents.tries:
+        total = sum(aborts.count for aborts in contents.tries)
         out.print(
-            f"ended early with {', '.join(aborts.peers)}: {aborts.count} of at most {MAX_EARLY_ABORTS} sessions, with "
-            "at most one bit each",
+            f"ended early with all peers: {total} of at most {MAX_EARLY_ABORTS} sessions, with at most one bit each",
             soft_wrap=True,
         )
     if not contents.entries:
@@ -137,7 +141,7 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
     for name in dict.fromkeys(entry.table for entry in contents.entries):
         out.print("")
         (entries, shared), known = ledger.table_disclosures(name), contents.tables[name]
-        others = [  # for a table without ids only the maximum number of rows is known
+        others = [  # if one of the tables has no ids, only an upper bound of the number of shared rows is known
             f"{other[:8]} ({'' if None not in (known.members, contents.tables[other].members) else 'up to '}{count:,})"
             for other, count in sorted(shared.items())
         ]
@@ -149,19 +153,22 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
 
 
 def _rows(contents: LedgerContents, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:
-    """Return a row for each kind and peer."""
-    from securevfl.disclosure.ledger import total_to
+    """Return a row for each kind and peer, and one for all peers of a kind, to which the limit applies."""
+    from securevfl.disclosure.ledger import total_of, total_to
     from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS
 
     rows: list[list[Cell]] = []
     for kind in DISCLOSURE_KINDS:
-        for learner in sorted({entry.disclosure.learner for entry in entries if entry.disclosure.kind == kind}):
-            total, limit = total_to(entries, kind, learner), contents.limits.get(kind)
-            latest = max(
-                entry.when for entry in entries if (entry.disclosure.kind, entry.disclosure.learner) == (kind, learner)
-            )
+        of_kind, limit = [entry for entry in entries if entry.disclosure.kind == kind], contents.limits.get(kind)
+        learners = sorted({entry.disclosure.learner for entry in of_kind})
+        totals = {learner: total_to(entries, kind, learner) for learner in learners}
+        if len(learners) > 1:
+            totals["all"] = total_of(entries, kind)
+        for learner, total in totals.items():
+            is_limited = limit is not None and (learner == "all" or len(learners) == 1)
+            latest = max(entry.when for entry in of_kind if learner in (entry.disclosure.learner, "all"))
             share = f"{total.share:.0%}" if kind in KIND_TOTALS else ""
-            maximum, left = ("-", "-") if limit is None else (str(limit), limit.left(total))
+            maximum, left = (str(limit), limit.left(total)) if limit is not None and is_limited else ("-", "-")
             rows.append([learner, kind, total.runs, total.count, share, maximum, left, latest[:10]])
     return rows
 

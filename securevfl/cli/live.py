@@ -26,9 +26,10 @@ OnStep = Callable[[int, int], None]
 
 REDRAWS_PER_SECOND = 5
 LINE_SECONDS = 30.0  # seconds between two lines without a terminal
-WAIT_SECONDS = 3.0  # seconds after which the line reports that the party waits for others
+WAIT_SECONDS = 3.0  # seconds of waiting after which the line reports for which parties this one waits
 FIRST_LINE_SECONDS = 10.0  # seconds before the first line without a terminal
-LINE_METRICS = ("auc", "accuracy", "r2", "rmse", "loss")  # the line shows the first of these that is measured
+# the line shows the first of these metrics that the training measures
+LINE_METRICS = ("auc", "accuracy", "r2", "rmse", "loss")
 METRIC_NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
 
 
@@ -88,8 +89,10 @@ class TrainingStatus:
         """Record the number of steps done and the maximum, which is 0 if it is unknown."""
         with self._lock:
             if self._training_start is None or not self._done or done < self._done:
-                self._training_start, self._first = self._clock(), done  # earlier time does not measure the pace
-                self._metric = self._metric if done >= self._done else ""  # of the previous training
+                # the remaining time is estimated from the time since this step
+                self._training_start, self._first = self._clock(), done
+                # fewer steps than before: a new training has begun, so the metric of the previous one is removed
+                self._metric = self._metric if done >= self._done else ""
             self._done, self._max_steps = done, max_steps
 
     def note(self, event: str, party: str, facts: dict[str, Any]) -> None:
@@ -142,13 +145,13 @@ class _Display(Protocol):
     """A place where the status line is shown."""
 
     def pause(self) -> None:
-        """Hide the line until there is a new step, because a question may be asked."""
+        """Hide the line until the next step, because the command may print a question meanwhile."""
 
     def resume(self) -> None:
         """Show the line again."""
 
     def stop(self) -> None:
-        """Hide the line for good, because the command prints the result next."""
+        """Remove the line at the end, because the command prints the result next."""
 
 
 class _EventHandler(logging.Handler):
@@ -225,6 +228,7 @@ class _PrintedLines:
         wait = FIRST_LINE_SECONDS
         while not self._stopped.wait(wait):
             if text := self._status.text():
-                with suppress(OSError, ValueError):  # the reader may have gone; the training continues
+                # nobody may read the stream any more; the training continues without the line
+                with suppress(OSError, ValueError):
                     print(text, file=sys.stderr, flush=True)
             wait = LINE_SECONDS

@@ -58,7 +58,7 @@ def _notices() -> Iterator[None]:
         yield
 
 
-TOOL_ENTRY_POINTS = "securevfl.tools"  # entry points by which other packages add commands
+TOOL_ENTRY_POINTS = "securevfl.tools"  # the group of entry points by which other packages add commands
 
 
 class Commands(TyperGroup):
@@ -97,7 +97,7 @@ class Commands(TyperGroup):
             lines = [_with_code(error), *getattr(error, "__notes__", ())]
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # the reader of stdout has stopped reading
+                raise  # the program that reads stdout, such as `head`, has ended
             lines = [_with_code(StorageError(error.filename or "a file", error))]
         typer.echo("\n".join(lines), err=True)
         raise typer.Exit(2)
@@ -233,7 +233,7 @@ def train(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Count each party's disclosures in DIR/NAME.ledger. By default nothing is counted.",
+            help="Enter each party's disclosures in its ledger DIR/NAME.ledger. By default none are entered.",
         ),
     ] = None,
 ) -> None:
@@ -308,11 +308,11 @@ def compare(
     accept: options.Digest = None,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Measure what the other parties' columns are worth: models of the labelled party alone, and of all parties.
+    """Measure how much the other parties' columns improve models of the party with labels.
 
     Compares logistic regression, logistic regression on bins of each column, and trees. Each is trained on the labelled
-    party's columns, for which nothing is sent, and then on all columns with secret shares. All are measured once on the
-    same held-out rows, and none is stored. The job defines these rows and the preparation of columns.
+    party's columns, for which nothing is sent, and then on all columns with secret shares. Each model is measured once,
+    on the same held-out rows, and no model is stored. The job defines these rows and the preparation of columns.
 
     All tables are on this computer, or with --party every party runs this on its machine. It then agrees once to all
     trainings, and its ledger records all measurements before the first one.

@@ -137,7 +137,7 @@ class TablesOptions:
         return named_files(self.data) or tables_of(job_file)
 
     def id_columns(self, names: Collection[str]) -> dict[str, str]:
-        """Return the id column of each party: the one for this party, or the one for all parties."""
+        """Return the id column of each party: the one that --id names for this party, or else for all parties."""
         default, by_party = "id", dict[str, str]()
         for item in self.id_column or ():
             name, equals, column = item.partition("=")
@@ -200,8 +200,8 @@ class SizedTablesOptions(TablesOptions):
         list[str] | None,
         typer.Option(
             metavar="NAME=COLUMNS",
-            help="A party whose table is not on this computer, and the number of its prepared columns, as its sheet "
-            "states it.",
+            help="A party whose table is not on this computer, and the number of its prepared columns, which its "
+            "sheet states.",
         ),
     ] = None
     classes: Annotated[int | None, typer.Option(min=2, help="Number of classes, if you have no labels.")] = None
@@ -268,15 +268,15 @@ def _is_count(text: str) -> bool:
 
 
 def sizes_line(job: Job, party: Party) -> str:
-    """Explain which columns --size counts, and which value the others give for this party."""
+    """Return a line that explains which columns --size counts, and which --size other parties pass for this party."""
     from securevfl.families.table_preparation import prepare_party
 
     prepared, in_file = len(prepare_party(job, party, party.register).columns), len(party.columns)
     difference = "" if prepared == in_file else f" ({in_file} in your file)"
     return (
-        "sizes count columns after the job has prepared them; a missing value or a text in a file may add columns. The "
-        f"other parties give --size {party.name}={prepared} for you{difference}. Ask each of them for the --size that "
-        "this command prints there"
+        "--size counts columns after the job has prepared them; a missing value or a text in a file may add columns. "
+        f"The other parties pass --size {party.name}={prepared} for your table{difference}. Ask each of them for the "
+        "--size that this command prints for theirs"
     )
 
 
@@ -396,7 +396,7 @@ class PeerOptions:
 
     @property
     def keys(self) -> PeerKeywords:
-        """The options as keyword arguments of library functions, without the file of peers."""
+        """The options as keyword arguments for functions such as `join`, without the file of peers."""
         return {"certs": self.certs, "listen": self.listen, "timeout": self.timeout, "patience": self.patience}
 
     def settings(self, peers: Path) -> PeerSettings:
@@ -415,7 +415,7 @@ class SessionOptions(PeerOptions):
 
     @contextmanager
     def events(self, me: str = "", peers: Path | None = None) -> Iterator[None]:
-        """Print events on stderr and append them to the log while the context is entered.
+        """Print events on stderr and append them to the log while the `with` block runs.
 
         Args:
             me: name of this party.

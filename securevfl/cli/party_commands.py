@@ -31,7 +31,7 @@ def align(
     ledger: options.Ledger = None,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Find the ids that all parties have, without revealing others, and write the shared row order next to the data.
+    """Find the ids that all parties have, without revealing other ids, and write the common row order next to the data.
 
     Every party runs this. After an interruption, the same command resumes. Your ledger counts how many of your ids the
     other parties can test, and its limit of ids applies.
@@ -67,7 +67,8 @@ def align(
     typer.echo(f"{count:,} of {len(ids):,} rows are common to all parties; their order is in {data}.rows.npy")
     if not count:
         typer.echo(
-            f"Check that the ids are written alike. With 9 for a digit, the pattern of yours is {id_spelling(ids)}. "
+            f"Check that all parties write ids in the same way. The pattern of your ids, with 9 for a digit, is "
+            f"{id_spelling(ids)}. "
             "With a comma after the column, as in --id COLUMN, at all parties, capitals, blanks, punctuation and "
             "accents are ignored, but no sign, decimal point or leading zero of a number.",
             err=True,
@@ -118,7 +119,10 @@ OptionalData = Annotated[
 CheckpointEvery = Annotated[int, typer.Option(min=1, help="Rounds between two checkpoints.")]
 Retrain = Annotated[
     bool,
-    typer.Option("--retrain", help="Train again although this job has finished on this table; the ledger counts it."),
+    typer.Option(
+        "--retrain",
+        help="Train again although this job has finished on this table; the ledger counts the new training too.",
+    ),
 ]
 
 
@@ -222,7 +226,7 @@ def join(
     typer.echo(f"{part.name}'s part of the model is in {save}")
     if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
-    if part.status is PartStatus.UNCONFIRMED:  # by the other parties
+    if part.status is PartStatus.UNCONFIRMED:  # the other parties could not be reached to confirm the part
         raise typer.Exit(2)
 
 
@@ -308,7 +312,7 @@ def predict(
 
     The party with labels, or the party that the job names, receives id, prediction and probability (of the positive
     class, or one column per class). With --reasons and --codes it also learns which of your columns raise each row's
-    score most, under names that you choose. Your ledgers count that.
+    score most, under names that you choose. The parties' ledgers count these disclosures.
     """
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
@@ -325,7 +329,7 @@ def predict(
     check_writable(out, unscored)
     if data is None and part.columns:
         raise ConfigError(
-            f"the part of {part.name} has columns, so a table is needed",
+            f"the model part of {part.name} has columns, but no table is given",
             "give --data",
             code="SVFL-COMMAND-USAGE",
             party=part.name,

@@ -79,7 +79,7 @@ Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append each even
 
 
 def pool_of(rows: int) -> AbstractContextManager[Executor | None]:
-    """Return a pool with one process per core, or None if there are too few ids for a pool to pay off."""
+    """Return a pool with one process per core; None for so few ids that starting the processes would take longer."""
     cores = os.cpu_count() or 1
     if rows < 20_000 or cores < 2:
         return nullcontext()

@@ -68,7 +68,7 @@ def write_predictions(
         with nullcontext(sys.stdout.buffer) if out is None else atomic_writer(out) as file:
             write = _CsvWriter(file, score_columns, names)
             yield {"on_block": write, "on_unscored": on_unscored}
-            if not write.started:  # there was no row, so only the header is written
+            if not write.started:  # there were no rows, so the file consists of the header
                 from securevfl.organisations.prediction import prediction_of
 
                 write([], prediction_of(part, np.empty((0, part.outputs))))
@@ -80,7 +80,7 @@ class _IdNames:
     """The id columns of the output: `id`, or the columns of which ids are composed, as the file of the rows has them.
 
     Args:
-        rows: the rows, or None for ids as they are.
+        rows: the rows with the values of their id columns; None if ids are written unchanged.
     """
 
     def __init__(self, rows: NewRows | IndexedRows | None) -> None:

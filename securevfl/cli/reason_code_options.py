@@ -1,4 +1,4 @@
-"""Options and files of reason codes: the names of a party's columns that others may see."""
+"""Options and files of reason codes: names of a party's columns that other parties may learn for scored rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def codes_in(file: Path) -> dict[str, str]:
 
 
 def given_codes(codes_per_row: int | None, file: Path | None) -> ReasonProvider | None:
-    """Return the reason codes of the options --reasons and --codes, or raise ConfigError if one of them is missing."""
+    """Return the reason codes that --reasons and --codes define; raise ConfigError if only one of them is given."""
     from securevfl.organisations.score_reasons import score_reasons
 
     if codes_per_row is None and file is None:

@@ -101,7 +101,7 @@ def serve(
             try:
                 if (check := served_rows_check()) is not None:
                     status.show_shifts(check(part, data, id_column))
-            except TableError as error:  # the part has no baseline, or there are too few rows
+            except TableError as error:  # the model part has no summary of training rows, or the table has too few rows
                 eventlog.emit(part.name, "no drift", {"reason": str(error)})
         title = f"{part.name} serves {len(rows.ids):,} rows"
         screen = ServiceScreen(

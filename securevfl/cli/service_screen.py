@@ -34,7 +34,7 @@ RATE_SECONDS = 60.0  # seconds over which the rate is measured
 LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
 MAX_EVENTS = 4  # latest events on the screen
 MAX_BUDGETS = 8  # rows of the table of limits
-MAX_PEER = 24  # characters of a peer's name
+MAX_PEER = 24  # longer names of peers are cut to this number of characters
 
 
 class Budget(NamedTuple):
@@ -90,7 +90,7 @@ class RequestTally:
             self._rows += 0 if request.counts is None else request.counts.scored
 
     def counts_and(self, then: Callable[[RequestOutcome], None]) -> Callable[[RequestOutcome], None]:
-        """Return a function that counts a request and passes it on."""
+        """Return a function that counts a finished request and then calls the other function with it."""
 
         def count(request: RequestOutcome) -> None:
             self.count(request)
@@ -217,7 +217,7 @@ class ServiceScreen:
         return counts if figures.waiting is None else [*counts, f"{figures.waiting:,} rows wait"]
 
     def _current_budgets(self) -> list[Budget]:
-        """Return the budgets, which are read from the ledger from time to time."""
+        """Return what is left of the ledger's limits; the ledger is read only from time to time."""
         now = self._clock()
         if now - self._read_at >= LEDGER_SECONDS:
             self._read_at = now

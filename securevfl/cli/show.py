@@ -18,9 +18,9 @@ from securevfl.training.run_costs import Costs, split_seconds
 from securevfl.training.run_page import REPEATS, figure
 
 Cell = str | int | float | None
-PIPE_WIDTH = 400  # columns of output that is not a terminal
+PIPE_WIDTH = 400  # width, in characters, of output that is not on a terminal
 HANG = " " * 12  # indentation of continued lines of a sheet
-GAP = 2  # columns between the columns of a table
+GAP = 2  # number of blanks between the columns of a table
 
 
 def console(*, err: bool = False) -> Console:
@@ -117,7 +117,7 @@ def rounded_parts(parts: Mapping[str, float], digits: int) -> dict[str, str]:
 
 
 def run_time_line(path: Path) -> str:
-    """Return a line with the duration of a party's run, from when all parties were connected, by purpose."""
+    """Return a line with the seconds of a party's run since all parties were connected, by phase and kind of work."""
     return f"{path.sum():.1f} s from start to end: {'; '.join(phase_lines(path, 1))}"
 
 

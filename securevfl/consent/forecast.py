@@ -12,9 +12,9 @@ from securevfl.consent.leak_guard import leaks, refusal
 from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, RunShape
-from securevfl.disclosure.ledger import DisclosureLedger, total_to
+from securevfl.disclosure.ledger import DisclosureLedger, total_of, total_to
 from securevfl.disclosure.ledger_contents import LedgerEntry
-from securevfl.disclosure.limits import sum_disclosures
+from securevfl.disclosure.limits import DisclosureTotal, sum_disclosures
 from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import LeakageError
 from securevfl.families.run_outputs import run_outputs
@@ -59,21 +59,35 @@ def forecast(
     disclosures = disclosures_about(party, job, sizes)
     before, refusals = ledger.forecast(register, disclosures, but=run)
     limits, lines = ledger.read().limits, []
-    for kind, learner in dict.fromkeys((item.kind, item.learner) for item in disclosures):
-        so_far = total_to(before, kind, learner)
-        by_run = [(entry.run, entry.disclosure) for entry in before] + [("this job", item) for item in disclosures]
-        after = sum_disclosures(pair for pair in by_run if (pair[1].kind, pair[1].learner) == (kind, learner))
-        runs = f"{so_far.runs} run{'s' * (so_far.runs != 1)}"
+    by_run = [(entry.run, entry.disclosure) for entry in before] + [("this job", item) for item in disclosures]
+    for kind in dict.fromkeys(item.kind for item in disclosures):
         limit = f"; at most {limits[kind]}" if kind in limits else ""
-        lines.append(f"  {learner:<9} has received {so_far.of(kind)} in {runs}, after this job {after}{limit}")
-        if new_rho := sum(item.rho for item in disclosures if (item.kind, item.learner) == (kind, learner)):
-            earlier = [entry.disclosure for entry in before]
-            rho = sum(item.rho for item in earlier if (item.kind, item.learner) == (kind, learner))
-            epsilon = zcdp_epsilon(rho + new_rho, DELTA)
+        of_kind = [pair for pair in by_run if pair[1].kind == kind]
+        everybody = dict.fromkeys(item.learner for _, item in of_kind)
+        for learner in dict.fromkeys(item.learner for item in disclosures if item.kind == kind):
+            so_far = total_to(before, kind, learner)
+            after = sum_disclosures(pair for pair in of_kind if pair[1].learner == learner)
             lines.append(
-                f"  {'':<9} after this job: epsilon {epsilon:.3g} at delta {DELTA:g} for a row's label, over all runs"
+                f"  {learner:<9} has received {so_far.of(kind)} in {_runs(so_far)}, after this job {after}"
+                + limit * (len(everybody) == 1)
+            )
+        if len(everybody) > 1:
+            so_far, after = total_of(before, kind), sum_disclosures(of_kind)
+            lines.append(
+                f"  all peers together have received {so_far.of(kind)} in {_runs(so_far)}, after this job {after}"
+                + limit
+            )
+        if any(item.rho for item in disclosures if item.kind == kind):
+            epsilon = zcdp_epsilon(sum(item.rho for _, item in of_kind), DELTA)
+            lines.append(
+                f"  {'':<9} after this job: epsilon {epsilon:.3g} at delta {DELTA:g} for a row's label, over all runs "
+                "and peers"
             )
     return LedgerForecast(before, lines, refusals)
+
+
+def _runs(total: DisclosureTotal) -> str:
+    return f"{total.runs} run{'s' * (total.runs != 1)}"
 
 
 def check_together(

@@ -19,6 +19,7 @@ from securevfl.consent.forecast import disclosures_about
 from securevfl.consent.leak_guard import describe_excused, guard
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, sum_sessions
@@ -83,7 +84,7 @@ class LedgerSession:
     ) -> None:
         self._ledger = ledger
         self._session = session.run, session.session
-        self._weights_basis = f"weights of {session.run} {session.trained or session.session}"
+        self._opened_session = session.trained or session.session
         self._party = party
         self._register = register
         self._job = job
@@ -121,7 +122,7 @@ class LedgerSession:
         """
         before = list[LedgerEntry]()
         if self._ledger is not None:
-            before = self._ledger.counted_for(self._register, self._peers(), but=self._session)
+            before = self._ledger.counted_for(self._register, but=self._session)
         guard(self._job, sizes, self._before(before))
 
     def record_disconnect(self) -> None:
@@ -153,6 +154,10 @@ class LedgerSession:
         with suppress(DataError, StorageError):
             self._reservation.settle(disclosures)
 
+    def _weights_identity(self, learner: str) -> str:
+        """Return the identity of the weights that this run opens to a learner, in whichever session it opens them."""
+        return identity_of("weights", self._session[0], self._opened_session, learner)
+
     def _peers(self) -> set[str]:
         return {*self._sizes.columns, *self._sizes.helpers} - {self._party}
 
@@ -166,9 +171,10 @@ class LedgerSession:
         count.
         """
         counting, of_this_run = list[Disclosure](), list[Disclosure]()
+        weights = {self._weights_identity(peer) for peer in self._peers()}
         for entry in entries:
             same_run = entry.run == self._session[0]
-            if entry.disclosure.basis == self._weights_basis:
+            if entry.disclosure.identity in weights:
                 continue  # the same weights were opened before, so opening them again discloses nothing new
             if same_run and entry.disclosure.visits is not None:
                 of_this_run.append(entry.disclosure)
@@ -177,7 +183,7 @@ class LedgerSession:
             else:
                 counting.append(replace(entry.disclosure, visits=None))
         for key in dict.fromkeys(item.key for item in of_this_run):
-            same_key = [item for item in of_this_run if item.key == key and not item.basis]
+            same_key = [item for item in of_this_run if item.key == key and not item.identity]
             to_come = [item for item in same_key if item.visits is not None and item.visits[1] > self._start]
             if to_come:
                 count, share = sum_sessions(to_come)
@@ -236,11 +242,14 @@ class LedgerSession:
             for key, numbers in self._gate.totals.items()
             if key[0] in DISCLOSURE_KINDS and self._party in key[2]
         }
-        disclosures = [replace(item, numbers=totals.get(item.key, 0)) for item in expected]
-        disclosures = [
-            replace(item, count=STOP_DECISION_BITS * item.numbers) if item.group == "verdicts" else item
-            for item in disclosures
-        ]
+        disclosures = []
+        for item in expected:
+            sent = totals.get(item.key, 0)
+            if item.group == "verdicts":
+                item = replace(item, count=STOP_DECISION_BITS * sent)
+            elif item.kind == "scores" and item.count == item.numbers:  # this party sends all that is counted
+                item = replace(item, count=sent)
+            disclosures.append(replace(item, numbers=sent))
         return disclosures + [
             _unexpected(DisclosureRecord(key[1], key[0], numbers, 64, key[2], key[3]), numbers)
             for key, numbers in totals.items()
@@ -266,19 +275,21 @@ class LedgerSession:
         fraction = min(1.0, max(1, until - self._start) / (epochs * sizes.batches))
         shorter_job = job.model_copy(update={"epochs": epochs})
         expected = dict[object, Disclosure]()
-        for item in disclosures_about(self._party, shorter_job, replace(sizes, epochs=epochs, resumed=self._resumed)):
+        for item in disclosures_about(
+            self._party, shorter_job, replace(sizes, epochs=epochs, start=self._start, resumed=self._resumed)
+        ):
             if (item.group == "bins" and self._resumed) or (item.group == "weights" and not weights):
                 continue
             same_every_epoch = (
-                item.kind == "labels" and item.group == "training" and job.equations == 1 and not item.basis
+                item.kind == "labels" and item.group == "training" and job.equations == 1 and not item.identity
             )
             numbers = ceil(item.numbers * fraction) if item.group == "training" else item.numbers
             steps = (self._start, max(self._start + 1, until)) if same_every_epoch else None
             count, other = item.count, expected.get(item.key)
             if other is not None:
                 count, numbers = count + other.count, numbers + other.numbers
-            basis = self._weights_basis if item.group == "weights" else item.basis
-            expected[item.key] = replace(item, count=count, numbers=numbers, visits=steps, basis=basis)
+            identity = self._weights_identity(item.learner) if item.group == "weights" else item.identity
+            expected[item.key] = replace(item, count=count, numbers=numbers, visits=steps, identity=identity)
         return list(expected.values())
 
 

@@ -4,11 +4,11 @@
 2. each party          shows its consent sheet; its ledger records the disclosures or refuses
 3. each pair in turn   products of columns, with 6 bits for each (`protocols/shares/column_correlations.py`)
 
-Both parties of a pair learn the correlations of their columns, and the correlations of their columns after each party
-has decorrelated its own columns. Variance inflation factors follow from the latter (`securevfl.credit.correlations`).
-These are 2 d d_other numbers. The ledger counts them as numbers about columns, and compares their bits with the
-information content of the n rows of these columns. Over all joint statistics on a table, a peer learns at most the
-share MAX_STATISTICS_SHARE of these bits, and at most that share of any one column
+Numbers in comments refer to these steps. Both parties of a pair learn the correlations of their columns, and the
+correlations of their columns after each party has decorrelated its own columns. Variance inflation factors follow from
+the latter (`securevfl.credit.correlations`). These are 2 d d_other numbers. The ledger counts them as numbers about
+columns, and compares their bits with the information content of the n rows of these columns. Over all joint statistics
+on a table, a peer learns at most the share MAX_STATISTICS_SHARE of these bits, and at most that share of any one column
 (`securevfl.disclosure.summed_bits`). No party learns names of columns.
 """
 
@@ -52,7 +52,8 @@ from securevfl.runtime.observer import Observer
 from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.peers import Peers
 
-INFORMATION_SAMPLE_ROWS = 65_536  # rows from which the information content is estimated
+# maximum number of rows from which the information content of the columns is estimated
+INFORMATION_SAMPLE_ROWS = 65_536
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
@@ -133,7 +134,7 @@ def correlate_with(
 def _talk(
     party: Party, names: Sequence[str], ledger: DisclosureLedger | None, consent: Consent | None, channel: Channel
 ) -> list[Correlations]:
-    """Run one party's role over a channel to the other parties."""
+    """Run one party's side of the protocol over a channel to the other parties."""
     columns = OwnColumns.of(party.name, party.table)
     shapes = _exchange_shapes(party, columns, names, channel)  # 1
     content = _information_content(columns)
@@ -162,7 +163,7 @@ def _exchange_shapes(
         if not 0 < shape.count <= shape.rows // ROWS_PER_COLUMN or shape.rows < MIN_CORRELATION_ROWS:
             raise TableError(
                 f"correlations of {shape.count} columns of {name} on {shape.rows:,} rows would reveal single rows",
-                f"bring at least {MIN_CORRELATION_ROWS:,} rows, and {ROWS_PER_COLUMN} for each column",
+                f"bring at least {MIN_CORRELATION_ROWS:,} rows, and at least {ROWS_PER_COLUMN} rows for each column",
                 code="SVFL-TABLE-TOO-FEW-ROWS",
                 peer=name,
                 rows=shape.rows,
@@ -172,15 +173,16 @@ def _exchange_shapes(
 
 
 def _sample(columns: OwnColumns) -> Floats:
-    """Return the rows from which the information content is estimated."""
+    """Return at most INFORMATION_SAMPLE_ROWS rows of the columns, evenly spaced, for estimating information."""
     return columns.Z[:: -(-len(columns.Z) // INFORMATION_SAMPLE_ROWS)]
 
 
 def _information_content(columns: OwnColumns) -> float:
-    """Return the bits of all rows of the columns together.
+    """Return the information content of all rows of the columns together, in bits.
 
-    Equally many numbers are disclosed about each column. So if the column with the least information has fewer bits
-    than the average, all columns are counted like that one.
+    The same number of correlations is disclosed about each column. So if a column has less information than the
+    average,
+    all columns are counted as if they had as little, and no column is disclosed to more than the allowed share.
     """
     sample = _sample(columns)
     per_row = min(InformationContent.of(sample).bits, len(columns.names) * float(entropies(sample).min()))
@@ -193,7 +195,7 @@ def _disclosure(me: str, columns: OwnColumns, content: float, other: str, other_
 
 
 def _remedy(columns: OwnColumns) -> str:
-    """Return what would reduce the disclosed share of the information content."""
+    """Return the remedy: a change that would reduce the disclosed share of the information content."""
     bits = entropies(_sample(columns))
     least = int(bits.argmin())
     return (
@@ -230,7 +232,7 @@ def _sheet(
             "against rounding of 0.4 steps.",
             f"            With chosen weights such a column can read {CORRELATION_BITS - 1} rows of a column of two "
             "values",
-            f"  revealed  {statistics_share(disclosure, before):.2g} of these bits in earlier joint statistics; at most"
-            f" {MAX_STATISTICS_SHARE:g} in all",
+            f"  revealed  {statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at "
+            f"most {MAX_STATISTICS_SHARE:g} in all",
         ]
     return ConsentSheet("\n".join(lines))

@@ -26,8 +26,8 @@ def correlate(
 
     Every party runs this before a training, on rows that securevfl align has put in one order. Both parties of a pair
     learn all correlations of their columns, rounded at random to 6 bits. Your disclosure ledger counts them and refuses
-    beyond its limits. Your consent sheet is shown first, once all parties are connected. The columns of other parties
-    are numbered; their names are not sent.
+    beyond its limits. Your consent sheet is shown first, once all parties are connected. The names of columns are not
+    sent; columns of other parties are shown by number.
     """
     from securevfl.cli.show import console
     from securevfl.cli.show import table as format_table

@@ -25,15 +25,16 @@ from securevfl.display import html
 from securevfl.errors import TableError
 
 MIN_EIGENVALUE = 1e-6
-"""Eigenvalue of a party's correlations, below which a column is a linear combination of others."""
+"""If an eigenvalue of a party's correlation matrix is below this, a column counts as a linear combination of others."""
 MAX_CANONICAL_CORRELATION = 59 / 60
-"""Canonical correlations above this cannot be distinguished from 1, so factors are reported up to 30."""
+"""Canonical correlations above this cannot be distinguished from 1 after rounding, so no factor above 30 is
+reported."""
 MIN_LISTED_CORRELATION = 0.5
-"""Correlations that are listed, at least."""
+"""Only correlations of at least this absolute value are listed."""
 
 
 def standardised(X: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the columns of X (n, d) that vary, with mean 0 and deviation 1, and which of the columns (d,) vary."""
+    """Return the columns of X (n, d) that vary, standardised, and a mask (d,) of these columns."""
     Z = X - X.mean(axis=0)
     deviation = Z.std(axis=0)
     varies = deviation > 1e-12 * np.abs(X).max(axis=0, initial=0.0)
@@ -120,7 +121,7 @@ class Correlations:
         columns: the names of the party's d columns.
         R: the correlations (d, d_other); the other party's columns have numbers, from 1, and no names.
         local_inflation: variance inflation factors (d,) among the party's own columns.
-        joint_inflation: the same over both parties' columns.
+        joint_inflation: variance inflation factors (d,) of the party's columns among both parties' columns.
     """
 
     party: str
@@ -145,7 +146,10 @@ class Correlations:
         ]
 
     def high(self) -> list[tuple[str, int, float]]:
-        """Return column, number of the other's column, and correlation of all close pairs, the closest first."""
+        """Return the pairs of columns with a high correlation, the highest first.
+
+        A pair consists of the name of the party's column, the number of the other party's column, and the correlation.
+        """
         pairs = np.argwhere(np.abs(self.R) >= MIN_LISTED_CORRELATION).tolist()
         listed = [(self.columns[k], j + 1, float(self.R[k, j])) for k, j in pairs]
         return sorted(listed, key=lambda pair: -abs(pair[2]))

@@ -38,12 +38,12 @@ from securevfl.models.standard_losses import LogisticLoss
 Kind = Literal["number", "text", "date", "percent", "currency"]
 
 FAR_IN_IQR = 3.0
-"""Interquartile ranges beyond which a value is far out."""
+"""A value is far out if it is more than this many interquartile ranges outside the quartiles."""
 NEARLY_CONSTANT_SHARE = 0.99
-"""Share of rows with one value from which a column is nearly constant."""
+"""A column is nearly constant if at least this share of the rows has the same value."""
 MOST_VIF = 1e6
 MAX_VIF_COLUMNS = 2_000
-"""Numeric columns up to which VIF is computed."""
+"""Maximum number of numeric columns for which VIF is computed."""
 DESCRIPTION_HEADINGS = [
     "column",
     "read as",
@@ -94,7 +94,7 @@ class ColumnFigures:
 
     @property
     def shown(self) -> list[html.Cell]:
-        """The quartiles, with dates as dates."""
+        """The quartiles as cells of a page; those of a date column are dates."""
         if self.quartiles is None:
             return [None] * 5
         return [_day(quartile) for quartile in self.quartiles] if self.kind == "date" else list(self.quartiles)
@@ -107,7 +107,7 @@ class Description:
     Attributes:
         party: the party.
         rows: number of rows.
-        doubled: rows that repeat an earlier one in all columns.
+        doubled: number of rows that are equal to an earlier row in all columns.
         positive: the class of AUC and its share of the rows; None without labels of two classes.
         columns: figures of the columns.
     """
@@ -120,11 +120,11 @@ class Description:
 
     @property
     def heads(self) -> list[str]:
-        """The headings of the table, one for each column."""
+        """The headings of the table of figures."""
         return [*DESCRIPTION_HEADINGS, "VIF", *(["IV", "AUC"] if self.positive else []), "notes"]
 
     def cells(self) -> list[list[html.Cell]]:
-        """Return a row for each column, under `heads`."""
+        """Return the table of figures under `heads`, with one row for each column of the party."""
         return [
             [
                 column.column,
@@ -144,7 +144,7 @@ class Description:
 
     @property
     def head(self) -> str:
-        """A line about the whole table."""
+        """A line that summarises the party's table."""
         summary = f"{self.rows:,} rows, {len(self.columns)} columns, {self.doubled:,} rows that repeat an earlier one"
         return (
             summary
@@ -270,7 +270,10 @@ def _iv_and_auc(
 
 
 def _inflation(table: Columns, X: Floats) -> dict[int, float]:
-    """Return the VIF of each varying numeric column by position; empty for fewer than two or too many columns."""
+    """Return the VIF of each numeric column that varies, by its position.
+
+    It is empty if there are fewer than two such columns, or too many.
+    """
     at = [j for j, name in enumerate(table.names) if name not in table.categories]
     if not 2 <= len(at) <= MAX_VIF_COLUMNS:
         return {}
@@ -302,11 +305,18 @@ def _moments(values: Floats) -> tuple[float, float, float]:
 
 def _twins(table: Columns, X: Floats) -> dict[int, str]:
     """Return, for each column that repeats an earlier one, the name of the earlier one."""
-    seen: dict[tuple[bytes, tuple[str, ...]], str] = {}  # by a digest of its values
+    seen: dict[tuple[bytes, tuple[str, ...]], str] = {}  # the first column with these values, by a digest of them
     twins = {}
+<<<<<<< HEAD
     for j, column in read_columns(X, np.arange(len(X)), range(len(table.names))):
         values, name = column + 0.0, table.names[j]  # one zero
         key = hashlib.sha256(values).digest(), tuple(table.categories.get(name, ()))
+=======
+    for j, name in enumerate(table.names):
+        # adding 0.0 turns -0.0 into 0.0, so that equal numbers have equal bytes
+        values = np.ascontiguousarray(X[:, j]) + 0.0
+        key = hashlib.sha256(values.tobytes()).digest(), tuple(table.categories.get(name, ()))
+>>>>>>> main
         if key in seen:
             twins[j] = seen[key]
         else:
@@ -314,6 +324,7 @@ def _twins(table: Columns, X: Floats) -> dict[int, str]:
     return twins
 
 
+<<<<<<< HEAD
 def _digests_of_rows(X: Floats) -> NDArray[Any]:
     """Return a digest of 16 bytes for each row, in any order; memory holds the digests and one block of rows."""
     digests = bytearray()
@@ -321,6 +332,12 @@ def _digests_of_rows(X: Floats) -> NDArray[Any]:
         for row in np.ascontiguousarray(block, np.float64) + 0.0:  # one zero
             digests += hashlib.blake2b(row, digest_size=16).digest()
     return np.frombuffer(digests, np.dtype((np.void, 16)))
+=======
+def _bytes_of_rows(X: Floats) -> NDArray[Any]:
+    """Return each row of X (n, d) as one value of its bytes, so that equal rows can be counted."""
+    rows = np.ascontiguousarray(X, np.float64) + 0.0
+    return rows.view(np.dtype((np.void, rows.shape[1] * 8))).ravel()
+>>>>>>> main
 
 
 def _day(days: float) -> str:

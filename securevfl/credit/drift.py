@@ -16,7 +16,6 @@ that detects shifts too small to matter; the PSI measures their size.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,19 +23,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.base.arrays import Floats
+from securevfl.credit.two_samples import (
+    chi_square_p,
+    kolmogorov_p,
+    population_stability_index,
+    share_difference_p,
+)
 from securevfl.data.baseline import Baseline, counts_at_points
 from securevfl.data.columns import Columns
 from securevfl.data.validation import name_list
 from securevfl.errors import TableError
 
 ALARMS = 0.01
-"""Probability that any column counts as shifted if none has shifted."""
+"""Default probability of a false alarm: that at least one column counts as shifted although none has."""
 PSI_BINS = 10
 MAX_DISTINCT = 20
-"""Distinct numbers that are counted one by one, at most."""
+"""Maximum number of distinct numbers of a column that are counted one by one; otherwise its rows are counted in
+bins."""
 MIN_NEW_ROWS = 50
 STABLE, SHIFTED = 0.1, 0.25
-"""Limits of the population stability index."""
+"""Below the first value of PSI a column is called stable, above the second one it has shifted."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Drift:
         ks: the Kolmogorov-Smirnov statistic; None for texts.
         p: the smallest probability of the tests of the column.
         missing: the share of new rows without a value.
-        was_missing: the same of the training rows.
+        was_missing: the share of training rows without a value.
         unseen: the share of new rows with a text that did not occur in training.
         shifted: whether the column counts as shifted.
     """
@@ -65,7 +71,7 @@ class Drift:
 
     @property
     def size(self) -> str:
-        """A word for the size of the PSI: stable, some or large."""
+        """The size of the PSI as a word: "stable", "some" or "large"."""
         return "stable" if self.psi < STABLE else "some" if self.psi < SHIFTED else "large"
 
 
@@ -115,14 +121,14 @@ def _compare(base: Baseline, new: Columns, position: int, significance: float) -
     if base.categories is not None:
         new_texts = [texts[category] for category in values[~missing].astype(np.intp).tolist()]
         old_counts, new_counts, unseen = _count_texts(base, new_texts)
-        ks, p = None, _chi_square(old_counts, new_counts)
+        ks, p = None, chi_square_p(old_counts, new_counts)
     else:
         old_counts, new_counts, ks, p = _count_numbers(base, values[~missing])
     old_counts, new_counts = np.append(old_counts, base.missing), np.append(new_counts, missing.sum())
-    p = min(p, _share_test(base.missing, base.rows, int(missing.sum()), m))
+    p = min(p, share_difference_p(base.missing, base.rows, int(missing.sum()), m))
     return Drift(
         column=base.column,
-        psi=_psi(old_counts, new_counts),
+        psi=population_stability_index(old_counts, new_counts),
         ks=ks,
         p=p,
         missing=float(missing.mean()),
@@ -133,7 +139,7 @@ def _compare(base: Baseline, new: Columns, position: int, significance: float) -
 
 
 def _count_texts(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, int]:
-    """Return training and new rows by text, all other texts together at the end, and the number of these new rows."""
+    """Return numbers of training rows and of new rows for each text, and how many new rows have an unknown text."""
     assert base.categories is not None, "the caller checks that the column holds texts"
     counts = Counter(texts)
     unseen = sum(count for text, count in counts.items() if text not in base.categories)
@@ -142,7 +148,7 @@ def _count_texts(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, 
 
 
 def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, float, float]:
-    """Return training and new rows by bin, the KS statistic, and p.
+    """Return numbers of training rows and of new rows in each bin, the KS statistic, and p.
 
     With few distinct numbers, each number and each range between two of them is a bin, and p is that of chi-square.
     """
@@ -155,59 +161,15 @@ def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, flo
     if len(below) <= MAX_DISTINCT:
         old_counts = _bin_counts(np.sort(np.append(below, under)), n)
         new_counts = _bin_counts(np.sort(np.append(new_below, new_under)), m)
-        return old_counts, new_counts, ks, _chi_square(old_counts, new_counts)
+        return old_counts, new_counts, ks, chi_square_p(old_counts, new_counts)
     edges = np.unique([*np.searchsorted(below, np.arange(1, PSI_BINS) * n / PSI_BINS), len(below) - 1])
     old_counts, new_counts = (
         _bin_counts(np.append(first, cumulative[edges]), rows)
         for first, cumulative, rows in ((under[0], below, n), (new_under[0], new_below, m))
     )
-    return old_counts, new_counts, ks, _kolmogorov(ks, n, m)
+    return old_counts, new_counts, ks, kolmogorov_p(ks, n, m)
 
 
 def _bin_counts(below: Floats, total: int) -> Floats:
-    """Return how many of `total` rows lie between points, from the number at or below each point."""
+    """Return how many of `total` rows are between two points, from the number of rows at or below each point."""
     return np.diff(np.concatenate([[0.0], below, [float(total)]]))
-
-
-def _psi(old_counts: Floats, new_counts: Floats) -> float:
-    used = (old_counts > 0) | (new_counts > 0)
-    old_counts, new_counts = old_counts[used] + 0.5, new_counts[used] + 0.5
-    p, q = old_counts / old_counts.sum(), new_counts / new_counts.sum()
-    return float(((q - p) * np.log(q / p)).sum())
-
-
-def _kolmogorov(distance: float, n: int, m: int) -> float:
-    """Return p of a KS statistic of n and m rows (Stephens 1970); an upper bound if values are tied."""
-    root = math.sqrt(n * m / (n + m))
-    reach = (root + 0.12 + 0.11 / root) * distance
-    if reach < 0.2:
-        return 1.0
-    return min(1.0, max(0.0, 2 * sum((1 if k % 2 else -1) * math.exp(-2 * (k * reach) ** 2) for k in range(1, 101))))
-
-
-def _chi_square(old_counts: Floats, new_counts: Floats) -> float:
-    """Return p of the chi-square test of two tables of counts; cells with few expected rows are merged."""
-    both, share = old_counts + new_counts, old_counts.sum() / (old_counts.sum() + new_counts.sum())
-    rare = both * min(share, 1 - share) < 5
-    cells = [(float(a), float(b)) for a, b in zip(old_counts[~rare], new_counts[~rare], strict=True)]
-    if rare.any() and both[rare].sum():
-        cells.append((float(old_counts[rare].sum()), float(new_counts[rare].sum())))
-    if len(cells) < 2:
-        return 1.0
-    a, b = np.array(cells).T
-    expected = (a + b) * share
-    statistic = float(((a - expected) ** 2 / expected + (b - (a + b - expected)) ** 2 / (a + b - expected)).sum())
-    degrees = len(cells) - 1  # Wilson and Hilferty 1931: the cube root is nearly normal
-    z = (math.cbrt(statistic / degrees) - (1 - 2 / (9 * degrees))) / math.sqrt(2 / (9 * degrees))
-    return 0.5 * math.erfc(z / math.sqrt(2))
-
-
-def _share_test(old_hits: int, n: int, new_hits: int, m: int) -> float:
-    """Return p of the difference between two shares, of n and m rows."""
-    pooled = (old_hits + new_hits) / (n + m)
-    if pooled in (0.0, 1.0):
-        return 1.0
-    if min(old_hits + new_hits, n + m - old_hits - new_hits) < 10:
-        return 1.0
-    z = abs(old_hits / n - new_hits / m) / math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
-    return math.erfc(z / math.sqrt(2))

@@ -72,12 +72,12 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
 
 
 def column_shifts(part: ModelPart, data: Path, id_column: str) -> ColumnShifts:
-    """Return the drift of the rows that a party serves; see `organisations.served_rows.ServedRowsCheck`."""
+    """Return the drift of a server's rows from the training rows; see `organisations.served_rows.ServedRowsCheck`."""
     return shifts_of(drift(part, data, id_column=id_column))
 
 
 def shifts_of(drifts: Sequence[Drift]) -> ColumnShifts:
-    """Return the drift of columns as the monitor of a party that serves shows it."""
+    """Return the drift of columns in the form in which the status page of a server shows it."""
     figures = {
         ("psi", "Population stability index"): {item.column: item.psi for item in drifts},
         ("missing", "Share of missing values"): {item.column: item.missing for item in drifts},
@@ -86,7 +86,7 @@ def shifts_of(drifts: Sequence[Drift]) -> ColumnShifts:
 
 
 def plain(column_drifts: Sequence[Drift], part: ModelPart) -> dict[str, Any]:
-    """Return the drift as values that JSON can hold."""
+    """Return the drift as lists and dicts that can be written as JSON."""
     columns = [{**vars(drift), "size": drift.size} for drift in column_drifts]
     return {
         "party": part.name,
@@ -115,7 +115,7 @@ def page(column_drifts: Sequence[Drift], part: ModelPart) -> str:
         f"<h1>Drift at {html.escape(part.name)}</h1>",
         f"<p>{html.escape(head)}</p>",
         f'<p class="soft">PSI below {STABLE:g} is called stable, from {SHIFTED:g} on large. A column counts as shifted '
-        "where chance alone would hardly show as much. Figures are of this party's own columns.</p>",
+        "if chance alone would rarely cause such a difference. Figures are of this party's own columns.</p>",
         html.section("Columns", html.table(DRIFT_HEADS, rows(column_drifts))),
     ]
     return html.page(f"Drift at {part.name}", body)

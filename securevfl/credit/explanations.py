@@ -5,8 +5,8 @@ For a linear model, the Shapley value of a column is what its features add, minu
 party computes the values of its columns alone, and those of all parties sum to f minus its mean. With `scale =
 "robust"` or `"none"`, the reference point is the median, or 0, instead of the mean.
 
-The values disclose nothing new to their owner and stay there. A reason code that is sent to another party reveals which
-of the columns weigh most for the row.
+The values disclose nothing new to their party, and they are not sent. A reason code that is sent to another party
+reveals which of the columns weigh most for the row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def shapley(part: ModelPart, X: ArrayLike | Columns) -> Floats:
 
 
 def heaviest(part: ModelPart, scaled: Floats, most: int) -> NDArray[np.intp]:
-    """Return the columns that add most to f, largest first.
+    """Return for each row the columns that add most to the score f, largest first.
 
     Args:
         part: the party's part of the model.
@@ -113,7 +113,7 @@ def check_single(part: ModelPart) -> None:
 
 
 def importance(part: ModelPart, X: ArrayLike | Columns) -> dict[str, float]:
-    """Return the mean absolute Shapley value of each column over rows (m, d), summed over outputs, largest first."""
+    """Return each column's mean absolute Shapley value over rows X (m, d), summed over outputs, largest first."""
     sizes = np.abs(shapley(part, X)).sum(axis=2).mean(axis=0)
     by_column = dict(zip(part.columns, sizes.tolist(), strict=True))
     return dict(sorted(by_column.items(), key=lambda item: -item[1]))

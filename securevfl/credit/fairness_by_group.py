@@ -7,10 +7,11 @@ the group of each row. Both have the same rows in one order.
 2. B         shows its consent sheet; its ledger records the disclosures or refuses
 3. both      count rows by group and outcome and open the counts to A (`protocols/shares/group_counts.py`)
 
-B learns only sizes. A learns the names of the groups and 4 counts for each, rounded at random to 8 rows. B's ledger
-counts them as numbers about columns, and compares their bits with the information content of the groups of all rows. A
-may use other values instead of outcomes. Over all joint statistics it still learns at most the share
-MAX_STATISTICS_SHARE of these bits (`securevfl.disclosure.summed_bits`).
+A is the party with labels and B the party with groups. Numbers in comments refer to these steps. B learns only sizes. A
+learns the names of the groups and 4 counts for each, rounded at random to 8 rows. B's ledger counts them as numbers
+about columns, and compares their bits with the information content of the groups of all rows. A may use other values
+instead of outcomes. Over all joint statistics it still learns at most the share MAX_STATISTICS_SHARE of these bits
+(`securevfl.disclosure.summed_bits`).
 """
 
 from __future__ import annotations
@@ -306,13 +307,13 @@ def _provide(
 
 
 def _information_content(indicators: NDArray[np.int64]) -> float:
-    """Return the bits of the groups of all rows, from the group sizes (n, groups)."""
+    """Return the information content of the groups of all rows in bits, from an indicator matrix (n, groups)."""
     p = indicators.mean(axis=0)
     return len(indicators) * float(-(p * np.log2(p)).sum())
 
 
 def _min_rows(indicators: NDArray[np.int64]) -> int:
-    """Return the number of rows in such groups whose information content suffices for a first count."""
+    """Return how many rows a table needs, with groups of these proportions, so that one count of them is allowed."""
     bits_per_row, rows = _information_content(indicators) / len(indicators), MIN_COUNTED_ROWS
     numbers = disclosed_counts(indicators.shape[1])
     while numbers * bits_per_count(rows) > MAX_STATISTICS_SHARE * bits_per_row * rows:
@@ -331,7 +332,7 @@ def _sheet(party: Party, names: list[str], disclosure: Disclosure, before: Seque
         f"            They are {disclosure.share:.2g} of the bits in the groups of all rows. If {learner} uses weights "
         "instead",
         "            of outcomes, it learns equally many bits",
-        f"  revealed  {statistics_share(disclosure, before):.2g} of these bits in earlier joint statistics; at most"
+        f"  revealed  {statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at most"
         f" {MAX_STATISTICS_SHARE:g} in all",
         "  learns    only sizes",
     ]

@@ -131,7 +131,7 @@ def _read_predictions(party: Party, file: Path, table: option_groups.TableOption
 
 
 def _class(text: str) -> str:
-    """Return the name of the class with this label; an integer has no decimal point."""
+    """Return the name of a class from a text of the file: "1.0" and "1" are the same class."""
     from securevfl.models.class_labels import class_name
 
     try:

@@ -1,5 +1,7 @@
 """Common steps of joint statistics: figures about aligned tables of several parties, computed without a model.
 
+Aligned tables have the same rows in the same order. Numbers in comments refer to these steps:
+
 1. all -> all   TableShape   numbers of rows and of columns or groups; keyed digest of the row order
 2. each party   shows its consent sheet; its ledger records the disclosures or refuses
                 (`securevfl.consent.consent_sheet`)
@@ -29,7 +31,7 @@ T = TypeVar("T")
 
 
 class TableShape(DisclosingMessage, frozen=True):
-    """What a party discloses about its table beforehand.
+    """What a party discloses about its table in step 1.
 
     Attributes:
         rows: number of rows.

@@ -48,7 +48,7 @@ def to_onnx(part: ModelPart) -> bytes:
 
 
 class _Graph:
-    """Builder of a graph."""
+    """A builder of an ONNX graph: methods add nodes to it. m is the number of rows of the graph's input."""
 
     def __init__(self) -> None:
         self._onnx = import_extra("onnx", "onnx", "export")
@@ -56,7 +56,7 @@ class _Graph:
         self._constants: list[Any] = []
 
     def const(self, values: Any) -> str:
-        """Add a constant in double precision, or of whole numbers, and return its name."""
+        """Add a constant (doubles, or integers if all values are integers) and return its name."""
         array = np.asarray(values)
         name = f"c{len(self._constants)}"
         values = array if array.dtype == np.int64 else array.astype(np.float64)
@@ -70,11 +70,11 @@ class _Graph:
         return name
 
     def column(self, j: int) -> str:
-        """Add a node for column j of the input (m, 1), and return its output."""
+        """Add a node that selects column j of the input (m, 1), and return the name of its output."""
         return self.op("Gather", "X", self.const(np.array([j], np.int64)), axis=1)
 
     def _cast(self, x: str, kind: str = "DOUBLE") -> str:
-        """Add a cast; booleans become 0 and 1."""
+        """Add a node that converts x to another type (booleans become 0 and 1), and return the name of its output."""
         name = f"n{len(self._nodes)}"
         to = getattr(self._onnx.TensorProto, kind)
         self._nodes.append(self._onnx.helper.make_node("Cast", [x], [name], to=to))
@@ -108,7 +108,8 @@ class _Graph:
                     over = self._cast(self.op("GreaterOrEqual", x, self.const([list(step.edges)])))
                     evidence = self.op("Add", self.op("MatMul", over, self.const(rises)), evidence)
                 missing = self.const([[np.nan if step.missing is None else weights[step.missing]]])
-                zero = self.op("Mul", self._cast(lacks), self.const(0.0))  # has m rows even if there is no edge
+                # a column of m zeros, so that the result has m rows even if the column has no edge
+                zero = self.op("Mul", self._cast(lacks), self.const(0.0))
                 return [self.op("Where", lacks, missing, self.op("Add", evidence, zero))]
         raise ConfigError(
             f"export: column {step.column} holds texts or dates, and only numbers can be exported",
@@ -118,7 +119,7 @@ class _Graph:
         )
 
     def scaled(self, scaling: Scaling, X: str) -> str:
-        """Add the nodes of a scaling."""
+        """Add the nodes that scale the features X, and return the name of their output."""
         scaled = self.op("Div", self.op("Sub", X, self.const(scaling.mean)), self.const(scaling.deviation))
         if scaling.clip is None:
             return scaled

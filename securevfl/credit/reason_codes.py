@@ -1,8 +1,8 @@
 """Reason codes: the columns of a party that raise a row's score f most, under names that the party chooses.
 
-They are off unless the job sets their maximum number (`reason_codes`), so that every consent sheet describes what they
-reveal, and unless a party's operator enables them for a prediction or a service. For each block of rows, in addition to
-the score:
+A job sets the maximum number of codes (`reason_codes`), so that every consent sheet describes what they reveal; and a
+party's operator must enable them for a prediction or a service. B is a party that sends codes, and the asker is the
+party that receives the scores. Numbers in comments refer to these steps, for each block of rows:
 
 1. B           asks its score ledger: the bits of the codes count together with the levels of the row's scores
 2. all         compute the scores of the block (`securevfl.organisations.prediction_session`)
@@ -42,8 +42,9 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 from securevfl.training.model_part import ModelPart
 
-MAX_CODES = 100  # codes per row
-_NAME = re.compile(r"\w[\w .:/-]{0,63}")  # no name that a spreadsheet would execute
+MAX_CODES = 100  # maximum number of codes per row
+# the pattern of names of codes; it excludes texts that a spreadsheet would execute as formulas
+_NAME = re.compile(r"\w[\w .:/-]{0,63}")
 _POSITIONS = np.dtype("<u2")
 
 
@@ -117,7 +118,7 @@ class ReasonCodePolicy(ReasonProvider):
         return code_bits(len(part.columns), self.codes_per_row)
 
     def fingerprint(self) -> str:
-        """Return a text that differs if other codes would be sent about the same rows."""
+        """Return a text that identifies this policy: it differs if other codes would be sent about the same rows."""
         return repr((self.codes_per_row, sorted(self.codes.items())))
 
     def admit(
@@ -154,7 +155,7 @@ class ReasonCodePolicy(ReasonProvider):
 
 
 class ReasonCodesOfParties(ScoreReasons):
-    """Reason codes, as the package registers them for scores."""
+    """Reason codes as a tool that adds reasons to scores; the package registers it under an entry point."""
 
     def provider(self, codes_per_row: int, codes: Mapping[str, str]) -> ReasonCodePolicy:
         """Return the reason codes that a party discloses; see `ScoreReasons.provider`."""
@@ -224,7 +225,7 @@ def sheet_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> li
         head = f"up to {max_codes} reason codes of a scored row, of each party whose owner sends them"
         return [("learns", f"{head}\n{by_party}" if by_party else head)]
     text = (
-        f"to {requester} which of its columns cost a scored row most, if its owner enables it when\n"
+        f"to {requester} which of its columns raise the score of a row most, if its owner enables it when\n"
         f"it predicts or serves: up to {max_codes} codes, at most {bits.get(name, formula)} of a row, under names that "
         "it chooses"
     )

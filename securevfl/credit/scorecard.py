@@ -48,7 +48,7 @@ SCORECARD_HEADINGS = ["party", "column", "bin", "points", "exact"]
 
 @dataclass(frozen=True)
 class ScorecardScale:
-    """The meaning of points.
+    """The scale of a scorecard: which odds the points stand for.
 
     Attributes:
         points: points at odds of `odds` to 1 against the positive class.
@@ -95,7 +95,7 @@ class ScorecardScale:
 
     @property
     def factor(self) -> float:
-        """Points per unit of the log odds."""
+        """The number of points that correspond to one unit of the log odds."""
         return self.double / math.log(2)
 
     def of(self, f: Floats) -> Floats:
@@ -133,8 +133,8 @@ class Scorecard:
         scale, parties = self.scale, list(dict.fromkeys(line.party for line in self.lines))
         head = (
             f"{scale.points:g} points are odds of {scale.odds:g} to 1 against the positive class; {scale.double:g} "
-            "more double them. A row's score is the base and the points of its bin in every column, of all parties; of "
-            "a number those at 0 and those of each unit."
+            "more double them. A row's score is the base and the points of its bin in every column, of all parties; "
+            "for a numeric column, the points at 0 and the points per unit are listed."
         )
         body = ["<h1>Scorecard</h1>", f"<p>{html.escape(head)}</p>"]
         for party in parties:
@@ -198,7 +198,7 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
     Args:
         step: the step that prepares a column.
         scaling: the scaling of its features (k,).
-        lost: the points that a deviation of each feature loses (k,).
+        lost: by how many points a row's score decreases if a feature increases by one standard deviation (k,).
 
     Returns:
         Name and points of each bin.
@@ -237,7 +237,8 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
             levels = (*known, OTHER_CATEGORY)
             return list(zip(levels, gained([float(place) for place in range(len(levels))], levels), strict=True))
     remedy = 'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'
-    if not isinstance(step, NumericTransform):  # of a date or of codes, which bins leave as they are
+    # a step for dates or codes; bins do not change these, so only dropping the column helps
+    if not isinstance(step, NumericTransform):
         remedy = f'prepare = {{ drop = ["{step.column}"] }}, in addition to the other keys'
     raise ConfigError(
         f"a scorecard: column {step.column} is neither in bins nor linear",
@@ -263,7 +264,8 @@ def _check_model(part: ModelPart) -> None:
     job = Job.from_dict(part.job)
     if job.model.loss.name != "logistic" or not job.model.by_column:
         raise ConfigError(
-            f"points: the part of {part.name} is of a {job.model.name} model, and points need a linear logistic one",
+            f"points: points need a linear logistic model, and the part of {part.name} belongs to a {job.model.name} "
+            f"model",
             "train model = logistic",
             code="SVFL-MODEL-UNSUPPORTED",
             party=part.name,

@@ -1,1 +1,1 @@
-"""A party's table: read, checked, scaled, cut into batches, and kept on disk where it is large."""
+"""A party's table: read, checked, scaled, divided into batches, and stored on disk if it is large."""

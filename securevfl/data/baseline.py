@@ -1,8 +1,8 @@
-"""Summary of a party's training columns, to which tools such as `securevfl drift` compare new rows.
+"""Baselines: summaries of a party's training columns, with which tools such as `securevfl drift` compare new rows.
 
-A numeric column is summarised by the number of rows, the number of missing values, and the number of rows below, and at
-or below, each of about a hundred points. A text column is summarised by the number of rows of its most frequent
-categories. The summary is stored in the party's part of the model and is never sent.
+A numeric column is summarised by counts at about a hundred points, quantiles of its values: how many rows are below
+each point, and how many are at or below it. A text column is summarised by the number of rows of its most frequent
+texts (categories). The summary is stored in the party's part of the model and is never sent.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from securevfl.data.external_table import ExternalTable
 from securevfl.data.schedule import Rows
 
 MAX_BASELINE_ROWS = 50_000
-"""Training rows that are summarised, at most."""
+"""Maximum number of training rows from which a summary is computed."""
 MAX_EXTERNAL_BASELINE_ROWS = 4096
-"""The same if the table is not in this process's memory."""
+"""The same maximum for a table that is on disk or at worker processes."""
 POINTS = 100
-"""Quantiles of a numeric column."""
+"""Number of points of a numeric column."""
 MAX_CATEGORIES = 100
-"""Categories of a text column that are counted, at most."""
+"""Maximum number of texts of a text column that are counted separately."""
 SCORE_COLUMN = "(score)"
-"""The name of the model's scores among the columns."""
+"""The column name under which the model's scores are summarised."""
 
 
 class Baseline(Config):
@@ -39,9 +39,9 @@ class Baseline(Config):
         missing: the number of rows without a value.
         points: increasing quantiles of a numeric column.
         below: the number of rows at or below each point.
-        under: the number of rows below each point.
+        under: the number of rows below each point; it differs from `below` by the rows at the point.
         categories: the number of rows of each frequent category of a text column; None for numeric columns.
-        others: the number of rows with another category.
+        others: the number of rows with any other text.
     """
 
     column: str
@@ -60,8 +60,8 @@ def max_baseline_rows(X: Floats | ExternalTable) -> int:
 
 
 def baselines(table: Columns, rows: Rows) -> list[Baseline]:
-    """Summarise each column of a table by these training rows, which are spread evenly over it."""
-    if not table.names:  # a helper has no table
+    """Summarise each column of a table by its training rows, or by a part of them spread evenly over the table."""
+    if not table.names:  # a helper is a party without a table
         return []
     X = table.X[rows]
     return [
@@ -73,11 +73,11 @@ def baselines(table: Columns, rows: Rows) -> list[Baseline]:
 
 
 def numeric_baseline(column: str, values: Floats) -> Baseline:
-    """Summarise numbers (n,), NaN for missing ones."""
+    """Summarise a numeric column (n,), in which missing values are NaN."""
     present = np.sort(values[~np.isnan(values)])
     ranks = np.floor(np.linspace(0, 1, POINTS + 1) * (len(present) - 1)).astype(
         np.intp
-    )  # method "lower" of np.quantile
+    )  # the quantiles that np.quantile computes with method "lower"
     points = np.unique(present[ranks]) if len(present) else present
     return Baseline(
         column=column,
@@ -90,7 +90,7 @@ def numeric_baseline(column: str, values: Floats) -> Baseline:
 
 
 def categorical_baseline(column: str, positions: Floats, categories: tuple[str, ...]) -> Baseline:
-    """Summarise texts, given as positions (n,) among the categories, NaN for missing ones."""
+    """Summarise a text column. `positions` (n,) are the positions of its texts among `categories`, NaN if missing."""
     missing = np.isnan(positions)
     counts = np.bincount(positions[~missing].astype(np.intp), minlength=len(categories))
     frequent = np.argsort(-counts, kind="stable")[:MAX_CATEGORIES]
@@ -105,7 +105,7 @@ def categorical_baseline(column: str, positions: Floats, categories: tuple[str, 
 
 
 def counts_at_points(values: NDArray[Any], points: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Return how many of the numbers (m,) are at or below each point, and how many are below it."""
+    """Return for each point how many of the numbers (m,) are at or below it, and how many are below it."""
     ordered, edges = np.sort(values), np.asarray(points)
     below, under = (np.searchsorted(ordered, edges, side=side) for side in ("right", "left"))
     return below.astype(np.float64), under.astype(np.float64)

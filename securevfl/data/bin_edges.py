@@ -21,22 +21,22 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 
 BIN_SCALE = 4.0
-"""The divisor of the 0/1 columns."""
+"""The number by which the 0/1 columns are divided, in place of their standard deviations."""
 MIN_BIN_ROWS = 20
-"""Training rows of a bin, at least."""
+"""Minimum number of training rows of a bin."""
 FREE_DIGITS = 4
-"""Digits of an edge that are not shortened further."""
+"""An edge with this many digits, or fewer, is not rounded to fewer digits."""
 MAX_CODES_AT_AN_END = 3
-"""Distinct values at either end of a column that may be codes."""
+"""Maximum number of codes at either end of a column."""
 MIN_CODE_DISTANCE = 2
-"""Minimum distance of a code from its neighbour, relative to the distance of the neighbour from the median."""
+"""Minimum distance of a code from the nearest other value, relative to that value's distance from the median."""
 
 
 def find_bin_edges(present: Floats, bins: int) -> list[float]:
-    """Return the lower edges of all bins but the first.
+    """Return the lower edges of all bins except the first one, which has none.
 
     Args:
-        present: the values (n,) without missing ones.
+        present: the values (n,) of the training rows, without missing values.
         bins: the number of bins to aim at.
 
     Returns:
@@ -60,7 +60,7 @@ def find_bin_edges(present: Floats, bins: int) -> list[float]:
     edges, first_row = list[float](), 0
     for end in ends[:-1]:
         if rows_below[end] - first_row < MIN_BIN_ROWS and edges and codes[end]:
-            edges.pop()  # too few rows before a code: merge them with the bin before
+            edges.pop()  # too few rows for a bin between this edge and the code: merge them with the bin before
         elif rows_below[end] - first_row < MIN_BIN_ROWS or len(present) - rows_below[end] < MIN_BIN_ROWS:
             continue
         edges.append(shortest_between(values[end - 1], values[end]))
@@ -84,7 +84,7 @@ def format_number(number: float) -> str:
 
 
 def _codes(values: Floats, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return which of the increasing values (k,) lie far from all others at either end, each in enough rows."""
+    """Return which of the increasing values (k,) are codes: far from all others at either end, in enough rows."""
     is_code = np.zeros(len(values), bool)
     median = float(values[np.searchsorted(np.cumsum(counts), counts.sum() / 2)])
     upwards = values, counts, median, is_code

@@ -71,18 +71,18 @@ class ImputedTransform(ColumnTransform):
         return [*self._names(), *([f"{self.column}={MISSING_CATEGORY}"] if self.indicator else [])]
 
     def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
-        """Fill missing values, then transform the column."""
+        """Fill missing values, transform the column, and append the 0/1 column of missing values if there is one."""
         missing = np.isnan(values)
         features = self._transform(values if self.fill is None else np.where(missing, self.fill, values))
         return np.column_stack([features, missing]) if self.indicator else features
 
     def _names(self) -> list[str]:
-        """Return the names of the columns that `_transform` returns."""
+        """Return the names of the k columns that `_transform` returns."""
         return [self.column]
 
     @abstractmethod
     def _transform(self, filled: Floats) -> Floats:
-        """Transform a column (m,) without gaps into columns (m, k)."""
+        """Transform a column (m,) without missing values into k columns (m, k)."""
 
 
 class NumericTransform(ImputedTransform):
@@ -103,7 +103,7 @@ class NumericTransform(ImputedTransform):
 
 
 class DateTransform(ImputedTransform):
-    """A date column, in days since 1970-01-01: the days, and those `parts` of the dates that vary."""
+    """A date column, in days since 1970-01-01: the days, and a column for each of `parts` (month, weekday)."""
 
     name: ClassVar[str] = "dates"
     parts: tuple[Literal["month", "weekday"], ...] = ()
@@ -116,7 +116,7 @@ class DateTransform(ImputedTransform):
 
 
 def part_of_date(part: Literal["month", "weekday"], days: Floats) -> Floats:
-    """Return the month, 1 to 12, or the weekday, 0 (Monday) to 6, of days since 1970-01-01 (n,); NaN for NaN."""
+    """Return the month (1 to 12) or the weekday (Monday is 0) of days since 1970-01-01 (n,). NaN remains NaN."""
     missing = np.isnan(days)
     dates = np.floor(np.where(missing, 0.0, days)).astype(np.int64)
     if part == "weekday":
@@ -142,12 +142,12 @@ class BinTransform(ImputedTransform):
 
 
 def look_up(values: Floats, categories: tuple[str, ...], numbers: Mapping[str, int], other: int) -> Floats:
-    """Return a number for each text.
+    """Return the number of the text of each row.
 
     Args:
-        values: positions (m,) of the texts among the categories, NaN for missing ones.
-        categories: the texts.
-        numbers: the number of each known text; a missing one is MISSING.
+        values: position (m,) of each row's text among the categories, NaN if it is missing.
+        categories: the distinct texts.
+        numbers: the number of each known text, and that of MISSING for missing texts.
         other: the number of all other texts.
 
     Returns:
@@ -161,9 +161,9 @@ class OneHotTransform(ColumnTransform):
     """A text column as 0/1 columns.
 
     Attributes:
-        base: the category without a column.
-        categories: the categories with a column each.
-        other: whether all other texts share one more column.
+        base: the most frequent category, which has no column; its rows are 0 in all columns.
+        categories: the categories that have a column.
+        other: True if all other texts share one more column.
     """
 
     name: ClassVar[str] = "texts"
@@ -177,7 +177,7 @@ class OneHotTransform(ColumnTransform):
         return [f"{self.column}={text}" for text in (*self.categories, *([OTHER_CATEGORY] if self.other else []))]
 
     def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
-        """Encode a column. Unknown texts count as rare ones, or as the base category if there were none."""
+        """Encode a column. Unknown texts count as rare texts; if no text is rare, they count as the base category."""
         numbers = {text: number for number, text in enumerate(self.categories)} | {self.base: -1}
         codes = look_up(values, categories, numbers, len(self.categories) if self.other else -1)
         return (codes[:, None] == np.arange(len(self.categories) + self.other)).astype(np.float64)

@@ -103,7 +103,7 @@ def read_types(declarations: Any) -> dict[str, ColumnType]:
         return {}
     if not isinstance(declarations, Mapping):
         raise ConfigError(
-            "columns is no table of column types",
+            "columns is not a table that assigns types to names of columns",
             'write for example columns = { branch = "category" }',
             code="SVFL-JOB-OPTION",
             option="columns",

@@ -44,7 +44,8 @@ DELIMITER = "|"
 _NUMBER = re.compile(r"([+-]?)(\d*)([.,]\d*)?(-?)")
 _DATE = re.compile(r"(\d{4})([-/.])(\d\d)\2(\d\d)([T ]\d\d:\d\d.*)?|((?:19|20)\d\d)(\d\d)(\d\d)")
 _ASCII_MARKS = {0x2212: "-", 0xFE63: "-", 0xFF0D: "-", 0xFF0B: "+", 0xFF0E: ".", 0xFF0C: ",", 0xFF0F: "/"}
-_SYLLABLES, _VOWELS, _TAILS = range(0xAC00, 0xD7A4), 21, 28  # of Hangul, whose code points follow from their letters
+# Hangul: a syllable's code point is computed from its letters
+_SYLLABLES, _VOWELS, _TAILS = range(0xAC00, 0xD7A4), 21, 28
 
 
 class IdColumns(NamedTuple):
@@ -55,10 +56,10 @@ class IdColumns(NamedTuple):
 
 
 def id_columns(id_column: str, names: Sequence[str]) -> IdColumns:
-    """Parse the value of `--id`.
+    """Parse the value of the option `--id`.
 
-    It is the name of one column, which is used as it is written; or several names, separated by commas, whose values
-    are normalised by the rule. A comma after a single name normalises that column.
+    It is the name of one column, whose values are then used as ids unchanged. Or it is several names, separated by
+    commas, whose values are normalised by the rule. A comma after a single name normalises the values of that column.
 
     Args:
         id_column: the value of `--id`.
@@ -81,7 +82,7 @@ def id_columns(id_column: str, names: Sequence[str]) -> IdColumns:
 
 
 class RuleMatches(NamedTuple):
-    """The rows that the rule would match.
+    """How many ids the rule would match if all parties used it, with an example.
 
     Attributes:
         matches: the number of ids that all parties would share.
@@ -115,7 +116,7 @@ def rule_matches(ids: Mapping[str, Iterable[Any]]) -> RuleMatches | None:
 
 
 def id_pattern(value: Any) -> str:
-    """Return the pattern of an id without its content: 9 for each digit, A or a for each letter."""
+    """Return the pattern of an id, which does not contain the id: 9 for each digit, A or a for each letter."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = "".join("9" if c.isdigit() else ("A" if c.isupper() else "a") if c.isalpha() else c for c in str(value))
@@ -133,7 +134,7 @@ _SAMPLED_IDS = 1000
 
 
 def id_spelling(ids: Sequence[Any] | NDArray[Any]) -> str:
-    """Describe how the ids of a table are written, without an id: their commonest pattern, and peculiarities.
+    """Describe how the ids of a table are written: their commonest pattern and peculiarities, but no id itself.
 
     Args:
         ids: the ids (n,), of which the first 1,000 are described.
@@ -175,14 +176,14 @@ def compose_ids(columns: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def requested_id(key: IdColumns | None, row_id: Any) -> Any:
-    """Return the id of one row as tables are joined by it.
+    """Return the id by which a row is looked up in a table, from the id that an application writes.
 
     Args:
         key: the id columns of the table; None if its ids are used as they are.
         row_id: the id as an application writes it: a value, or the values of several id columns by name.
 
     Returns:
-        The id, composed by the rule if the table's ids are.
+        The id; it is composed by the rule if the table's ids are composed by it.
 
     Raises:
         IdError: if values of id columns are missing.
@@ -201,12 +202,12 @@ def requested_id(key: IdColumns | None, row_id: Any) -> Any:
 
 
 def normalise(text: str) -> str:
-    """Return a text as the rule normalises it."""
+    """Return a text in the form to which the rule normalises it."""
     return "".join(_decomposed(letter) for letter in text).translate(_character_table())
 
 
 def _normalised(value: Any) -> str:
-    """Return the form of a value by the rule; empty if it is missing."""
+    """Return the normalised form of a value of any type; empty if the value is missing."""
     if value is None or value != value:
         return ""
     if isinstance(value, np.datetime64):
@@ -232,7 +233,7 @@ def _ascii_character(character: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Return a number without a plus sign, and without zeros at the end of its fraction; empty for other texts."""
+    """Return the normalised form of a text that is a number: no plus sign, no zeros at its end. Else return ""."""
     match = _NUMBER.fullmatch(text)
     if match is None or not any(map(str.isdigit, text)):
         return ""
@@ -244,7 +245,7 @@ def _number(text: str) -> str:
 
 
 def _day(text: str) -> str:
-    """Return the day of a date that starts with the year, with or without a time of day; empty for other texts."""
+    """Return the day of a text that is a date beginning with the year, with or without a time. Else return ""."""
     if match := _DATE.fullmatch(text):
         year, _, month, day, _, *compact = match.groups()
         with suppress(ValueError):
@@ -253,7 +254,7 @@ def _day(text: str) -> str:
 
 
 def _decomposed(letter: str) -> str:
-    """Return the letters of a Hangul syllable, which may also be written as such; other characters unchanged."""
+    """Return a Hangul syllable as its letters, because texts may contain either. Other characters stay unchanged."""
     number = ord(letter) - _SYLLABLES.start
     if ord(letter) not in _SYLLABLES:
         return letter
@@ -266,8 +267,9 @@ def _decomposed(letter: str) -> str:
 def _character_table() -> dict[int, str]:
     """Read the character table of the rule.
 
-    Its entries are FIRST=TEXT, or FIRST-LAST=TEXT for consecutive characters that become consecutive ones; entries
-    without = are removed. Code points are hexadecimal.
+    An entry FIRST=TEXT replaces a character, and FIRST-LAST=TEXT replaces consecutive characters by consecutive ones,
+    which begin with TEXT. Characters of entries without = are removed. Characters are written as hexadecimal code
+    points.
     """
     table: dict[int, str] = {}
     path = files("securevfl.data").joinpath(CHARACTER_TABLE)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from securevfl.data.register import Register
 
 MAX_CHUNK_VALUES = 1 << 21
-"""The number of values that are digested at a time."""
+"""Maximum number of values that are added to the digest at a time."""
 
 
 class ContentDigest:
@@ -32,7 +32,7 @@ class ContentDigest:
         self._sums += np.einsum("i,ij->j", weights, halves).reshape(-1, 2)
 
     def digest(self) -> str:
-        """Return the digest as 32 hexadecimal digits."""
+        """Return the digest of all rows that were added, as 32 hexadecimal digits."""
         columns = sorted(column.astype("<u8").tobytes() for column in self._sums)
         return hashlib.sha256(b"".join(columns)).hexdigest()[:32]
 

@@ -7,7 +7,7 @@ curves of several columns to random trees, which follow each column in steps. x 
 scales them. gamma is inversely proportional to the number of columns that vary, so that typical distances match the
 width of the kernel. The features are drawn from a key and the columns of the party alone; labels are not used.
 
-A feature mixes the columns of its party, so no column has a share of its own in the value of the feature.
+A feature mixes all columns of its party, so its value cannot be divided into contributions of columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from securevfl.data.linear_features import LinearFeatures
 from securevfl.data.scaling import on_grid
 
 GAMMA_PER_COLUMN = 0.75
-"""gamma times the number of columns that vary: gamma is 0.15 for five of them."""
+"""gamma is this number divided by the number of columns that vary; it is 0.15 for five columns."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +35,7 @@ class CosineFeatures(SerializableFields):
         columns: the scaling of the columns.
         directions: w of each feature (d, m).
         phases: b of each feature (m,).
-        size: the factor of the features.
+        size: the factor by which each cosine is multiplied.
     """
 
     columns: LinearFeatures

@@ -24,7 +24,7 @@ from securevfl.data.validation import MISSING_TEXTS
 from securevfl.errors import TableError
 
 CSV_BLOCK_BYTES = 4 << 20
-"""Bytes of a CSV file that are parsed at a time; no row may be longer."""
+"""Number of bytes of a CSV file that are parsed at a time. A longer row is refused."""
 _DELIMITERS = ",", ";", "\t"
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _BLANK_LINES = re.compile(r"\A(\s*[\r\n])+")
@@ -72,7 +72,8 @@ class CsvFile:
         if not line:
             raise TableError("the file is empty", "export the table again", code="SVFL-TABLE-EMPTY")
         quotes = line.count('"')
-        while quotes % 2 and (line := file.readline()):  # a quoted name with a line break
+        # an odd number of quotation marks: a name in quotation marks continues in the next line
+        while quotes % 2 and (line := file.readline()):
             header += line
             self._header_lines += 1
             quotes += line.count('"')
@@ -119,7 +120,7 @@ class CsvFile:
                         raise self._ragged(surplus[0])
                     yield batch
         except pa.ArrowInvalid as error:
-            if "Empty CSV" in str(error):  # there is no row below the header
+            if "Empty CSV" in str(error):  # this error only means that there is no row below the header
                 return
             raise self._unreadable() from None
         if surplus:
@@ -165,7 +166,7 @@ class CsvFile:
         return False
 
     def _ragged(self, received: int) -> TableError:
-        """Return the error of a line that has more or fewer values than there are columns."""
+        """Return the error for the first line with more or fewer values than there are columns."""
         expected = len(self.names)
         with _rows(self._path, self.delimiter) as rows:
             line = next((rows.line_num for row in rows if row and len(row) != expected), None)
@@ -175,7 +176,7 @@ class CsvFile:
         )
 
     def _unreadable(self) -> TableError:
-        """Return the error of a file that Arrow refuses: it is not in UTF-8, or has a very long row."""
+        """Return the error for a file that pyarrow cannot parse: it is not in UTF-8, or has a very long row."""
         try:
             with _lines(self._path) as file:
                 for _ in file:
@@ -224,7 +225,7 @@ def _lines(path: Path) -> Iterator[TextIO]:
 
 
 def _undecodable(path: Path) -> str:
-    """Name the first line that is not UTF-8."""
+    """Return words that name the first line of the file that is not UTF-8."""
     with import_module("pyarrow").input_stream(str(path)) as file:
         for number, line in enumerate(io.BufferedReader(file), 1):
             try:

@@ -1,7 +1,8 @@
-"""The columns of a CSV file as numbers, read batch by batch, so that memory holds the numbers and one batch of texts.
+"""The columns of a CSV file as numbers, read batch by batch, so that few texts are in memory at a time.
 
-Each column is read as numbers first. If that fails, a second pass over the file collects its distinct texts, from which
-its type is decided. Ids and labels are read as texts in the first pass.
+In the first pass over the file, each column is read as numbers; ids and labels are read as texts. If a column has other
+values, a second pass collects its distinct texts and numbers them (a text's number is its code). The type of the column
+is decided from the texts, and the codes are then replaced by the numbers of that type.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def read_csv_columns(
     return _convert(file, columns, codes, X, declared, known, where), table
 
 
+<<<<<<< HEAD
 def may_be_numbers(kind: ColumnType) -> bool:
     """Return whether values of this type, or of one that is not decided yet, may be plain numbers."""
     return kind.type in (None, "number") and not kind.decimal and not kind.format
@@ -70,6 +72,15 @@ def may_be_numbers(kind: ColumnType) -> bool:
 
 def read_numbers(column: Any, values: Floats) -> bool:
     """Read a batch of a column as numbers into `values` (k,); return False if it holds others, or leading zeros."""
+=======
+def _may_be_numbers(kind: ColumnType) -> bool:
+    """Return True if values of this type may be plain numbers, also if the type is not decided yet."""
+    return kind.type in (None, "number") and not kind.decimal and not kind.format
+
+
+def _read_numbers(column: Any, values: Floats) -> bool:
+    """Read a batch of a column into `values` (k,). Return False if a value is no number or has leading zeros."""
+>>>>>>> main
     pa = import_module("pyarrow")
     try:
         values[:] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -83,8 +94,13 @@ def read_numbers(column: Any, values: Floats) -> bool:
     return not compute.any(compute.match_substring_regex(column, _LEADING_ZERO)).as_py()
 
 
+<<<<<<< HEAD
 def encode_texts(column: Any, codes: dict[str, int]) -> Floats:
     """Return the number (k,) of each text of a batch, NaN for missing ones; new texts get the next numbers."""
+=======
+def _encode(column: Any, codes: dict[str, int]) -> Floats:
+    """Return the code of each text of a batch (k,), NaN if it is missing. A new text gets the next code."""
+>>>>>>> main
     encoded = column.dictionary_encode()
     numbers = [codes.setdefault(text, len(codes)) for text in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
@@ -94,7 +110,7 @@ def encode_texts(column: Any, codes: dict[str, int]) -> Floats:
 def _read_texts(
     file: CsvFile, columns: Sequence[str], failed: Collection[str], codes: dict[str, dict[str, int]], X: Floats
 ) -> None:
-    """Read columns that are no numbers again, as texts."""
+    """Read the columns that are not numbers a second time, as texts, and write their codes to X (n, d)."""
     names, start = [name for name in columns if name in failed], 0
     codes |= {name: {} for name in names}
     for batch in file.batches(names):
@@ -112,7 +128,7 @@ def _convert(
     known: Types,
     where: str,
 ) -> Columns:
-    """Convert the columns of X (n, d), which hold numbers or the codes of texts, to numbers of their types."""
+    """Decide the type of each column of X (n, d), and convert codes of texts to numbers of that type."""
     converted, problems = list[ColumnValues](), list[TableError]()
     for j, name in enumerate(columns):
         values, place, declaration = X[:, j], Place(None, name), declared_type(declared, name)

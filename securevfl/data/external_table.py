@@ -17,11 +17,11 @@ READ_VALUES = 1 << 20
 
 
 class ExternalTable(ABC):
-    """A table that reads like an array: it has `shape` and `len`, and X[rows] returns a copy in float64."""
+    """A table that is used like an array: it has `shape` and `len`, and X[rows] returns a copy in float64."""
 
     ndim = 2
     shape: tuple[int, int]
-    is_remote = False  # whether other processes hold the rows
+    is_remote = False  # True if the rows are in the memory of other processes
 
     def __len__(self) -> int:
         return self.shape[0]

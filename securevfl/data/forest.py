@@ -1,16 +1,18 @@
 """Random trees of one party's columns. Their leaves are the features for which weights are trained.
 
-All nodes of a level of a tree ask the same question, "is this column above this cut?", so a leaf is a number of `depth`
-bits. Columns and cuts are drawn at random and without labels: extremely randomised trees (Geurts, Ernst and Wehenkel
-2006) in the symmetric form of oblivious trees. The random numbers are derived from a key of the party, which nobody
-else has: other parties know the number and the depth of the trees, but neither columns nor cuts.
+A node of a tree asks a question, "is this column above this value (the cut)?". All nodes of a level ask the same
+question, so the leaf that a row reaches is a number of `depth` bits. Columns and cuts are drawn at random and without
+labels: extremely randomised trees (Geurts, Ernst and Wehenkel 2006) in the symmetric form of oblivious trees. The
+random numbers are derived from a key of the party, which nobody else has: other parties know the number and the depth
+of the trees, but neither columns nor cuts.
 
     cuts      the distinct quantiles i / bins of a column's training rows; a column without cuts is never used
     columns   drawn with the weight log2(1 + cuts)^2; a tree repeats a column only after it has used all others
     missing   a random side for each question, in numeric columns that mark missing values
     texts     one column of codes, in a random order of the categories
 
-In addition to leaves, a party has its columns as features (`LinearFeatures`): trees follow curves, and linear features
+Questions refer to the original columns (sources), from which the preparation has derived the prepared columns. In
+addition to leaves, a party has its columns as features (`LinearFeatures`): trees follow curves, and linear features
 follow straight lines. If all columns have two values there are no curves, and trees contribute only interactions of
 columns; leaves then get a lower weight and linear features a higher one (`two_valued`).
 """
@@ -28,23 +30,23 @@ from securevfl.crypto.prg import Prg
 from securevfl.data.preparation import SourceColumn
 
 Leaves = NDArray[np.uint8]
-"""Numbers of leaves (m, trees)."""
+"""For each of m rows and each tree, the number of the leaf that the row reaches (m, trees)."""
 
 MAX_TREE_DEPTH = 8
-"""Questions of a tree, at most: the number of a leaf has 8 bits."""
+"""Maximum number of questions of a tree, because the number of a leaf is stored in 8 bits."""
 MAX_BINS = 255
 CHUNK_ROWS = 16_384
-"""Rows whose questions are answered at a time."""
+"""Number of rows whose leaves are computed at a time."""
 
 
 def question_values(X: Floats, sources: Sequence[SourceColumn], orders: Sequence[Sequence[int]] = ()) -> Floats:
-    """Return the values to which questions refer.
+    """Return the values of the original columns, to which questions refer, from the prepared columns.
 
     Args:
         X: prepared columns (m, d).
         sources: s original columns.
-        orders: for each text column, the rank of each category, first that of the category without a column; empty for
-            numeric columns.
+        orders: for each source, the rank of each of its categories in questions, first that of the category without a
+            0/1 column; empty for numeric columns.
 
     Returns:
         One column for each source (m, s): its number, NaN if it is missing, or the rank of its category.
@@ -72,7 +74,7 @@ class Forest(SerializableFields):
         columns: the source of each question (trees, depth).
         cuts: the cut of each question (trees, depth).
         sides: whether missing values count as above the cut (trees, depth).
-        merged: the leaf as which each leaf counts (trees, 2^depth).
+        merged: for each leaf, the leaf into which it was merged, or itself (trees, 2^depth).
         counts: training rows in each leaf (trees, 2^depth).
     """
 
@@ -137,15 +139,15 @@ class Forest(SerializableFields):
         return cls(tuple(sources), orders, columns, cuts, sides, merged, counts)
 
     def leaves(self, X: Floats) -> Leaves:
-        """Return the merged leaf in each tree (m, trees) of prepared columns X (m, d)."""
+        """Return the leaf that each row of prepared columns X (m, d) reaches in each tree, after merging (m, trees)."""
         return np.take_along_axis(self.merged, self.numbers(X).T.astype(np.intp), axis=1).T
 
     def numbers(self, X: Floats) -> Leaves:
-        """Return the leaf in each tree (m, trees) by the answers to its questions, before leaves are merged."""
+        """Return the leaf that each row of prepared columns X (m, d) reaches, before leaves are merged (m, trees)."""
         return self._numbers(question_values(X, self.sources, self.orders))
 
     def _numbers(self, values: Floats) -> Leaves:
-        """Return the leaves, from the values (m, s) to which questions refer."""
+        """Return the leaves (m, trees) that rows reach, from the values (m, s) of s original columns."""
         numbers = np.zeros((len(values), len(self)), np.uint8)
         missing = np.isnan(values)
         for level in range(self.depth):
@@ -156,13 +158,13 @@ class Forest(SerializableFields):
 
 
 def two_valued(X: Floats) -> bool:
-    """Return whether no column of X (n, d) has more than two values."""
+    """Return True if no column of X (n, d) has more than two distinct values."""
     low, high = X.min(axis=0), X.max(axis=0)
     return bool(((low == X) | (high == X)).all())
 
 
 def _cuts(values: Floats, bins: int) -> Floats:
-    """Return the values at which a column may be cut: quantiles below its maximum."""
+    """Return the possible cuts of a column (n,): distinct quantiles below its maximum."""
     present = values[~np.isnan(values)]
     if not len(present):
         return present
@@ -176,7 +178,7 @@ def _uniform(prg: Prg) -> float:
 
 
 def _random_columns(prg: Prg, weights: Floats, depth: int) -> list[int]:
-    """Draw the columns of one tree by weight, without repetition as long as there are others."""
+    """Draw the columns of one tree's questions by weight; a column is repeated only after all were drawn."""
     columns: list[int] = []
     remaining = weights.copy()
     while len(columns) < depth:
@@ -189,17 +191,24 @@ def _random_columns(prg: Prg, weights: Floats, depth: int) -> list[int]:
 
 
 def _random_order(prg: Prg, source: SourceColumn) -> tuple[int, ...]:
-    """Draw the ranks of a text column's categories; empty for numeric columns."""
+    """Draw a random rank for each category of a text column; return an empty tuple for a numeric column."""
     if not source.categories:
         return ()
     return tuple(np.argsort(prg.array(1 + len(source.at), np.uint64), kind="stable").tolist())
 
 
 def _merged(counts: NDArray[np.intp], min_leaf_rows: int) -> Leaves:
-    """Merge leaves with few rows, and return the leaf as which each leaf counts.
+    """Merge leaves with few rows, and return for each leaf the leaf into which it was merged, or itself.
 
-    The smallest leaf joins its smallest neighbour (one answer away), as long as there is one. Every leaf then has
+    The smallest leaf is merged into its smallest neighbour (a leaf that differs in one answer), until every leaf has
     enough rows or is empty.
+
+    Args:
+        counts: number of training rows in each leaf.
+        min_leaf_rows: the number of rows that is enough.
+
+    Returns:
+        The number of a leaf for each leaf.
     """
     into, rows = np.arange(len(counts)), counts.copy()
     depth = len(counts).bit_length() - 1

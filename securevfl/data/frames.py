@@ -19,7 +19,7 @@ from securevfl.errors import TableError
 
 
 def is_frame(table: Any) -> bool:
-    """Return whether a table names its columns."""
+    """Return True if a table has named columns, unlike an array."""
     if isinstance(table, Mapping) or _is_batches(table):
         return True
     kind = type(table)
@@ -95,7 +95,8 @@ def raw_column(name: str, column: str, values: Any) -> RawColumn:
             return raw_of_arrow(place, series.to_arrow())
         except pa.ArrowException:
             return raw_of_array(place, np.asarray(values))
-    if series.dtype == narwhals.Object:  # mixed objects, of which Arrow's messages would show values
+    # Python objects of mixed types: pyarrow's error messages would show their values
+    if series.dtype == narwhals.Object:
         return raw_of_array(place, _objects(series.to_list()))
     try:
         return raw_of_arrow(place, series.to_arrow())
@@ -104,7 +105,7 @@ def raw_column(name: str, column: str, values: Any) -> RawColumn:
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return values (n,) as an array of numbers if all are, and of objects otherwise."""
+    """Return values (n,) as an array of numbers if all of them are numbers, otherwise as an array of objects."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array

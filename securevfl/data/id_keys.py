@@ -13,7 +13,7 @@ from securevfl.crypto.identifiers import canonical_id
 from securevfl.errors import IdError
 
 ID_DIGEST = 16
-"""Bytes of a digest."""
+"""Number of bytes of a digest."""
 
 Keys = NDArray[np.uint8]
 """Digests of ids (n, ID_DIGEST)."""
@@ -78,14 +78,14 @@ def order_by_value(keys: Keys) -> NDArray[np.intp]:
 
 
 def stable_order(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = None) -> NDArray[np.intp]:
-    """Return the indices (n,) that sort the numbers.
+    """Return the indices (n,) that sort the numbers; equal numbers stay in their order.
 
-    The result is that of a stable sort. For random numbers it takes half the time, because two of 10,000,000 numbers
-    are equal only once in 400,000 cases.
+    For random numbers this takes half the time of numpy's stable sort, because two of 10,000,000 random numbers are
+    equal only once in 400,000 cases.
 
     Args:
         numbers: the keys (n,).
-        then: secondary keys (n,) for equal numbers; without them equal numbers keep their order.
+        then: secondary keys (n,) for equal numbers; without them equal numbers stay in their order.
 
     Returns:
         The indices (n,).
@@ -98,7 +98,7 @@ def stable_order(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = 
 
 
 def _duplicates(keys: Keys) -> tuple[int, list[int]]:
-    """Return the number of digests that occur more than once, and the first two rows of the first one."""
+    """Return the number of digests that occur more than once, and the first two rows of one of them."""
     high, low = _halves(keys)
     order = order_by_value(keys)
     high, low = high[order], low[order]
@@ -130,8 +130,8 @@ def shared_rows(
         lead: the party whose order the shared rows have.
 
     Returns:
-        The row numbers of the shared ids by party; and by party the ids that it lacks, each as the first other party
-        that has the id, and the row there.
+        For each party, the row numbers of the shared ids; and for each party, the ids that it lacks. Such an id is
+        represented by the name of another party that has it, and by the row number in that party's table.
     """
     _, codes = np.unique(_values(np.concatenate(list(keys.values()))), return_inverse=True)
     ends = np.cumsum([len(digests) for digests in keys.values()])

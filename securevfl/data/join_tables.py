@@ -18,7 +18,7 @@ class Aligned(list[Party]):
 
     Args:
         parties: the parties.
-        missing: for each party, the ids that other parties have and it lacks, as the others write them.
+        missing: for each party, the ids that it lacks and another party has, as the other party writes them.
     """
 
     def __init__(self, parties: Iterable[Party], missing: dict[str, list[str]]) -> None:
@@ -58,10 +58,10 @@ def align(parties: Sequence[Party]) -> Aligned:
 def join_ids(
     ids: Mapping[str, tuple[Any, Keys]], lead: str
 ) -> tuple[dict[str, NDArray[np.intp]], dict[str, list[str]]]:
-    """Join ids and their digests.
+    """Find the rows of the ids that all parties have.
 
     Args:
-        ids: the ids (n,) of each party and their digests.
+        ids: the ids (n,) of each party, and the digests of these ids.
         lead: the party whose order the result has.
 
     Returns:

@@ -1,4 +1,7 @@
-"""Columns as clipped and standardised features, in addition to the leaves of random trees."""
+"""Linear features: a party's columns, clipped and standardised, in addition to the leaves of its random trees.
+
+Both are inputs of a model that is trained on secret shares (`securevfl.data.forest`).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.data.scaling import on_grid
 
 CLIPPED_SHARE = 0.01
-"""Share of the training rows at either end of a column that is clipped."""
+"""A column is clipped at its quantiles of this share and of 1 minus this share, from the training rows."""
 MAX_LINEAR_DEVIATIONS = 3.0
-"""Standard deviations from the mean at which a feature is clipped."""
+"""A standardised feature is clipped at this many standard deviations."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,12 +23,12 @@ class LinearFeatures(SerializableFields):
     """Columns clipped at quantiles, standardised by the training rows, and clipped at MAX_LINEAR_DEVIATIONS.
 
     Attributes:
-        low: lower end of each column (d,).
-        high: upper end of each column (d,).
+        low: value at which each column is clipped from below (d,).
+        high: value at which each column is clipped from above (d,).
         mean: mean of each clipped column (d,).
         deviation: standard deviation of each clipped column (d,); infinite for constant columns.
         centre: mean of each feature (d,) over the training rows.
-        weight: factor of the features relative to leaves.
+        weight: factor by which the features are multiplied, relative to the features of leaves.
     """
 
     low: Floats
@@ -56,6 +59,9 @@ class LinearFeatures(SerializableFields):
         return on_grid(self.weight * self.scaled(X), np.inf)
 
     def scaled(self, X: Floats) -> Floats:
-        """Return prepared columns X (m, d) clipped, in standard deviations from their means."""
+        """Return prepared columns X (m, d), clipped, in standard deviations from their means.
+
+        The features are these numbers times `weight`, rounded to the grid of secret shares.
+        """
         scaled = (np.clip(X, self.low, self.high) - self.mean) / self.deviation
         return np.clip(scaled, -MAX_LINEAR_DEVIATIONS, MAX_LINEAR_DEVIATIONS)

@@ -28,12 +28,22 @@ from securevfl.data.validation import name_list
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 
 MAX_IN_MEMORY_BYTES = 256 << 20
+<<<<<<< HEAD
 """Bytes of numbers that are held in memory; reading them takes about four times as much."""
 _MAX_COMPRESSION = 64  # bytes of numbers for each byte of a compressed CSV file, about
 
 
 def is_large(path: Path) -> bool:
     """Return whether the table of a file is read from disk."""
+=======
+"""Maximum size of the numbers of a table that is read into memory; reading it takes about four times as much memory."""
+
+
+def is_large(path: Path) -> bool:
+    """Return True if the table of a file is so large that it is read from disk."""
+    if path.suffix != ".parquet":
+        return False
+>>>>>>> main
     try:
         with errors_name(path):
             if path.suffix == ".parquet":
@@ -44,7 +54,7 @@ def is_large(path: Path) -> bool:
             file = CsvFile(path)
             return file.max_rows * len(file.names) * 8 > MAX_IN_MEMORY_BYTES
     except TableError:
-        return False  # reading the file raises the error again
+        return False  # the file cannot be opened; reading it as a small table raises the error with its reason
 
 
 def read_order(data: Path, rows: int) -> Rows | None:
@@ -80,8 +90,8 @@ def read_aligned(
 ) -> Party:
     """Read the table of one party of a run between organisations, in the row order of an alignment.
 
-    The copy of a large table stays next to the data file, so that an interrupted run can use it again, until
-    `delete_table_copy`.
+    The copy of a large table is stored next to the data file until `delete_table_copy` removes it, so that an
+    interrupted run can use it again.
 
     Args:
         name: the party.
@@ -197,7 +207,7 @@ def read_parties(
             f"rule for spellings would match {matches.matches:,} ids, for example by reading {matches.before} of "
             f"{matches.party} as {matches.after}. It ignores capitals, accents, blanks and punctuation, but no sign, "
             "decimal point or leading zero of a number",
-            "to use the rule, write a comma after the id column: --id COLUMN,",
+            "to use the rule, write a comma after the name of the id column: --id COLUMN,",
             code="SVFL-ID-NO-MATCH",
             matches=matches.matches,
         ) from None

@@ -21,9 +21,10 @@ from securevfl.data.schedule import Rows
 
 MAX_WIDENING = 4.0
 """The factor by which a scale may exceed the deviation of its column."""
-_TWO_VALUE_TOLERANCE = 1e-9  # relative difference of a variance from that of two values
+# a column has two values if its variance differs by less than this share from that of two values
+_TWO_VALUE_TOLERANCE = 1e-9
 MAX_QUANTILE_ROWS = 1 << 16
-"""Rows from which quartiles are computed, at most."""
+"""Maximum number of rows from which quartiles are computed."""
 QUARTILES = 1.3489795003921634
 """The interquartile range of a standard normal distribution."""
 
@@ -49,7 +50,8 @@ class LocationScale(NamedTuple):
 def clip_free(columns: LocationScale, clip: float) -> LocationScale:
     """Adjust the scale of columns so that clipping and rounding change no value, if that is possible.
 
-    It is possible for columns of two values, and for columns that reach no further than MAX_WIDENING clips.
+    It is possible for columns of two values, and for columns whose scaled values are at most MAX_WIDENING times the
+    clip.
 
     Args:
         columns: location and scale.
@@ -64,7 +66,7 @@ def clip_free(columns: LocationScale, clip: float) -> LocationScale:
     deviation = np.where(fits & varies, np.maximum(columns.deviation, needed), columns.deviation)
     mean, clip_steps, two = columns.mean.copy(), clip * 2.0**GRID_BITS, columns.two_valued & varies
     gap = (columns.high - columns.low)[two]
-    steps = np.maximum(1.0, np.floor(gap / deviation[two] * 2.0**GRID_BITS))  # grid steps from one value to the other
+    steps = np.maximum(1.0, np.floor(gap / deviation[two] * 2.0**GRID_BITS))  # distance of the two values in grid steps
     scale = gap / steps * 2.0**GRID_BITS
     low = np.rint((columns.low - columns.mean)[two] / scale * 2.0**GRID_BITS)
     low = np.clip(low, -clip_steps, clip_steps - steps)
@@ -76,7 +78,8 @@ def moments(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
     """Return mean and standard deviation of X[rows], equal to those of numpy except for rounding errors.
 
     A constant column has a deviation of exactly 0. The rows are read once, in blocks, whose moments are merged by the
-    pairwise update of Chan, Golub and LeVeque (1983). Workers process the rows that they hold.
+    pairwise update of Chan, Golub and LeVeque (1983). If worker processes have the rows in their memory, they compute
+    the moments of these rows.
 
     Args:
         X: a table (n, d) in memory or outside of it.
@@ -124,7 +127,7 @@ class Moments(NamedTuple):
 
 
 def chunk_moments(stretch: RowChunk) -> Moments:
-    """Return the moments of a chunk of rows, of which few are read at a time."""
+    """Return the moments of a chunk of rows; it is read in blocks, so that few rows are in memory at a time."""
     origin = stretch.rows[:1]
     zero = np.zeros(origin.shape[1])
     total = Moments(0, zero, zero, zero, zero)
@@ -137,7 +140,7 @@ def chunk_moments(stretch: RowChunk) -> Moments:
 
 
 def merge_moments(one: Moments, other: Moments) -> Moments:
-    """Return the moments of two sets of rows together."""
+    """Return the moments of the union of two sets of rows."""
     difference, total = other.mean - one.mean, one.rows + other.rows
     squares = one.squares + (other.squares + difference**2 * (one.rows * other.rows / total))
     low, high = np.minimum(one.low, other.low), np.maximum(one.high, other.high)

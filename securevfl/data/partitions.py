@@ -75,7 +75,7 @@ class Partition(ExternalTable):
 
 
 def _stamp(header: TableHeader) -> str:
-    """Return a text that is equal for tables with the same rows at the same positions."""
+    """Return a text that is equal for stored tables with the same rows at the same positions in the file."""
     return f"{header.content} {header.stamp}"
 
 
@@ -128,7 +128,8 @@ class PartitionedParty(StoredParty):
 
     def __init__(self, name: str, stored: StoredTable, header: TableHeader, table: PartitionedTable) -> None:
         super().__init__(name, stored, header)
-        self.X = cast(Floats, table)  # training uses shape, length, X[rows] and X.scaled_matrix
+        # not an array, but training uses only its shape, its length, X[rows] and X.scaled_matrix
+        self.X = cast(Floats, table)
 
 
 def partition_party(
@@ -136,8 +137,8 @@ def partition_party(
 ) -> PartitionedParty:
     """Create the party of a stored table whose rows are distributed to the workers of an engine.
 
-    On secret shares 16,384 rows are best, the size of a protocol block: then each block is at one worker, and growing
-    subsets are at all of them.
+    For a training on secret shares, partitions of 16,384 rows are best. This is the size of a block of the protocol, so
+    each block is at one worker, and a subset of many blocks is spread over all workers.
 
     Args:
         name: the party.

@@ -43,7 +43,7 @@ class Party:
         columns: d column names; or for some columns of a frame their types, as in
             {"branch": "category", "income": {"type": "number", "missing": ["-999", "?"]}}
             (`securevfl.data.column_types.ColumnType`).
-        aligned: the rows of all parties are known to be in the same order, so no ids are needed.
+        aligned: True states that the rows of all parties are in the same order, so that no ids are needed.
         model: the party's module in a job with neural networks (`securevfl.TorchModel`).
 
     Attributes:
@@ -57,9 +57,9 @@ class Party:
         dates: names of the date columns, which hold days since 1970-01-01.
         percents: names of the numeric columns that were written as percentages.
         types: the types of the columns (`securevfl.data.column_types`).
-        preparation: the preparation that produced X, once a job has prepared the table.
-        weights: weights of the rows (n,), once a job has taken them from a column.
-        exposure: exposures of the rows (n,), likewise.
+        preparation: the preparation that produced X; None before a job has prepared the table.
+        weights: weights of the rows (n,), if a job uses a column as weights.
+        exposure: exposures of the rows (n,), if a job uses a column as exposures.
         role: the party's role in a run; None lets the protocol derive it from the labels.
 
     Raises:
@@ -113,7 +113,7 @@ class Party:
 
     @property
     def active(self) -> bool:
-        """True if the party holds the labels."""
+        """True if the party has the labels."""
         return self.y is not None
 
     @property
@@ -300,7 +300,7 @@ class Helper(Party):
 
 
 def split(keys: Keys) -> list[bytes]:
-    """Return each of the digests (n, ID_DIGEST) as bytes."""
+    """Return an array of digests (n, ID_DIGEST) as n byte strings."""
     digests = keys.tobytes()
     return [digests[start : start + ID_DIGEST] for start in range(0, len(digests), ID_DIGEST)]
 
@@ -319,7 +319,8 @@ def _checked_name(name: str) -> str:
 def _extremes(name: str, table: Columns) -> tuple[Floats, Floats]:
     """Return the minimum and maximum (d,) of each column without its missing values.
 
-    If a column has one value and gaps, the maximum is increased by 1, because the gaps may vary.
+    If a column has a single value and missing values, the maximum is increased by 1, so that the column counts as one
+    that varies: a job may mark its missing values in a 0/1 column.
     """
     gaps = np.isnan(table.X)
     if not gaps.any():

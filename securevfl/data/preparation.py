@@ -51,13 +51,21 @@ from securevfl.errors import DataNotice, TableError
 
 DATE_PARTS: tuple[Literal["month", "weekday"], ...] = ("month", "weekday")
 MIN_FEATURE_ROWS = 5
-"""Training rows that a 0/1 column must mark, at least."""
+"""Minimum number of training rows in which a 0/1 column must be 1."""
 MIN_TAIL_DISTANCE = 20
+<<<<<<< HEAD
 """Interquartile ranges from the median, beyond which a value alone would set the scale of its column."""
 MAX_COLUMN_BYTES = 64 << 20
 """Bytes of columns that are read from disk at a time."""
 _COLUMNS_PER_READ = 8  # a cache line
 _PROBED_VALUES, _PROBED_QUANTILES = 1000, (0.3, 0.7)  # of a column, which usually prove that it has no heavy tails
+=======
+"""A column has heavy tails if a value is further than this many interquartile ranges from the median; such a value
+alone would determine the standard deviation."""
+_COLUMNS_PER_READ = 8  # eight numbers of 8 bytes are one cache line
+# these quantiles of this many values of a column usually prove that it has no heavy tails
+_PROBED_VALUES, _PROBED_QUANTILES = 1000, (0.3, 0.7)
+>>>>>>> main
 
 TRANSFORMS: Registry[ColumnTransform] = Registry(
     "step",
@@ -115,7 +123,7 @@ class SourceColumn(SerializableFields):
 
     Attributes:
         name: the name of the column.
-        at: positions of its numeric column, or of the 0/1 columns of its texts.
+        at: positions of its prepared columns: of the numeric column, or of the 0/1 columns of its texts.
         missing: position of the column that marks missing values, if there is one.
         categories: the texts, first the one without a column; empty for numeric columns.
     """
@@ -133,9 +141,9 @@ class FittedPreparation:
     Attributes:
         columns: the names of the original columns, in order.
         steps: a transform for each column; empty if the columns stay as they are.
-        coded: original columns that hold codes already.
-        binned: original columns that are 0/1 columns of bins already.
-        decided: the types of the original columns, as a reader decided them.
+        coded: names of original columns that contained codes before the preparation.
+        binned: names of original columns that were 0/1 columns of bins before the preparation.
+        decided: the types of the original columns, which the reader of the table decided.
     """
 
     columns: list[str]
@@ -151,7 +159,7 @@ class FittedPreparation:
 
     @property
     def texts(self) -> list[str]:
-        """The original columns that hold texts."""
+        """The names of the original columns that contain texts."""
         return [
             step.column for step in self.steps if isinstance(step, OneHotTransform | CodeTransform | CategoricalWoe)
         ]
@@ -169,7 +177,7 @@ class FittedPreparation:
 
     @property
     def sources(self) -> list[SourceColumn]:
-        """The original columns of the prepared ones; each bin counts as a column by itself."""
+        """For each original column, its prepared columns. The 0/1 column of a bin counts as an original column."""
         if not self.steps:
             return [SourceColumn(name, (j,)) for j, name in enumerate(self.columns)]
         sources, position = list[SourceColumn](), 0
@@ -193,25 +201,25 @@ class FittedPreparation:
         return {step.column: step.iv for step in self.steps if isinstance(step, WoeTransform) and step.weights}
 
     def weigh(self, bin_numbers: Floats) -> Floats:
-        """Return the weights of evidence (m, d) of bins (m, d)."""
+        """Return the weights of evidence (m, d) for the numbers of bins (m, d)."""
         steps = [step for step in self.steps if isinstance(step, WoeTransform)]
         return np.column_stack([step.weigh(numbers) for step, numbers in zip(steps, bin_numbers.T, strict=True)])
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The prepared columns that hold codes, which must not be scaled."""
+        """The names of the prepared columns that contain codes, which must not be scaled."""
         return self.coded + tuple(step.column for step in self.steps if isinstance(step, CodeTransform))
 
     @property
     def bin_features(self) -> tuple[str, ...]:
-        """The prepared columns of bins, which all have the same scale."""
+        """The names of the prepared 0/1 columns of bins, which all have the same scale."""
         return self.binned + tuple(
             name for step in self.steps if isinstance(step, BinTransform) for name in step.features
         )
 
     @property
     def identity(self) -> FittedPreparation:
-        """A preparation that leaves the prepared columns as they are."""
+        """A preparation that changes nothing, for a table with these prepared columns."""
         return FittedPreparation(self.features, coded=self.codes, binned=self.bin_features)
 
     def apply(self, table: Columns) -> Floats:
@@ -247,18 +255,18 @@ class FittedPreparation:
         )
 
     def plain(self) -> list[dict[str, Any]]:
-        """Return the transforms as values that JSON can represent."""
+        """Return the transforms as lists and dicts that can be written as JSON."""
         return [to_plain(step) for step in self.steps]
 
     def plain_types(self) -> dict[str, Any]:
-        """Return the types of the original columns as values that JSON can represent."""
+        """Return the types of the original columns as dicts that can be written as JSON."""
         return {name: kind.model_dump(exclude_defaults=True, mode="json") for name, kind in self.decided.items()}
 
     @classmethod
     def read(
         cls, columns: list[str], steps: Sequence[Any], types: Mapping[str, Any] | None = None
     ) -> FittedPreparation:
-        """Read a preparation of these columns from what `plain` and `plain_types` returned.
+        """Create a preparation of these columns from the return values of `plain` and `plain_types`.
 
         ValueError or ConfigError if they are not of that form.
         """
@@ -266,7 +274,7 @@ class FittedPreparation:
         transforms = tuple(TRANSFORMS.read(step) for step in steps)
         names = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
         if not names or not all(isinstance(step, ColumnTransform) for step in transforms):
-            raise ValueError("names of columns are texts, and steps are transforms")
+            raise ValueError("a name of a column is not a text, or a step is not a transform")
         return cls(columns, transforms, decided=decided)
 
 
@@ -343,6 +351,7 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
 
 
 def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> list[str]:
+<<<<<<< HEAD
     """Return the numeric columns to squash because of their training rows; none if the options exclude it."""
     if options.tails == "keep" or any(option is not None for option in (options.clip, options.bins, options.woe)):
         return []
@@ -356,6 +365,23 @@ def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> 
         present = values[~missing] if missing.any() else values
         if len(present) and _is_heavy_tailed(present):
             columns.append(table.names[j])
+=======
+    """Return the numeric columns with heavy tails in the training rows; none if the options do not squash them."""
+    columns = list[str]()
+    if options.tails == "keep" or any(option is not None for option in (options.clip, options.bins, options.woe)):
+        return columns
+    for start in range(0, len(table.names), _COLUMNS_PER_READ):
+        block = slice(start, start + _COLUMNS_PER_READ)
+        # transposed, so that the values of a column, which are read together below, are adjacent
+        X = np.ascontiguousarray(table.X[train, block].T)
+        for column, values in zip(table.names[block], X, strict=True):
+            if column in table.categories or column in table.dates:
+                continue
+            missing = np.isnan(values)
+            present = values[~missing] if missing.any() else values
+            if len(present) and _is_heavy_tailed(present):
+                columns.append(column)
+>>>>>>> main
     return columns
 
 
@@ -403,11 +429,12 @@ def _suspected_tails(X: ExternalTable, rows: Rows, columns: Sequence[int]) -> li
 
 
 def _is_heavy_tailed(values: Floats) -> bool:
-    """Return whether any of the values (m,) is far enough from the median."""
+    """Return True if a value of a column (m,) is at least MIN_TAIL_DISTANCE interquartile ranges from the median."""
     first, last = np.quantile(values[:: max(1, len(values) // _PROBED_VALUES)], _PROBED_QUANTILES).tolist()
     within = min(int((values <= first).sum()), int((values >= last).sum())) > len(values) / 4 + 1
     if within and (MIN_TAIL_DISTANCE - 1) * (last - first) > values.max() - values.min():
-        return False  # the quartiles are further apart than first and last, and no value is further from the median
+        # the quartiles are further apart than these inner quantiles, and no value is that far from the median
+        return False
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
     return bool(0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(values - median).max())
 
@@ -432,12 +459,13 @@ def _fit_number(
         first, centre, last = np.quantile(present, [0.25, 0.5, 0.75]).tolist()
         return NumericTransform(column=column, centre=centre, spread=(last - first) / QUARTILES, **filling)
     low, high = np.quantile(present, [options.clip or 0, 1 - (options.clip or 0)]).tolist()
-    clips = options.clip is not None and low < high  # an almost constant column would lose all of its variation
+    # if low equals high, the column is almost constant, and clipping would make it constant
+    clips = options.clip is not None and low < high
     return NumericTransform(column=column, low=low if clips else None, high=high if clips else None, **filling)
 
 
 def category_counts(values: Floats, categories: tuple[str, ...]) -> dict[str, int]:
-    """Return the number of rows of each category, given positions (n,); missing texts count as category MISSING."""
+    """Return the number of rows of each category, from each row's position (n,); missing texts count as MISSING."""
     positions = np.where(np.isnan(values), len(categories), values).astype(np.intp)
     counts = np.bincount(positions, minlength=len(categories) + 1).tolist()
     return dict(zip((*categories, MISSING_CATEGORY), counts, strict=True))

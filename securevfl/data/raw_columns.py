@@ -25,14 +25,14 @@ from securevfl.errors import TableError
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column of numbers (n,) by its type in the file, NaN for missing ones."""
+    """A column that is numeric by its type in the file: its numbers (n,), NaN for missing values."""
 
     values: Floats
 
 
 @dataclass(frozen=True)
 class DateColumn:
-    """A column of dates (n,) in days since 1970-01-01, NaN for missing ones."""
+    """A column of dates: the days since 1970-01-01 (n,), NaN for missing values."""
 
     values: Floats
 
@@ -43,9 +43,10 @@ class TextColumn:
 
     Attributes:
         texts: the distinct texts.
-        positions: position (n,) of each row's text among them, -1 for missing ones.
-        origin: where the texts are from.
-        delimiter: the delimiter of a CSV file.
+        positions: position (n,) of each row's text among the distinct texts, -1 for missing values.
+        origin: whether the texts are from a file without types, or from a column that is declared as texts or
+            categories.
+        delimiter: the delimiter of the CSV file.
     """
 
     texts: Sequence[str]
@@ -54,7 +55,7 @@ class TextColumn:
     delimiter: str = ""
 
     def without_missing(self) -> TextColumn:
-        """Return the column with texts such as NA, and blank ones, as missing."""
+        """Return the column with blank texts and texts such as "NA" as missing values."""
         missing = [text.strip() in MISSING_TEXTS for text in self.texts]
         if not any(missing):
             return self
@@ -73,7 +74,7 @@ class ColumnValues(NamedTuple):
         values: the numbers; of categories their positions among `categories`, of dates days since 1970-01-01.
         type: the type of the column.
         categories: the sorted texts of a category column.
-        remarks: facts about values that users have to know.
+        remarks: facts about the values that a notice reports to the user.
     """
 
     values: Floats
@@ -83,7 +84,7 @@ class ColumnValues(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A column in messages: its party, if that is known, and its name."""
+    """Names a column in messages: by its party, if that is known, and its name."""
 
     party: str | None
     column: str
@@ -127,7 +128,7 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
 
 
 def _decide(place: Place, raw: RawColumn, marks: set[str]) -> tuple[ColumnType, str]:
-    """Decide the type of a column without a declared one."""
+    """Decide the type of a column that is not declared, and return it with a remark for the user."""
     if isinstance(raw, NumberColumn):
         return ColumnType(type="number", origin="file"), ""
     if isinstance(raw, DateColumn):
@@ -165,20 +166,20 @@ def _convert(place: Place, raw: RawColumn, kind: ColumnType) -> ColumnValues:
         if isinstance(raw, NumberColumn) and kind.kind == "date":
             brought = "numbers"
         raise place.error(
-            f"holds {brought}, and its type is {KIND_NAMES[kind.kind]}",
+            f"contains {brought}, but its type is {KIND_NAMES[kind.kind]}",
             "bring the column with this type, or declare another one in columns",
         )
     return ColumnValues(values, kind)
 
 
 def _handle_misfits(place: Place, raw: TextColumn, kind: ColumnType, misfits: Sequence[int]) -> tuple[str, ...]:
-    """Refuse the values that do not fit a type, or return a remark that they are read as missing."""
+    """Raise an error for values that do not fit a type, or return a remark that they are read as missing."""
     if not misfits:
         return ()
     rows = int(np.isin(raw.positions, misfits).sum())
     present = int((raw.positions >= 0).sum())
     if kind.on_error == "missing":
-        return (f"{rows:,} of {present:,} values that are no {KIND_NAMES[kind.kind]}, which are read as missing",)
+        return (f"{rows:,} of {present:,} values that are not {KIND_NAMES[kind.kind]} and are read as missing",)
     row = _first_row(raw, misfits)
     text = raw.texts[raw.positions[row - 1]].strip()
     mark = f" (the mark {text!r})" if text in SUSPECTED_MARKS else ""
@@ -187,7 +188,7 @@ def _handle_misfits(place: Place, raw: TextColumn, kind: ColumnType, misfits: Se
     unit = "; they may have no unit, or another one" if has_unit else ""
     declaration = f'columns = {{ {place.column} = {{ type = "{kind.kind}", missing = [{example}] }} }}'
     raise place.error(
-        f"holds {what}, but {rows:,} of its {present:,} values are none, first in row {row}{mark}{unit}",
+        f"contains {what}, but {rows:,} of its {present:,} values do not fit, first in row {row}{mark}{unit}",
         f'correct these values; or declare {declaration}, or on_error = "missing" to read all of them as missing',
         row=row,
         misfits=rows,
@@ -205,7 +206,7 @@ def raw_of_arrow(place: Place, column: Any, *, delimiter: str = "") -> RawColumn
     Args:
         place: the column, for messages.
         column: the array.
-        delimiter: of the CSV file that it is from; empty for typed columns.
+        delimiter: the delimiter of the CSV file that the column is from; empty for a file with types.
 
     Returns:
         The raw column. Raises TableError if its type is none of numbers, texts and dates.
@@ -235,7 +236,10 @@ def check_kind(place: Place, kind: Any) -> None:
 
 
 def distinct_texts(column: Any) -> tuple[list[str], NDArray[np.intp]]:
-    """Return the distinct values of an Arrow column as texts, and the position (n,) of each row's, -1 if missing."""
+    """Return the distinct values of an Arrow column as texts, and each row's position among them (n,), or -1.
+
+    A position of -1 stands for a missing value.
+    """
     encoded = column if import_module("pyarrow.types").is_dictionary(column.type) else column.dictionary_encode()
     array = encoded.unify_dictionaries().combine_chunks()
     if isinstance(array, import_module("pyarrow").ChunkedArray):
@@ -266,7 +270,7 @@ def raw_of_array(place: Place, values: NDArray[Any], *, typed: bool = True) -> R
     Args:
         place: the column, for messages.
         values: the array.
-        typed: whether texts are declared as such, and not because numpy converts numbers next to texts.
+        typed: True if texts are known to be texts. Numpy converts numbers next to texts to texts; then it is False.
 
     Returns:
         The raw column.

@@ -40,7 +40,8 @@ from securevfl.errors import DataError, IdError, LabelError, TableError
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".parquet", ".npz")
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
-_INDEX_COLUMN = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in Parquet
+# the name under which pandas writes an unnamed row index to a Parquet file
+_INDEX_COLUMN = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class _OpenFile(NamedTuple):
         names: the names of its columns.
         read: reads columns as numbers by declared and known types, and other columns as an Arrow table.
         select: reads columns as an Arrow table.
-        delimiter: of the values of a CSV file; empty for Parquet.
+        delimiter: the delimiter of a CSV file; empty for Parquet.
     """
 
     names: list[str]
@@ -238,7 +239,7 @@ def _format(path: Path) -> str:
 
 @contextmanager
 def errors_name(path: Path) -> Iterator[None]:
-    """Let errors name the file that is read, and replace the messages of libraries, which may contain values."""
+    """Add the name of the file to errors, and replace messages of libraries, which may contain values."""
     try:
         yield
     except DataError as error:
@@ -391,7 +392,7 @@ def open_parquet(path: Path, **options: Any) -> Any:
 
 
 def parquet_names(file: Any, id_column: str) -> list[str]:
-    """Return the checked column names of a Parquet file (`check_names`), without those of an unnamed row index."""
+    """Return the checked column names of a Parquet file (`check_names`), without an unnamed row index of pandas."""
     names = [clean_name(name) for name in file.schema_arrow.names if not _INDEX_COLUMN.fullmatch(name)]
     check_names(names, id_column)
     return names
@@ -432,7 +433,7 @@ def read_parquet(file: Any, columns: Sequence[str]) -> Any:
         stored = stored_names(file)
         names = [stored[column] for column in columns]
         table = file.read(columns=names, use_threads=False).select(names)
-        table.validate(full=True)  # invalid UTF-8 would be refused later, with a message that contains it
+        table.validate(full=True)  # otherwise invalid UTF-8 would be refused later, in a message that contains it
         for j, name in enumerate(names):
             if name in category_names(file) and not arrow("types").is_dictionary(table.schema.types[j]):
                 table = table.set_column(j, name, table.column(j).dictionary_encode())
@@ -445,12 +446,12 @@ def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
     """Return the ids (n,) of an Arrow table; IdError if one is missing."""
     ids = arrow_ids(table, key)
     if arrow().types.is_string(ids.type):
-        return np.array(ids.to_pylist(), object)  # to_numpy would load pandas if it is installed
+        return np.array(ids.to_pylist(), object)  # not to_numpy, which would import pandas if it is installed
     return ids.to_numpy()
 
 
 def written_ids(table: Any, key: IdColumns) -> list[Any] | None:
-    """Return the values of the id columns (n,) of an Arrow table as they are; None if they are the ids themselves."""
+    """Return the unchanged values of the id columns (n,) of an Arrow table; None if they are the ids themselves."""
     if not key.by_rule:
         return None
     columns = [table[name].to_pylist() for name in key.names]
@@ -490,7 +491,7 @@ def labels_of(table: Any, label_column: str, delimiter: str = "") -> NDArray[Any
     Args:
         table: the table.
         label_column: its label column.
-        delimiter: of a CSV file, whose texts are converted to numbers if all of them are numbers.
+        delimiter: the delimiter of a CSV file; its labels are texts, which become numbers if all of them are numbers.
 
     Returns:
         The labels (n,).
@@ -520,13 +521,13 @@ def labels_of(table: Any, label_column: str, delimiter: str = "") -> NDArray[Any
 
 
 def _separated_numbers(texts: list[str]) -> dict[str, float]:
-    """Return the numbers of texts with thousands separators, or of percentages; empty unless all are without doubt."""
+    """Return the number of each text, if all are percentages or unambiguous numbers with separators; otherwise {}."""
     numbers = parse_numbers(texts)
     return {} if numbers is None else dict(zip(texts, numbers, strict=True))
 
 
 def _npz_arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:
-    """Return those of the named arrays that the file contains."""
+    """Return the arrays with these names that the file contains, by name."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in names if name in arrays}

@@ -1,8 +1,8 @@
 """The register of a table: its ids, and pseudorandom numbers of rows that are derived from them.
 
-Row selections (`securevfl.data.schedule`) follow the ids: the same rows are drawn at every party and in every job, for
-any order of the rows. In a table without ids the row numbers take the place of ids, and the key depends on the number
-of rows alone.
+Training rows and batches are selected by these numbers (`securevfl.data.schedule`). So the same rows are selected at
+every party and in every job, whatever the order of the rows is. In a table without ids the row numbers take the place
+of ids, and the key depends only on the number of rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rows = NDArray[np.intp]
 """Row numbers (k,)."""
 
 KEYS_PER_READ = 1 << 16
-"""The number of rows whose digests are read at a time."""
+"""Number of rows whose digests are read at a time."""
 
 
 @dataclass(frozen=True)

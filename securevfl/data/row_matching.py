@@ -1,8 +1,9 @@
-"""Match of rows by id: of the tables of several parties in one process, and of values such as labels with a table.
+"""Matching of rows by id: of several parties' tables in one process, or of values such as labels with a table.
 
 Ids are those that the caller passes, or an index of a frame or series that has a name or differs from 0 to n - 1.
 Tables with ids are never paired by position: rows are reordered, or refused if the ids differ. Tables without ids, such
-as arrays, have the same rows in the same order, which nothing can check; a notice names them if others have ids.
+as arrays, are assumed to have the same rows in the same order, which cannot be checked. If other tables have ids, a
+notice names the tables without.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from securevfl.data.validation import index_of, name_list, names_rows, unmasked
 from securevfl.errors import DataNotice, IdError, TableError
 
 RowOrder = NDArray[np.intp] | None
-"""Positions (n,) of the rows to use, in order; None for all rows as they are."""
+"""Positions (n,) of the rows to use, in order; None for all rows in their present order."""
 
 
 def ids_of_rows(table: Any, ids: ArrayLike | Sequence[Any] | None = None) -> NDArray[Any] | None:
-    """Return the ids (n,) of the rows of a table: the ones passed, or its index; None if it has none."""
+    """Return the ids (n,) of a table's rows: `ids`, or else the index of the table; None if it has none."""
     if ids is not None:
         return _one_dimensional(ids)
     return _index_ids(table) if index_of(table) is not None and hasattr(table, "columns") else None
@@ -59,10 +60,10 @@ def match_values(what: str, values: Any, ids: NDArray[Any] | None, order: RowOrd
     """Match values of rows, such as labels, with the rows of a table.
 
     Args:
-        what: the values, for messages: "the labels".
+        what: a name of the values for messages, such as "the labels".
         values: a value for each row; a series may have an index of ids.
         ids: the ids of the table's rows in their final order, or None.
-        order: the order in which the table's rows were put, for values without ids.
+        order: the order in which the table's rows were put; values without ids are put in the same order.
 
     Returns:
         The values in the order of the rows.
@@ -83,13 +84,13 @@ def match_values(what: str, values: Any, ids: NDArray[Any] | None, order: RowOrd
 
 
 def take_rows(values: Any, order: RowOrder) -> NDArray[Any]:
-    """Return an array of the values in this order; of all of them as they are if the order is None."""
+    """Return an array of the values in this order; in their present order if `order` is None."""
     array = np.asarray(unmasked(values))
     return array if order is None or len(array) != len(order) else array[order]
 
 
 def _order(what: str, row_ids: NDArray[Any], other: str, ids: NDArray[Any]) -> RowOrder:
-    """Return the positions in `row_ids` of the ids (n,)."""
+    """Return the position of each of `ids` (n,) in `row_ids`; None if both have the same order."""
     if row_ids is ids or (len(row_ids) == len(ids) and np.array_equal(row_ids, ids)):
         return None
     digests, wanted = (

@@ -1,8 +1,8 @@
-"""Scaling of prepared columns, the last step before they meet a model's weights.
+"""Scaling of prepared columns: the last step before a model's weights are applied to them.
 
-Training, decisions, explanations and exports all use `Scaling`. On secret shares the columns are also clipped and
-rounded to multiples of 2^-GRID_BITS; both are part of the model. `securevfl.data.location_scale` computes location and
-scale.
+Prepared columns are numbers (`securevfl.data.preparation`). Training, predictions, explanations and exports all use
+`Scaling`. On secret shares the columns are also clipped, and rounded to a grid: multiples of 2^-GRID_BITS. Both are
+part of the model. `securevfl.data.location_scale` computes location and scale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 
 GRID_BITS = 8
-"""Fractional bits of a column on secret shares."""
+"""Number of binary digits after the point that a column has on secret shares."""
 
 
 def on_grid(X: Floats, clip: float) -> Floats:
@@ -41,7 +41,7 @@ class Scaling:
     clip: float | None = None
 
     def __call__(self, X: Floats) -> Floats:
-        """Return prepared columns (m, d) as the model uses them."""
+        """Return prepared columns (m, d) scaled, and clipped and rounded if `clip` is set."""
         scaled: Floats = (np.asarray(X, np.float64) - self.mean) / self.deviation
         return scaled if self.clip is None else on_grid(scaled, self.clip)
 
@@ -52,6 +52,6 @@ class Scaling:
 
     @property
     def ends(self) -> tuple[Floats, Floats]:
-        """The values (d,) below and above which a column has no further effect; infinite if there are none."""
+        """The values (d,) of each column at which it is clipped from below and from above; infinite without a clip."""
         reach = np.where(np.isfinite(self.deviation), (self.clip or np.inf) * self.deviation, np.inf)
         return self.mean - reach, self.mean + reach

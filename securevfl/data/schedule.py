@@ -1,15 +1,17 @@
 """The schedule of a training: held-out rows, batches, and the order of iterations, equal at every party.
 
-Rows are held out and divided into batches by pseudorandom numbers of their ids (`securevfl.data.register`), whose key
-is the whole set of ids. The seed of a job only orders its iterations. So all jobs on one table with the same number of
-held-out rows and of batches use the same batches, for any seed and any order of rows and parties. A linear model then
-opens the same equations about the labels again, and thirty jobs reveal what one job reveals.
+Held-out rows are used to evaluate the model, and training rows are divided into batches. An iteration is one update on
+a batch. Rows are selected by pseudorandom numbers of their ids, whose key is the set of all ids
+(`securevfl.data.register`). The seed of a job only orders its iterations. So all jobs on one table with the same number
+of held-out rows and of batches use the same batches, for any seed and any order of rows and parties. A linear model
+then opens the same equations about the labels again, and thirty jobs reveal what one job reveals.
 
-The partition changes with the number of held-out rows (`test_fraction`), the `split`, the number of batches
-(`batch_size`) and the set of rows. Each of these changes draws an independent partition, and other columns give other
-equations on the same batches: all of these are new equations about the labels and are counted as such
+The partition into batches changes with the number of held-out rows (`test_fraction`), the `split`, the number of
+batches (`batch_size`) and the set of rows. Each of these changes draws an independent partition, and other columns give
+other equations on the same batches: all of these are new equations about the labels and are counted as such
 (`securevfl.disclosure.counts`). The partition is drawn independently instead of being modified slightly, because the
-difference of two batches that share all rows but a few would reveal these few.
+difference of two batches that share all rows but a few would reveal these few. Large tables use growing subsets instead
+of batches.
 """
 
 from __future__ import annotations
@@ -30,23 +32,25 @@ from securevfl.data.register import Register
 Rows = NDArray[np.intp]
 """Row numbers (k,)."""
 BatchSize = int | Literal["all", "growing"]
-"""Rows of a batch at most, or one batch of all rows, or growing subsets of the rows."""
+"""Maximum number of rows of a batch; or "all" for one batch of all rows, or "growing" for growing subsets."""
 
 MIN_GROWING_ROWS = 100_000
-"""Training rows from which on growing subsets are used."""
+""""growing" uses subsets if there are at least this many training rows, otherwise one batch of all rows."""
 MIN_SUBSET_ROWS = 1 << 14
-"""Rows of the smallest subset, at least."""
+"""Minimum number of rows of the smallest subset."""
 SUBSET_FACTOR = 4
 """The ratio of the sizes of consecutive subsets."""
 MAX_SUBSET_ROWS = 1 << 21
-"""Rows of the largest subset, at most. More rows would change a linear model by less than the sampling error."""
+"""Maximum number of rows of the largest subset. More rows would change a linear model by less than the sampling
+error."""
 MAX_FITTING_ROWS = 1 << 18
-"""Rows from which a party derives its inputs, at most. Quantiles and trees of its columns hardly change beyond that."""
+"""Maximum number of rows to which a party fits the quantiles and random trees of its columns; with more rows these
+hardly change."""
 FINAL_ITERATIONS, SUBSET_ITERATIONS = 4, 6
 """Iterations on the largest subset, and on each smaller one except the smallest."""
 MIN_PRECISE_EPOCHS = 40
-"""Epochs from which on three fifths of the iterations use the largest subset. The optimum of a smaller subset differs
-from that of all rows by several standard errors."""
+"""From this number of epochs on, three fifths of the iterations use the largest subset, because the optimum of a
+smaller subset differs from that of all rows by several standard errors."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Iteration:
 
 
 class Batched(Protocol):
-    """The options of a job that determine its batches."""
+    """The part of a job that determines its batches. Code that must not import jobs accepts this type."""
 
     @property
     def batch_size(self) -> BatchSize:
@@ -96,9 +100,9 @@ class Schedule:
         rows: the register of the table, or the number of rows of a table without ids.
         batch_size: see `BatchSize`.
         epochs: the number of epochs.
-        seed: of the order of batches.
+        seed: seed of the random order of batches.
         test_fraction: the share of rows that is held out.
-        reshuffle: whether each epoch divides the rows again, in the same way in every job.
+        reshuffle: True if each epoch divides the rows into batches in another way; the way is the same in every job.
         split: the number of the split into training and held-out rows; it changes the batches, too.
 
     Attributes:
@@ -157,7 +161,7 @@ class Schedule:
 
     @property
     def final_iterations(self) -> int:
-        """The number of iterations on the largest subset (`final_iterations`)."""
+        """The number of iterations on the largest subset, which come last."""
         return final_iterations(self.epochs)
 
     @cached_property
@@ -170,13 +174,13 @@ class Schedule:
 
     @cached_property
     def by_ids(self) -> Rows:
-        """The training rows in the order of their ids, whatever the order of the table; without ids, in that order."""
+        """The training rows in the order of their ids, however the table is ordered; without ids in its order."""
         order = self._register.order
         return self.train if order is None else self._training_rows_of(order)
 
     @cached_property
     def fitting_rows(self) -> Rows:
-        """At most MAX_FITTING_ROWS training rows, from which a party derives its inputs.
+        """The training rows to which a party fits quantiles and random trees of its columns: at most MAX_FITTING_ROWS.
 
         They are selected by id and are in the order of the table; without ids they are spread evenly over the table.
         """
@@ -184,7 +188,7 @@ class Schedule:
         return np.sort(self.by_ids[selected])
 
     def sample(self, rows: int) -> Rows:
-        """Return at most `rows` training rows, spread evenly over the table, which may be sorted."""
+        """Return at most `rows` training rows, spread evenly over the table, because it may be sorted."""
         order = np.sort(self.batch_order)
         return order[np.linspace(0, len(order) - 1, min(rows, len(order))).astype(np.intp)]
 
@@ -217,7 +221,7 @@ class Schedule:
         return [Iteration(first + int(index), epoch, batches[index]) for index in order]
 
     def _subset(self, epoch: int) -> int:
-        """Return the number of the subset of an epoch."""
+        """Return the number of the growing subset that an epoch uses."""
         return subset_of_epoch(epoch, self.epochs, len(self.subset_sizes))
 
     def _divided(self, epoch: int) -> Rows:
@@ -239,7 +243,7 @@ class Schedule:
 
 
 class IterationIndices(Collection[int]):
-    """The index of the batch of every iteration, in order, which is computed only when it is iterated over.
+    """The indices of the batches of all iterations, in order; they are computed only during iteration.
 
     Args:
         schedule: the schedule.
@@ -275,7 +279,7 @@ def final_iterations(epochs: int) -> int:
 
 
 def subset_of_epoch(epoch: int, epochs: int, subsets: int) -> int:
-    """Return the number of the subset that an epoch uses, of so many growing ones."""
+    """Return the number of the subset that an epoch uses, 0 for the smallest of `subsets` growing subsets."""
     remaining = epochs - final_iterations(epochs) - epoch
     return max(0, subsets - 1 - (-(-remaining // SUBSET_ITERATIONS) if remaining > 0 else 0))
 

@@ -55,16 +55,16 @@ from securevfl.data.table_source import TableSource
 from securevfl.errors import DataError, TableError
 
 MAX_BATCH_BYTES = 128 << 20
-"""Bytes of a batch that is read at once; larger ones are read in chunks."""
+"""Maximum size of a batch that is read into memory; larger batches are read in chunks."""
 BUCKET_BYTES = 32 << 20
-"""Bytes of rows that are sorted in memory at a time."""
+"""Number of bytes of rows that are sorted in memory at a time."""
 
 OnProgress = Callable[[int, int], None]
-"""Callback with the number of rows that were processed, and their total."""
+"""A function that is called with the number of processed rows and the number of all rows."""
 
 
 class StoredTable(ExternalTable):
-    """Rows on disk. They are read without a memory map, whose pages would count as memory of this process."""
+    """A table on disk. It is not mapped into memory, because mapped pages would count as memory of this process."""
 
     def __init__(self, path: Path, header: TableHeader) -> None:
         self.shape = header.shape
@@ -135,7 +135,7 @@ class StoredTable(ExternalTable):
             yield keys
 
     def _read(self, positions: Rows, lines: NDArray[Any], offset: int) -> NDArray[Any]:
-        """Fill `lines` with the records at these positions, counted from byte `offset`; one read for neighbours."""
+        """Fill `lines` with the records at these positions of the file, counted from byte `offset`, and return them."""
         if not len(positions):
             return lines
         steps = np.diff(positions)
@@ -342,8 +342,13 @@ def _stamp(
     with errors_name(parquet):
         status = parquet.stat()
     facts: list[Any] = [status.st_size, status.st_mtime_ns, id_column, label_column, sorted(drop)]
+<<<<<<< HEAD
     facts += [sorted((name, kind.model_dump(mode="json")) for name, kind in (declared or {}).items())]
     facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # these determine the batches
+=======
+    # the options that determine the batches, and so the order of the rows in the file
+    facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]
+>>>>>>> main
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:
         stamp.update(np.ascontiguousarray(rows).data)
@@ -368,7 +373,7 @@ def _write(
     keys = keys[rows]
     register = _with_spilled_ids(Register.of_ids(keys), folder / "ids", keys)
     order = position = None
-    if job is not None:  # rows batch after batch, followed by the held-out rows
+    if job is not None:  # rows are stored batch after batch, followed by the held-out rows
         schedule = job.schedule(register)
         order = np.concatenate([schedule.batch_order, schedule.test])
         position = np.empty(len(order), "<i8")
@@ -442,7 +447,7 @@ def _check_space(parquet: Path, folder: Path, needed: int) -> None:
 
 @contextmanager
 def _draft_folder(table: Path) -> Iterator[Path]:
-    """Create a folder next to the table that is removed at the end, and remove those of processes that were killed."""
+    """Create a folder next to the table and remove it at the end. Also remove such folders of killed processes."""
     with _write_errors(table):
         make_private_folder(table.parent)
         for abandoned in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
@@ -450,7 +455,7 @@ def _draft_folder(table: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=f".{table.name}.", suffix=".parts", dir=table.parent))
         lock = os.open(folder, os.O_RDONLY)
     try:
-        lock_exclusive(lock)  # the lock ends with the process
+        lock_exclusive(lock)  # the lock is released when the process ends, even if it is killed
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -486,11 +491,12 @@ def open_table(name: str, table: str | Path) -> StoredParty:
 
 
 class _Buckets:
-    """Rows to be sorted: a file for each range of positions, unordered within the range."""
+    """Rows that are being sorted: one file for each range of positions, with its rows in any order."""
 
     def __init__(self, folder: Path, rows: int, source: TableSource) -> None:
         self._record = np.dtype([("position", "<i8"), ("x", source.kind, (len(source.columns),))])
-        bucket_bytes = max(BUCKET_BYTES, rows * self._record.itemsize // 256)  # limits the number of files
+        # at most 256 buckets, so that there are not too many files
+        bucket_bytes = max(BUCKET_BYTES, rows * self._record.itemsize // 256)
         self._bucket_rows = max(1, bucket_bytes // self._record.itemsize)
         self._rows = rows
         self._folder = folder

@@ -75,12 +75,12 @@ class TableHeader:
 
     @property
     def ids_at(self) -> int:
-        """Offset of the digests of ids in the file, in bytes."""
+        """Position in the file, in bytes, at which the digests of ids begin."""
         return self.register_at + 8 * self.rows
 
     @property
     def rows_at(self) -> int:
-        """Offset of the rows in the file, in bytes."""
+        """Position in the file, in bytes, at which the rows begin."""
         return -(-(self.ids_at + ID_DIGEST * self.rows) // ALIGNMENT) * ALIGNMENT
 
 
@@ -182,7 +182,7 @@ def verify_checksum(path: Path) -> None:
 
 
 def file_digest(file: BinaryIO, size: int) -> bytes:
-    """Return the SHA-256 digest of the first `size` bytes of a file, which is then positioned behind them."""
+    """Return the SHA-256 digest of the first `size` bytes of a file. The next read begins after these bytes."""
     digest = hashlib.sha256()
     file.seek(0)
     while size > 0 and (piece := file.read(min(size, 1 << 20))):

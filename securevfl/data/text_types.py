@@ -38,7 +38,7 @@ from securevfl.data.text_values import (
 )
 
 TextOrigin = Literal["csv", "text", "category"]
-"""Texts of a file without types, of a column that its file declares as texts, or of one declared as categories."""
+"""Where texts are from: a file without types ("csv"), or a column that its file declares as texts or as categories."""
 
 SUSPECTED_MARKS = frozenset(
     [
@@ -47,9 +47,10 @@ SUSPECTED_MARKS = frozenset(
         *("x", "X", "*", "-999", "-9999", "9999-99-99", "."),
     ]
 )
-"""Texts that often mark missing values. They are never read as such without a declaration, only named in messages."""
+"""Texts that often mark missing values. Only a declaration makes them missing values; otherwise a message names
+them."""
 MAX_NUMERIC_CATEGORIES = 20
-"""The number of distinct numbers that a text column may contain, such as "1" and "2" in addition to "3+"."""
+"""Maximum number of distinct numbers among the texts of a category column, such as "1" and "2" next to "3+"."""
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d+\s*")
 _SEPARATED = re.compile(r"[+-]?\d[\d.,' ]*[.,' ][\d.,' ]*\d")  # 1,000 or 1.000,5
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
@@ -62,8 +63,8 @@ class Decision(NamedTuple):
         type: the type, or None if no type is possible.
         problem: why no type is possible.
         remedy: what to do about it.
-        bad: positions of texts that are the reason.
-        remark: a fact that users have to know.
+        bad: positions of the texts because of which no type is possible.
+        remark: a fact about the values that a notice reports to the user.
     """
 
     type: ColumnType | None
@@ -113,7 +114,7 @@ def decide_type(texts: Sequence[str], origin: TextOrigin, delimiter: str = "") -
 
 
 def _decimal_mark(texts: Sequence[str]) -> Literal["", ".", ","] | None:
-    """Return the decimal mark of numbers; None if a text is no number, or could be one in two ways."""
+    """Return the decimal mark of these numbers; None if a text is not a number, or can be read as two numbers."""
     if all(map(is_number, texts)):
         return ""
     if parse_numbers(texts) is not None:
@@ -205,7 +206,7 @@ def _convert(text: str, kind: ColumnType) -> float | None:
         if plain.endswith("%"):
             plain = plain[:-1].strip()
         elif not kind.declared:
-            return None  # 0.12 without the sign may be 12 % or 0.12 %
+            return None  # without the percent sign, 0.12 may mean 12 % or 0.12 %
     if kind.kind == "currency":
         amount = _without_unit(plain, kind.unit)
         if amount == plain and not kind.declared:
@@ -234,7 +235,7 @@ def _parse_date(text: str, form: str | None) -> float | None:
         days = parse_dates([text])
         return None if days is None else days[0]
     with suppress(ValueError):
-        moment = datetime.strptime(text, form)  # a date without a time zone is one in UTC
+        moment = datetime.strptime(text, form)  # a date without a time zone is read as UTC
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / DAY
     return None
 

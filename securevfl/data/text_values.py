@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 DAY = 86_400.0
-"""Seconds of a day."""
+"""Number of seconds of a day."""
 
 _SIGN = r"\s*[+-]?"
 _MARKS = (",", "."), (".", ",")  # (thousands separator, decimal separator)
@@ -56,7 +56,7 @@ def parse_numbers(texts: Sequence[str]) -> list[float] | None:
 
 
 def parse_grouped(texts: Sequence[str], point: str) -> list[float] | None:
-    """Parse numbers with this decimal mark, in which the other one may separate thousands.
+    """Parse numbers with this decimal mark; the other mark may separate thousands.
 
     Args:
         texts: the texts.
@@ -111,7 +111,7 @@ def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _fits(text: str, mark: str) -> bool:
-    """Return whether a text is a number if `mark` separates thousands, and has no other meaning then."""
+    """Return True if a text is a number with `mark` as thousands separator, and can be read in no other way."""
     return bool(_GROUPED[mark].fullmatch(text) or (mark == "," and _PLAIN.fullmatch(text)) or text.strip().isdigit())
 
 

@@ -21,7 +21,7 @@ MISSING_TEXTS = frozenset(
         *("NULL", "NaN", "n/a", "nan", "null"),
     ]
 )
-"""Texts that stand for a missing value. Arrow reads the same ones as missing."""
+"""Texts that are read as missing values; pyarrow uses the same set."""
 
 
 def is_missing(value: Any) -> bool:
@@ -95,7 +95,8 @@ def check_finite(name: str, finite: NDArray[np.bool_], columns: Sequence[str]) -
     bad = [columns[j] for j in np.flatnonzero(~finite).tolist()]
     if bad:
         raise TableError(
-            f"party {name}: {name_list(bad)} contain infinities, or missing values although the training had none",
+            f"party {name}: {name_list(bad)} contain infinities, or missing values in columns without missing values "
+            f"in training",
             "replace these values",
             code="SVFL-TABLE-MISSING-VALUES",
             party=name,
@@ -167,7 +168,7 @@ def names_rows(index: Any) -> bool:
 
 
 def name_list(names: Sequence[str], limit: int = 5) -> str:
-    """Return the first names, separated by commas, and the number of further ones."""
+    """Return the first `limit` names, separated by commas, and how many more there are."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 

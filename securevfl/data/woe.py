@@ -30,7 +30,7 @@ from securevfl.data.bin_edges import shortest_between
 from securevfl.data.column_transforms import ColumnTransform, look_up
 
 MIN_WOE_ROWS = 20
-"""Training rows of a bin, at least, for any job."""
+"""Lower limit of the option `rows`, the minimum number of training rows of a bin."""
 
 
 class Woe(Config):
@@ -47,7 +47,7 @@ class Woe(Config):
 
     @property
     def slots(self) -> int:
-        """The number of counts that are reserved for the bins of a column."""
+        """The largest number of bins that a column can have; each column has this many counts."""
         return self.bins + 1
 
     def counts(self, columns: int) -> int:
@@ -84,7 +84,7 @@ class WoeTransform(ColumnTransform):
         return self.weigh(self.bin_numbers(values, categories))[:, None]
 
     def weigh(self, bin_numbers: Floats) -> Floats:
-        """Return the weights of bins (m,), or the bin numbers unchanged if there are no weights yet."""
+        """Return the weight of each bin in `bin_numbers` (m,); return the bin numbers if there are no weights yet."""
         if not self.weights:
             return bin_numbers
         known = np.nan_to_num(bin_numbers).astype(np.intp)
@@ -158,7 +158,7 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> Numeri
 
     Args:
         column: the name of the column.
-        values: its training rows (n,).
+        values: the values of the column in the training rows (n,).
         gaps: whether a value is missing in any row, training or not.
         options: the number and the size of bins.
 
@@ -190,7 +190,7 @@ def text_bins(column: str, counts: dict[str, int], options: Woe) -> CategoricalW
 
 
 class BinIndicators:
-    """One-hot matrix (n, k * slots) of the bins of k columns; its rows are computed on access.
+    """The 0/1 matrix (n, k * slots) that states which bin of each of k columns a row is in; computed when it is read.
 
     Args:
         bin_numbers: the bin of each value (n, k).
@@ -214,21 +214,32 @@ class BinIndicators:
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """The number of rows of each slot (k slots,)."""
+        """The number of rows in each bin (k * slots,); 0 for columns of the matrix that stand for no bin."""
         return np.bincount(self._positions.ravel(), minlength=self.shape[1])
 
     @property
     def requested(self) -> RequestedBins:
-        """The bins whose counts determine those of all bins."""
+        """The bins whose counts are requested from the party with labels; they determine the counts of all bins."""
         return RequestedBins(self)
 
     def positives(self, is_positive: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Return the number of positive rows of each slot (k slots,), given which rows (n,) are positive."""
+        """Return the number of rows of the positive class in each bin (k * slots,).
+
+        Args:
+            is_positive: whether each row is of the positive class (n,).
+
+        Returns:
+            The numbers.
+        """
         return np.bincount(self._positions[is_positive].ravel(), minlength=self.shape[1])
 
 
 class RequestedBins:
-    """The 0/1 matrix of all rows and of every bin but the last of each column; its counts determine the last ones."""
+    """A 0/1 matrix with a column of ones for all rows, and a column for every bin except the last one of each column.
+
+    The counts of a column's bins add up to the number of all rows, so the count of its last bin follows from the
+    others.
+    """
 
     def __init__(self, bins: BinIndicators) -> None:
         self._bins = bins
@@ -245,11 +256,11 @@ class RequestedBins:
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """The number of rows of each count."""
+        """The number of rows that each count is about."""
         return np.concatenate([[len(self)], self._bins.rows[self._requested]])
 
     def expand(self, counts: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the counts of all slots (k slots,) from the requested counts."""
+        """Return the counts of all bins (k * slots,) from the requested counts."""
         others = counts[1:].reshape(-1, self._bins.slots - 1)
         return np.concatenate([others, (counts[0] - others.sum(axis=1))[:, None]], axis=1).ravel()
 
@@ -262,7 +273,7 @@ def apply_class_counts(
     Args:
         transforms: one for each column, all of them `WoeTransform`.
         bins: the bins of the training rows.
-        positives: rows of the positive class in each slot (k slots,).
+        positives: number of rows of the positive class in each bin (k * slots,).
         options: the smoothing and the minimum information value.
 
     Returns:

@@ -72,6 +72,7 @@ class RunShape:
         helpers: parties without a table, which store or add up messages.
         information: information content of a row of a party's columns, if its table is available in this process.
         rarest_label_rows: number of evaluated rows with the rarest label, if the labels are available in this process.
+        start: number of steps of the run that were done before; evaluations are counted from there on.
         resumed: True if the run continues from weights that are not zero.
         openings: average number of gradients that each passive party opens per step, if residuals are sealed.
     """
@@ -94,6 +95,7 @@ class RunShape:
     helpers: tuple[str, ...] = ()
     information: Mapping[str, InformationContent] = field(default_factory=dict)
     rarest_label_rows: int | None = None
+    start: int = 0
     resumed: bool = False
     openings: float = 1.0
 
@@ -144,12 +146,12 @@ class Disclosure:
         about: the parties whose data the values are derived from.
         count: how much is disclosed, in the unit of the kind.
         capacity: how much would disclose everything, in the same unit.
-        basis: identifies a set of equations, so that the same equations are not counted twice. Of several disclosures
-            with the same non-empty basis only one counts; disclosures with an empty basis always add up. It names the
-            partition into batches and the columns of a linear model. It is set only for a learner that the ledger's
-            owner trusts, because the owner cannot check that the learner asks the same equations again; or if
-            everything is disclosed in any case. Numbers about columns have an empty basis, because their weights
-            change.
+        identity: identifies a set of equations (`securevfl.disclosure.identities`), so that the same equations are not
+            counted twice. Of several disclosures with the same non-empty identity only one counts; disclosures with an
+            empty identity always add up. It depends on the partition into batches and the columns of a linear model. It
+            is set only for a learner that the ledger's owner trusts, because the owner cannot check that the learner
+            asks the same equations again; or if everything is disclosed in any case. Numbers about columns have an
+            empty identity, because their weights change.
         group: the rows (training, held out, new) or the statistics (bins, weights, ...) that are disclosed.
         numbers: number of values that this party sends for it; 0 if it follows from values that are counted elsewhere.
         visits: the steps (first, last + 1) of the run whose equations are counted, if they are the same in every epoch.
@@ -157,6 +159,7 @@ class Disclosure:
         rho: privacy parameter of a row's label (zero-concentrated differential privacy) if noise protects the
             residuals; it adds up over sessions and runs.
         sender: the party that sends the values; empty if each party of `about` sends them.
+        basis: the equations in words, for people who read the ledger. Nothing compares it.
     """
 
     kind: Kind
@@ -164,12 +167,13 @@ class Disclosure:
     about: tuple[str, ...]
     count: int
     capacity: int
-    basis: str = ""
+    identity: str = ""
     group: Group = "training"
     numbers: int = 0
     visits: tuple[int, int] | None = None
     rho: float = 0.0
     sender: str = ""
+    basis: str = field(default="", compare=False)
 
     def sent_by(self, party: str) -> Disclosure:
         """Return this disclosure as `party` counts it: `numbers` becomes 0 if another party sends the values."""
@@ -189,28 +193,28 @@ class Disclosure:
 def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job: Sequence[Disclosure] = ()) -> float:
     """Return how much earlier disclosures add to the share (`count / capacity`) of a new one.
 
-    Only earlier disclosures of the same kind, to the same learner and about at least one of the same parties count.
-    Shares of labels are added unchanged, because batches have different lengths in different jobs. For columns, earlier
-    numbers per row are divided by the capacity of the new disclosure; their group of rows is ignored, because a
-    training row of one job may be a held-out row of another. Sums over all rows are added as shares.
+    Only earlier disclosures of the same kind and about at least one of the same parties count, whoever has received
+    them: the peers of two jobs may be names of one organisation, or pool what they know. Shares of labels are added
+    unchanged, because batches have different lengths in different jobs. For columns, earlier numbers per row are
+    divided by the capacity of the new disclosure; their group of rows is ignored, because a training row of one job may
+    be a held-out row of another. Sums over all rows are added as shares.
 
     Args:
         disclosure: the new disclosure.
         before: disclosures of earlier jobs.
-        same_job: other disclosures of the new job. Earlier disclosures with the basis of one of them add nothing.
+        same_job: other disclosures of the new job. Earlier disclosures with the identity of one of them add nothing.
 
     Returns:
         The share to add.
     """
-    known_bases = {item.basis for item in (disclosure, *same_job)} - {""}
+    known = {item.identity for item in (disclosure, *same_job)} - {""}
     total = 0.0
     for item in before:
-        same_subject = (item.kind, item.learner) == (disclosure.kind, disclosure.learner)
-        if not same_subject or not set(item.about) & set(disclosure.about):
+        if item.kind != disclosure.kind or not set(item.about) & set(disclosure.about):
             continue
-        if (item.basis and item.basis in known_bases) or "verdicts" in (item.group, disclosure.group):
+        if (item.identity and item.identity in known) or "verdicts" in (item.group, disclosure.group):
             continue  # decisions to stop reveal bits that do not help to solve equations; only the ledger adds them up
-        known_bases.add(item.basis)
+        known.add(item.identity)
         per_row = disclosure.kind == "columns" and disclosure.capacity
         per_row = per_row and not SUM_GROUPS & {disclosure.group, item.group}
         total += item.count / disclosure.capacity if per_row else item.share

@@ -84,8 +84,8 @@ def _joint_bits(column_entropies: Floats, R: Floats) -> float:
 def code_bits(columns: int, max_codes: int) -> float:
     """Return how many bits the reason codes of a row disclose at most.
 
-    Reason codes name the k of a party's n columns that cost the row most, in order. They are one of n! / (n - k)!
-    cases.
+    Reason codes name the k of a party's n columns that raise the score of a row most, the largest contribution first.
+    They are one of n! / (n - k)! cases.
 
     Args:
         columns: number of columns n.

@@ -12,14 +12,16 @@ resumed.
    concurrent sessions count as if they ran one after the other. Disclosures are entered before their first byte is
    sent, for some steps in advance. When the session ends, its entries are set to what it has disclosed. When its
    process dies, its entries count as disclosed. The reservation ends in both cases.
-2. Entries are grouped by run and session, by table (identified by its ids) and by learner.
+2. Entries are grouped by run and session, by table (identified by its ids) and by learner. Guards and limits add up
+   what all learners have received: a budget belongs to the owner of the rows, because several peers may be names of one
+   organisation or may pool what they know.
 3. The ledger stores which rows each table has (`securevfl.disclosure.row_sets`). Disclosures about one table also count
    for every table that shares rows with it. Numbers per row count at the row about which most was disclosed. Equations
    and bits count in full for the shared rows, because a peer may already know the other rows. A table without ids
    counts as if it shared all its rows with every table.
 4. A session that ends early for a reason that may depend on data (an early abort) discloses one bit. It is entered for
-   all peers of the session before they learn of it. At most `MAX_EARLY_ABORTS` are allowed with the same set of peers
-   until the owner has checked the reason.
+   all peers of the session before they learn of it. At most `MAX_EARLY_ABORTS` are allowed, over all peers, until the
+   owner has checked the reason.
 5. The file is the party's account (`securevfl.account`): each change is on disk before it counts, and an older copy of
    the file is refused, because a commit counter is stored in a second place. An owner who has only an older copy can
    adopt it. The file also contains the score ledger, the names of used preprocessing and the digests of accepted
@@ -67,9 +69,9 @@ from securevfl.protocols.alignment.journal_folder import discard_journals
 from securevfl.protocols.score_ledger.tables import use_up_everything
 
 MAX_EARLY_ABORTS = 64
-"""Maximum number of early aborts with the same peers until the owner has checked the reason."""
+"""Maximum number of early aborts, over all peers, until the owner has checked the reason."""
 ANYBODY = "anybody"
-"""Name of the learner in entries that count for every peer, such as those of an adopted older copy."""
+"""Name of the learner in entries of an adopted older copy, whose receivers are unknown."""
 _EVERYTHING = 1_000_000_000
 _ALL_ROWS = 1 << 60  # number of rows that stands for a table of unknown size; larger than every table
 _SALT_BYTES = 32
@@ -291,32 +293,28 @@ class DisclosureLedger:
         """
         contents = self._without_dead_sessions(self.read())
         entries = [entry for entry in contents.counted if not but or entry.run != but]
-        before = self._counting(contents, self._table(contents, register), entries, _learners(disclosures))
+        before = self._counting(contents, self._table(contents, register), entries)
         return before, self._exceeded_limits(contents, before, _entries(register.name, ("", ""), disclosures))
 
-    def counted_for(
-        self, register: Register, learners: Collection[str] = (), *, but: SessionKey = ("", "")
-    ) -> list[LedgerEntry]:
+    def counted_for(self, register: Register, *, but: SessionKey = ("", "")) -> list[LedgerEntry]:
         """Return the entries that count for a session: those about its table and about tables that share rows with it.
 
         Args:
             register: the ids of the table.
-            learners: the parties that learn something in the session. For each of them, entries whose learner is
-                `ANYBODY` count.
             but: a run and its session, whose own entries do not count.
 
         Returns:
             The entries.
         """
         contents = self._without_dead_sessions(self.read())
-        return self._counting(contents, self._table(contents, register), _others(contents.counted, but), learners)
+        return self._counting(contents, self._table(contents, register), _others(contents.counted, but))
 
     def table_disclosures(self, name: str) -> tuple[list[LedgerEntry], dict[str, int]]:
         """Return the entries that count for a known table, and how many rows it shares with each other table."""
         contents = self._without_dead_sessions(self.read())
         table = self._known_table(contents, name)
         others = [other for other in contents.tables if other != name]
-        return self._counting(contents, table, contents.counted, ()), self._count_shared(contents, table, others)
+        return self._counting(contents, table, contents.counted), self._count_shared(contents, table, others)
 
     def check_admission(
         self, register: Register, session: SessionKey, disclosures: Sequence[Disclosure], check: AdmissionCheck
@@ -406,7 +404,7 @@ class DisclosureLedger:
             change.contents = replace(change.contents, trusts=(*others, peer) if trusted else others)
 
     def check_early_aborts(self, peers: Collection[str]) -> None:
-        """Check that another session with these peers may begin.
+        """Check that another session may begin, with these peers or with others.
 
         Each early abort may disclose one bit of this party's table, so this is called before the table is inspected.
 
@@ -414,30 +412,32 @@ class DisclosureLedger:
             peers: names of the session's other parties.
 
         Raises:
-            LeakageError: if too many sessions with these peers have ended early.
+            LeakageError: if too many sessions have ended early, with whatever peers.
         """
-        same_peers = tuple(sorted(peers))
-        if (so_far := self._early_aborts(self.read(), same_peers)) >= MAX_EARLY_ABORTS:
+        tries = self.read().tries
+        if (so_far := sum(aborts.count for aborts in tries)) >= MAX_EARLY_ABORTS:
+            most = max(tries, key=lambda aborts: aborts.count)
             raise LeakageError(
-                f"party {self.party}: {so_far} sessions with {', '.join(same_peers)} have ended early, and each may "
-                "have revealed a bit of your table",
+                f"party {self.party}: {so_far} sessions have ended early, {most.count} of them with "
+                f"{', '.join(most.peers)}, and each may have revealed a bit of your table",
                 "find the reason in the log; then allow as many again with "
-                f"securevfl ledger --party {self.party} --reset-aborts {same_peers[0]}",
+                f"securevfl ledger --party {self.party} --reset-aborts {most.peers[0]}",
                 code="SVFL-LIMIT-REACHED",
                 party=self.party,
-                peers=same_peers,
+                peers=tuple(sorted(peers)),
             )
 
     def record_early_abort(self, peers: Collection[str]) -> None:
         """Enter that a session with these peers has ended early for a reason that may depend on data.
 
         Args:
-            peers: all peers of the session; sessions with other sets of peers are counted separately.
+            peers: all peers of the session; sessions with other sets of peers are listed separately.
         """
         same_peers = tuple(sorted(peers))
         with self._changing() as change:
             others = tuple(aborts for aborts in change.contents.tries if aborts.peers != same_peers)
-            aborts = EarlyAborts(same_peers, self._early_aborts(change.contents, same_peers) + 1)
+            so_far = sum(aborts.count for aborts in change.contents.tries if aborts.peers == same_peers)
+            aborts = EarlyAborts(same_peers, so_far + 1)
             change.contents = replace(change.contents, tries=(*others, aborts))
 
     def reset_early_aborts(self, peer: str) -> None:
@@ -445,9 +445,6 @@ class DisclosureLedger:
         with self._changing() as change:
             others = tuple(aborts for aborts in change.contents.tries if peer not in aborts.peers)
             change.contents = replace(change.contents, tries=others)
-
-    def _early_aborts(self, contents: LedgerContents, peers: tuple[str, ...]) -> int:
-        return sum(aborts.count for aborts in contents.tries if aborts.peers == peers)
 
     def record_answer(self, training: str, run: str, disclosure: Disclosure) -> None:
         """Enter the scores or ids that a prediction has disclosed so far, in place of its earlier entry of that kind.
@@ -471,13 +468,12 @@ class DisclosureLedger:
             )
             contents = replace(contents, entries=before)
             new_entries = _entries(table, (run, ""), [disclosure] if disclosure.count else [])
-            learners = [disclosure.learner]
-            counting = self._counting(contents, self._known_table(contents, table), contents.counted, learners)
+            counting = self._counting(contents, self._known_table(contents, table), contents.counted)
             self._refuse(self._exceeded_limits(contents, counting, new_entries))
             change.contents = replace(contents, entries=contents.entries + new_entries)
 
     def set_limit(self, kind: Kind, limit: Limit | None) -> None:
-        """Set the limit of what all runs together may disclose to a peer about a table; None removes the limit."""
+        """Set the limit of what all runs may disclose about a table to all peers together; None removes the limit."""
         with self._changing() as change:
             others = {other: value for other, value in change.contents.limits.items() if other != kind}
             limits = others if limit is None else others | {kind: limit}
@@ -494,7 +490,7 @@ class DisclosureLedger:
         """Check a session against earlier entries and limits, and add its table to the ledger."""
         table = self._table(change.contents, register)
         others = _others(change.contents.counted, session)
-        before = self._counting(change.contents, table, others, _learners(disclosures))
+        before = self._counting(change.contents, table, others)
         check(before)
         new_entries = _entries(register.name, session, disclosures)
         self._refuse(self._exceeded_limits(change.contents, before, new_entries))
@@ -562,16 +558,13 @@ class DisclosureLedger:
             shared |= self._row_sets(contents).count_shared(table.members, sets)
         return {name: shared[name] for name in known if shared[name] or name == table.name}
 
-    def _counting(
-        self, contents: LedgerContents, table: _Table, entries: Iterable[LedgerEntry], learners: Collection[str]
-    ) -> list[LedgerEntry]:
+    def _counting(self, contents: LedgerContents, table: _Table, entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
         """Return the entries that count for a table, adjusted to its rows.
 
-        Entries about tables without a shared row are dropped. For each kind and learner, only tables that contain the
-        row about which most was disclosed count. An entry whose learner is `ANYBODY` is copied for each party of
-        `learners`; without `learners` it is returned unchanged.
+        Entries about tables without a shared row are dropped. For each kind, only tables that contain the row about
+        which most was disclosed count.
         """
-        entries = [counted for entry in entries for counted in _for_learners(entry, learners)]
+        entries = list(entries)
         shared = self._count_shared(contents, table, dict.fromkeys(entry.table for entry in entries))
         counting = [
             replace(
@@ -612,18 +605,19 @@ class DisclosureLedger:
         """Return a line for each limit that the new entries would exceed."""
         lines = []
         for kind, limit in contents.limits.items():
-            learners = (entry.disclosure.learner for entry in new_entries if entry.disclosure.kind == kind)
-            for learner in dict.fromkeys(learners):
-                so_far = total_to(before, kind, learner)
-                after = total_to([*before, *new_entries], kind, learner)
-                if limit.allows(after) or not after.exceeds(so_far):
-                    continue
-                lines.append(
-                    f"party {self.party}: its ledger allows {learner} at most {limit.of(kind)}; {learner} has received "
-                    f"{so_far.of(kind)} and would have received {after.of(kind)} after this run. To disclose less, "
-                    f"{_REMEDIES[kind]}. To raise the limit: "
-                    f"securevfl ledger --party {self.party} --limit {kind}={limit.needed(after)}"
-                )
+            so_far, after = total_of(before, kind), total_of([*before, *new_entries], kind)
+            if limit.allows(after) or not after.exceeds(so_far):
+                continue
+            learners = _learners(before, kind)
+            received = "they have"
+            if learners:
+                received = f"{' and '.join(learners)} {'has' if len(learners) == 1 else 'have'}"
+            lines.append(
+                f"party {self.party}: its ledger allows all peers together at most {limit.of(kind)}; {received} "
+                f"received {so_far.of(kind)} and would have received {after.of(kind)} after this run. "
+                f"To disclose less, {_REMEDIES[kind]}. To raise the limit: "
+                f"securevfl ledger --party {self.party} --limit {kind}={limit.needed(after)}"
+            )
         return lines
 
     @contextmanager
@@ -701,7 +695,6 @@ class Reservation:
                     contents,
                     ledger._table(contents, self._register),
                     _others(contents.counted, self._session),
-                    _learners(disclosures),
                 )
                 ledger._refuse(ledger._exceeded_limits(contents, before, new_entries))
             replaced = {entry.disclosure.key for entry in larger}
@@ -747,8 +740,13 @@ _REMEDIES = {
 }
 
 
+def total_of(entries: Iterable[LedgerEntry], kind: Kind) -> DisclosureTotal:
+    """Return what all learners together have received of this kind over all entries, which guards and limits count."""
+    return sum_disclosures((entry.run, entry.disclosure) for entry in entries if entry.disclosure.kind == kind)
+
+
 def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> DisclosureTotal:
-    """Return the total of one kind that this learner has received according to all entries."""
+    """Return the total of one kind that this learner alone has received according to all entries."""
     return sum_disclosures(
         (entry.run, entry.disclosure)
         for entry in entries
@@ -771,7 +769,7 @@ def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclo
 
 def _subject(disclosure: Disclosure) -> object:
     """Return a key: disclosures with equal keys add up for a row that several tables contain."""
-    return disclosure.kind, disclosure.learner, disclosure.group in SUM_GROUPS
+    return disclosure.kind, disclosure.group in SUM_GROUPS
 
 
 def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[float]]:
@@ -782,15 +780,9 @@ def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[
     return [[total.count for total in totals], [total.share for total in totals]]
 
 
-def _for_learners(entry: LedgerEntry, learners: Collection[str]) -> list[LedgerEntry]:
-    """Return the entry alone, or one copy for each of these learners if its learner is `ANYBODY`."""
-    if entry.disclosure.learner != ANYBODY or not learners:
-        return [entry]
-    return [replace(entry, disclosure=replace(entry.disclosure, learner=learner)) for learner in sorted(learners)]
-
-
-def _learners(disclosures: Iterable[Disclosure]) -> set[str]:
-    return {disclosure.learner for disclosure in disclosures}
+def _learners(entries: Iterable[LedgerEntry], kind: Kind) -> list[str]:
+    """Return who has received disclosures of this kind."""
+    return sorted({entry.disclosure.learner for entry in entries if entry.disclosure.kind == kind})
 
 
 def _entries(table: str, session: SessionKey, disclosures: Sequence[Disclosure]) -> tuple[LedgerEntry, ...]:

@@ -92,7 +92,7 @@ class LedgerContents:
     Attributes:
         party: the owner.
         salt: secret key of the digests of rows, so that other parties cannot compare these with their own.
-        limits: the owner's limits, by kind of disclosure. Each holds for one peer and one table.
+        limits: the owner's limits, by kind of disclosure. Each holds for one table, over all peers.
         tables: known tables by name.
         entries: what runs have disclosed.
         trusts: peers that the owner trusts to follow the protocol.

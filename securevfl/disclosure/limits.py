@@ -1,7 +1,7 @@
 """Totals of disclosures over several runs, and the limits that a ledger's owner sets for them.
 
 A disclosure has a count, and a capacity: the count that would disclose everything. Its share is count / capacity.
-Disclosures with an equal basis are the same equations (`securevfl.disclosure.counts.Disclosure`).
+Disclosures with an equal identity are the same equations (`securevfl.disclosure.counts.Disclosure`).
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ class DisclosureTotal:
 
 
 def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> DisclosureTotal:
-    """Add up disclosures of one kind to one learner.
+    """Add up disclosures of one kind, over all learners.
 
-    Disclosures with an equal basis count once. The sessions of a run add up, except that equations add up only with
+    Disclosures with an equal identity count once. The sessions of a run add up, except that equations add up only with
     equations of the same step. If a run has disclosures about several groups of rows, or about several sets of parties
-    whose columns are summed, only the largest one counts, because no row is in all of them.
+    whose columns are summed, only the largest one to each learner counts, because no row is in all of them. The
+    learners of a run add up, because they may pool what they know.
 
     Args:
         disclosures: the name of a run and one of its disclosures, for each of them.
@@ -66,18 +67,19 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
     Returns:
         The total.
     """
-    by_basis: dict[str, dict[object, list[Disclosure]]] = {}
+    by_equations: dict[tuple[str, ...], dict[object, list[Disclosure]]] = {}
     runs = set()
     for run, disclosure in disclosures:
         runs.add(run)
-        group = f" {disclosure.group}" * (disclosure.group in BIT_GROUPS | SUM_GROUPS)
-        basis = f"basis {disclosure.basis}" if disclosure.basis else f"run {run}{group}"
-        key = None if disclosure.basis else disclosure.key
-        by_basis.setdefault(basis, {}).setdefault(key, []).append(disclosure)
+        group = disclosure.group if disclosure.group in BIT_GROUPS | SUM_GROUPS else ""
+        equations: tuple[str, ...] = (run, disclosure.learner, group)
+        if disclosure.identity:
+            equations = (disclosure.identity,)
+        key = None if disclosure.identity else disclosure.key
+        by_equations.setdefault(equations, {}).setdefault(key, []).append(disclosure)
     count, share = 0, 0.0
-    for basis, by_key in by_basis.items():
-        same_equations = basis.startswith("basis ")
-        sums = [largest(items) if same_equations else sum_sessions(items) for items in by_key.values()]
+    for name, by_key in by_equations.items():
+        sums = [largest(items) if len(name) == 1 else sum_sessions(items) for items in by_key.values()]
         count += max(sum_count for sum_count, _ in sums)
         share += max(sum_share for _, sum_share in sums)
     return DisclosureTotal(count, share, len(runs))
@@ -107,7 +109,7 @@ def sum_sessions(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Limit:
-    """An upper bound of what all runs may disclose to one peer about one table.
+    """An upper bound of what all runs may disclose about one table to all peers together.
 
     Attributes:
         most: the largest count, or the largest share of everything if `share` is True.

@@ -36,11 +36,12 @@ class Output:
         count: how much a complete run discloses, in the unit of the kind.
         capacity: the amount that would disclose everything, in the same unit; 0 if there is no such bound.
         giver: the party that sends the values; empty if each party of `about` sends them.
-        basis: identifies the linear equations that the output consists of. Outputs with the same non-empty basis are
-            the same equations and count once; see `Disclosure`.
+        identity: identifies the linear equations that the output consists of. Outputs with the same non-empty identity
+            are the same equations and count once; see `Disclosure`.
         group: the kind of rows that it is about, such as "training" or "held out".
         rho: privacy parameter of a complete run (zero-concentrated differential privacy) if noise protects the values.
         guards: names of the leaks (`securevfl.disclosure.leaks`) that guards check for this output.
+        basis: the equations in words.
     """
 
     name: str
@@ -55,10 +56,11 @@ class Output:
     numbers: int = 0
     bits: int = 64
     giver: str = ""
-    basis: str = ""
+    identity: str = ""
     group: Group = "training"
     rho: float = 0.0
     guards: tuple[str, ...] = ()
+    basis: str = ""
 
     @property
     def total_numbers(self) -> int:
@@ -74,11 +76,12 @@ class Output:
             self.about,
             self.count,
             self.capacity,
-            self.basis,
+            self.identity,
             self.group,
             self.total_numbers,
             rho=self.rho,
             sender=self.giver,
+            basis=self.basis,
         )
 
     def __str__(self) -> str:
@@ -95,8 +98,8 @@ class Output:
 def disclosures_of(outputs: Iterable[Output]) -> list[Disclosure]:
     """Return what a complete run discloses; outputs that are about the same thing are added up.
 
-    Outputs are about the same thing if they have the same kind, receiver, parties, group, basis and giver. Sums of
-    training rows in training and in evaluations are an example.
+    Outputs are about the same thing if they have the same kind, receiver, parties, group, identity and giver. Sums
+    of training rows in training and in evaluations are an example.
 
     Args:
         outputs: the outputs of a run.
@@ -107,7 +110,7 @@ def disclosures_of(outputs: Iterable[Output]) -> list[Disclosure]:
     merged: dict[object, Disclosure] = {}
     for output in outputs:
         item = output.disclosure
-        key = (*item.key, item.basis, item.sender)
+        key = (*item.key, item.identity, item.sender)
         if (other := merged.get(key)) is not None:
             item = replace(
                 item, count=item.count + other.count, numbers=item.numbers + other.numbers, rho=item.rho + other.rho

@@ -4,8 +4,8 @@ Joint statistics, such as correlations, are computed without a training. In such
 factor of each row, and nobody can check its choice. If a column has few bits per row, one sum can reveal the values of
 several rows: with the factors 2, 4, 8 ..., a sum of k bits reveals k - 1 rows of a column of 0 and 1. So the number of
 sums says little about what they disclose, but their bits bound it: a sum of k bits discloses at most k bits, whatever
-the factors are. All joint statistics of a peer on a table may disclose at most `MAX_STATISTICS_SHARE` of the bits that
-the columns have.
+the factors are. All joint statistics on a table, with all peers together, may disclose at most
+`MAX_STATISTICS_SHARE` of the bits that the columns have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.errors import LeakageError
 
 MAX_STATISTICS_SHARE = 0.03
-"""Maximum share of the bits of a party's columns that all joint statistics on a table may disclose to a peer."""
+"""Maximum share of the bits of a party's columns that all joint statistics on a table may disclose to all peers."""
 JOINT_STATISTICS = "joint statistics"
 """The ledger's entries of joint statistics have this name in place of the name of a run."""
 
@@ -49,24 +49,21 @@ def check_statistics(me: str, disclosures: Sequence[Disclosure], remedy: str, be
         before: earlier entries of this party's ledger.
 
     Raises:
-        LeakageError: if a peer would learn more.
+        LeakageError: if all peers together would learn more.
     """
-    for disclosure in disclosures:
-        so_far = statistics_share(disclosure, before)
-        if so_far + disclosure.share > MAX_STATISTICS_SHARE + 1e-12:
-            raise LeakageError(
-                f"party {me}: joint statistics may reveal at most {MAX_STATISTICS_SHARE:.0%} of the bits of its "
-                f"columns to a peer. {disclosure.learner} has received {so_far:.2%} and would receive "
-                f"{disclosure.share:.2%} more",
-                f"use the statistics that you already have, or {remedy}",
-                code="SVFL-LIMIT-REACHED",
-                party=me,
-                peer=disclosure.learner,
-            )
+    so_far, new = statistics_share(before), sum(disclosure.share for disclosure in disclosures)
+    if disclosures and so_far + new > MAX_STATISTICS_SHARE + 1e-12:
+        peers = ", ".join(dict.fromkeys(disclosure.learner for disclosure in disclosures))
+        raise LeakageError(
+            f"party {me}: joint statistics may reveal at most {MAX_STATISTICS_SHARE:.0%} of the bits of its columns to "
+            f"all peers together. They have received {so_far:.2%}, and {peers} would receive {new:.2%} more",
+            f"use the statistics that you already have, or {remedy}",
+            code="SVFL-LIMIT-REACHED",
+            party=me,
+            peer=peers,
+        )
 
 
-def statistics_share(disclosure: Disclosure, before: Sequence[LedgerEntry]) -> float:
-    """Return the total share of the columns' bits that earlier joint statistics have disclosed to the same peer."""
-    earlier = [entry.disclosure for entry in before]
-    subject = (disclosure.group, disclosure.learner)
-    return sum(item.share for item in earlier if (item.group, item.learner) == subject)
+def statistics_share(before: Sequence[LedgerEntry]) -> float:
+    """Return the total share of earlier joint statistics that all peers have received."""
+    return sum(entry.disclosure.share for entry in before if entry.disclosure.group == "correlations")

@@ -64,7 +64,8 @@ svg text { fill: var(--soft); } svg line { stroke: var(--line); }
 
 
 _WIDE = (
-    '<div class="wide" tabindex="0" role="group">'  # content that is wider than a phone scrolls, also with the keyboard
+    # a table that is wider than the screen scrolls; tabindex lets the keyboard scroll it
+    '<div class="wide" tabindex="0" role="group">'
 )
 
 

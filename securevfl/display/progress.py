@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 OnStep = Callable[[int, int], None]
 """A function of the number of steps done and the total number of steps, which is 0 if unknown."""
 
-LINE_SECONDS = 30.0  # seconds between two lines where there is no terminal
+LINE_SECONDS = 30.0  # seconds between two lines of output that is not on a terminal
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def _bar(label: str, console: Console) -> Iterator[OnStep]:
     task = bar.add_task(label, total=None)
 
     def on_step(done: int, total: int) -> None:
-        bar.start()  # not before, because the command may still ask a question
+        bar.start()  # the bar starts at the first step, because before it the command may ask a question
         bar.update(task, completed=done, total=total or None)
 
     try:

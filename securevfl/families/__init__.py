@@ -59,7 +59,7 @@ def _components(family: type[Family[Any]]) -> list[tuple[Registry[Any], type[Nam
 FAMILIES = FamilyRegistry("family", RoundsFamily, PhasesFamily, SharesFamily, TransferFamily, FdmlFamily)
 
 
-FAMILY_EXTENSIONS: dict[str, Extension] = {}  # by family, the package that provides it
+FAMILY_EXTENSIONS: dict[str, Extension] = {}  # for each family of another package, that package
 
 
 def load_more() -> str:

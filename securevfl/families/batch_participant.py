@@ -49,7 +49,7 @@ class BatchParticipant(Participant):
         self._iteration: Iteration | None = None
         self._batch_loss: float | None = None
         self._divergence: DivergenceDetector | None = None
-        self._round = 0  # number of the current round, counted from 1
+        self._round = 0  # number of the current round; the first one has the number 1
         self._run_key = b""
         self._sends_outputs = context.me in context.passives
         self._rounding: RoundedOutputs | None = None
@@ -90,7 +90,7 @@ class BatchParticipant(Participant):
         return self._rounding(H, rows)
 
     def sendable_batch_outputs(self, H: Floats, batch: Batch) -> Floats:
-        """Return the outputs H (n, c) of a batch as this party may send them: possibly rounded."""
+        """Return the outputs H (n, c) of a batch as this party may send them; see `sendable_outputs`."""
         assert batch.rows is not None, "a batch of a table contains the positions of its rows"
         return self.sendable_outputs(H, batch.rows, self._data.rows, len(self._data.schedule.train))
 
@@ -105,7 +105,7 @@ class BatchParticipant(Participant):
         return lambda H, block: self.sendable_outputs(H, rows.rows[block], rows.data.rows, trained)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield this party's part of every remaining batch, in the order that is the same at all parties."""
+        """Yield this party's rows of every remaining batch, in an order that is the same at all parties."""
         for number, iteration in enumerate(islice(self._data.schedule.iterations(), self.start, None), self.start + 1):
             self._round, self._iteration, self._batch_loss = number, iteration, None
             self._channel.gate.begin_iteration(number)
@@ -113,11 +113,14 @@ class BatchParticipant(Participant):
             yield self.batch(iteration)
 
     def batch_of_round(self, number: int) -> Batch:
-        """Return this party's part of the batch of round `number`, counted from 0."""
+        """Return this party's rows of the batch of round `number`; the first round has the number 0."""
         return self.batch(next(islice(self._data.schedule.iterations(), number, None)))
 
     def upcoming_batch(self, k: int) -> Batch | None:
-        """Return this party's part of the batch that is used `k` rounds later; None after the last round."""
+        """Return this party's rows of the batch that is used `k` rounds after the current one.
+
+        None after the last round.
+        """
         iteration = next(islice(self._data.schedule.iterations(), self._round - 1 + k, None), None)
         return None if iteration is None else self.batch(iteration)
 
@@ -145,12 +148,12 @@ class BatchParticipant(Participant):
         return g
 
     def record_loss(self, loss: float) -> None:
-        """Record the mean loss of a batch, unless this iteration already has one."""
+        """Record the mean loss of the current batch, unless it has been recorded already in this iteration."""
         if self._batch_loss is None:
             self._batch_loss = loss
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
-        """Yield a round for each step of an optimizer."""
+        """Yield a finished round for each step that an optimizer's generator `work` takes."""
         of = len(self._data.schedule)
         for number, _ in enumerate(work, self.start + 1):
             assert self._iteration is not None, "an optimizer takes a batch before it finishes a round"

@@ -37,7 +37,7 @@ class DivergenceDetector:
     def __init__(self, loss: Loss, rows: int) -> None:
         self._loss = loss
         self._window_rows = min(DIVERGENCE_WINDOW_ROWS, rows)
-        self._window: deque[_BatchLoss] = deque()  # the latest batch is the last entry
+        self._window: deque[_BatchLoss] = deque()  # losses of the batches of the window, the latest batch at the end
 
     def add_batch(self, round_number: int, f: Floats, y: Floats) -> float:
         """Add the outputs of one batch to the window; raise DivergenceError if the training diverges.
@@ -63,7 +63,8 @@ class DivergenceDetector:
     def check_residual_bound(self, round_number: int, g: Floats, y: Floats) -> None:
         """Check that no residual exceeds the bound up to which residuals can be encrypted.
 
-        If residuals of the zero model stay within the bound, the training diverges, which raises DivergenceError.
+        If a residual exceeds it although no residual of the zero model does, the training diverges: DivergenceError is
+        raised.
 
         Args:
             round_number: the current round, for the error message.
@@ -106,13 +107,14 @@ def raise_divergence(round_number: int, remedy: str = "lower lr") -> NoReturn:
 
     Args:
         round_number: the current round.
-        remedy: what to do before the training is started again.
+        remedy: the change that the error recommends before the training is started again.
 
     Raises:
         DivergenceError: always.
     """
     raise DivergenceError(
-        f"the training diverges in round {round_number}: the loss is not finite or far above that of the zero model",
+        f"the training diverges in round {round_number}: the loss is not finite, or far above that of a model whose "
+        f"outputs are 0",
         f"{remedy}; no model was stored",
         code="SVFL-TRAINING-DIVERGED",
         round=round_number,
@@ -120,6 +122,6 @@ def raise_divergence(round_number: int, remedy: str = "lower lr") -> NoReturn:
 
 
 def _loss_sums(loss: Loss, f: Floats, y: Floats) -> tuple[float, float]:
-    """Return the sums of the losses over the rows, for f and for f = 0."""
+    """Return the sum of the losses of all rows for the outputs f, and the same sum for f = 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(loss.value(f, y).sum()), float(loss.value(np.zeros_like(f), y).sum())

@@ -6,7 +6,7 @@ rows if no rows are held out. The active party has the labels and leads; passive
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.outputs import Output
@@ -21,33 +21,36 @@ class EvaluationSchedule:
 
     Attributes:
         rounds: number of rounds of a complete run.
-        interval: number of rounds between evaluations; 0 evaluates at the end only.
+        interval: number of rounds between evaluations; 0 if there is only one evaluation, at the end.
         decision_interval: number of rounds between decisions of the leading party to stop or to roll back; 0 if it
             sends none.
-        may_restore: whether the end of a run may restore an earlier model and measure it again.
+        may_restore: whether the parties may restore an earlier, better model at the end and measure it again.
+        start: number of rounds that were finished before; an earlier session has counted them.
     """
 
     rounds: int
     interval: int
     decision_interval: int
     may_restore: bool
+    start: int = 0
 
     @classmethod
     def of(cls, job: JobOptions, rounds: int) -> EvaluationSchedule:
-        """Return the schedule of a job with this number of rounds."""
+        """Return the schedule of evaluations of a job that has this number of rounds."""
         return cls(rounds, job.evaluation_interval, job.decision_interval, job.patience is not None)
 
     @classmethod
     def of_run(cls, job: JobOptions, shape: RunShape) -> EvaluationSchedule:
-        """Return the schedule of a complete run of this shape."""
-        return cls.of(job, shape.epochs * shape.batches)
+        """Return the schedule of a run of this shape, on the rounds of the whole run if the shape begins later."""
+        rounds = (shape.start // shape.batches + shape.epochs) * shape.batches
+        return replace(cls.of(job, rounds), start=min(shape.start, rounds))
 
     def is_due(self, done: int) -> bool:
-        """Whether the parties evaluate the model between this round and the next one."""
+        """Whether the parties evaluate the model after `done` rounds, before the next one."""
         return self.interval > 0 and done % self.interval == 0
 
     def measured_rounds(self, start: int = 0) -> list[int]:
-        """Return the rounds after which the model is measured, without repetition.
+        """Return the numbers of rounds after which the model is measured, each number once.
 
         Args:
             start: number of rounds that were finished before a resume.
@@ -75,16 +78,17 @@ class EvaluationSchedule:
     @property
     def evaluations(self) -> int:
         """Number of evaluations: those between rounds, and one at the end, which may repeat the last one."""
-        return 1 + (self.rounds // self.interval if self.interval else 0)
+        return 1 + (self.rounds // self.interval - self.start // self.interval if self.interval else 0)
 
     @property
     def decisions(self) -> int:
         """Number of decisions of the leading party."""
-        return self.rounds // self.decision_interval if self.decision_interval else 0
+        interval = self.decision_interval
+        return self.rounds // interval - self.start // interval if interval else 0
 
 
 def evaluated_group(shape: RunShape) -> Group:
-    """Return the group of rows on which metrics are measured."""
+    """Return the name of the group of rows on which metrics are measured: "held out" or "training"."""
     return "held out" if shape.held_out else "training"
 
 

@@ -36,5 +36,5 @@ class RunFacts:
     plan: Callable[[], Any] = lambda: None
 
     def table(self, name: str) -> Floats | None:
-        """Return the columns (n, d) of a party; None if its table is not available here."""
+        """Return the columns (n, d) of a party; None if its table is not available in this process."""
         return next((party.X for party in self.parties if party.name == name), None)

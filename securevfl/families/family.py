@@ -43,7 +43,10 @@ class FamilyJob(JobOptions, defer_build=True):
 
 
 class Family(NamedOption, JobRules[O], FamilyOutputs[O], FamilyTraining[O], FamilyPrediction[O], Generic[O]):
-    """A family of training. It implements the four interfaces; the methods below follow from them."""
+    """A family of training.
+
+    Subclasses implement the four interfaces; the methods of this class are the same for all.
+    """
 
     def check_types(self, job: JobOptions) -> None:
         """Check that the job is of the type `options`.
@@ -58,7 +61,7 @@ class Family(NamedOption, JobRules[O], FamilyOutputs[O], FamilyTraining[O], Fami
             raise ValueError(f"{', '.join(fields)}: {self.name} does not support this value; choose another one")
 
     def role_of(self, party: Party) -> Role:
-        """Return the role that the party requests; by default active if it has labels, else passive."""
+        """Return the role that the party has set (`Party.role`); otherwise active if it has labels, else passive."""
         return party.role or (ACTIVE if party.active else PASSIVE)
 
     def assign_roles(self, parties: Sequence[Party]) -> Roles:

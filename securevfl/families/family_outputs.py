@@ -1,4 +1,8 @@
-"""Outputs of a family: what its messages and its runs disclose, as data and in words."""
+"""What the messages and the runs of a family disclose, as data (outputs) and in words.
+
+An output is something that a run discloses to a party (`securevfl.disclosure.outputs`). A leak is a disclosure that a
+job must accept by name.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ class FamilyOutputs(ABC, Generic[O]):
     def leaks(
         self, job: O, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
     ) -> list[Leak]:
-        """List the leaks of a job: disclosures that it must accept by name, each of one of `leak_kinds`.
+        """List the leaks of a job. The kind of each is one of `leak_kinds`.
 
         Args:
             job: the job.
@@ -85,14 +89,17 @@ class FamilyOutputs(ABC, Generic[O]):
 
     @abstractmethod
     def coalitions(self, job: O, roles: Roles) -> str:
-        """State which smallest groups of parties could together learn more than is declared."""
+        """Return one line that states which groups of parties could, together, learn more than is declared."""
 
     @abstractmethod
     def strength(self, job: O) -> str:
         """Return the security assumption and the key strength in one line."""
 
     def opened_values(self, job: O, facts: RunFacts) -> str:
-        """Return one line about the values that a run decrypts in addition to its outputs; empty if none."""
+        """Return one line about values that a run decrypts in addition to its outputs.
+
+        An empty line if there are none.
+        """
         return ""
 
     @abstractmethod

@@ -1,4 +1,7 @@
-"""Prediction of a family: who receives scores of new rows, and of how many bits."""
+"""Prediction of a family: how new rows are scored, which party receives the scores, and how many bits a score has.
+
+The requesting party is the one that receives scores. The leading party has the labels.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class FamilyPrediction(ABC, Generic[O]):
         return lead
 
     def score_bits(self, job: O, shape: RunShape | None = None) -> int:
-        """Return the number of bits that each score of a new row discloses; 0 if no score is disclosed.
+        """Return the number of bits in each score of a new row; 0 if the requesting party receives no scores.
 
         Args:
             job: the job.
@@ -42,7 +45,7 @@ class FamilyPrediction(ABC, Generic[O]):
         return 64
 
     def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
-        """Return how many rows get no score because the model was trained on them; by default 0.
+        """Return how many of these rows will be refused because the model was trained on them; by default 0.
 
         Args:
             state: the party's state of the model.

@@ -1,4 +1,8 @@
-"""Training of a family: its participants, and what a run needs to know in advance."""
+"""Training of a family: how it creates participants, and what a run must know before the training.
+
+A participant trains one party's part of the model (`securevfl.families.participant`). Its state is everything from
+which it can resume; the model state is the part of it that predictions need.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class FamilyTraining(ABC, Generic[O]):
         """
 
     def plan(self, job: O, schedule: Schedule, shape: RunShape) -> Any:
-        """Compute what a training needs to know in advance from public sizes; None for a family without a plan.
+        """Compute the plan: values that a training derives from public sizes before it starts. None if there are none.
 
         Args:
             job: the job.
@@ -60,7 +64,7 @@ class FamilyTraining(ABC, Generic[O]):
         return None
 
     def sum_rounding(self, job: O, rows: int, parties: int) -> SumRounding | None:
-        """Return how the training rounds the sums f at random.
+        """Return how the training rounds sums f of the parties' outputs at random.
 
         Args:
             job: the job.

@@ -1,4 +1,7 @@
-"""Rules of a family: which jobs, models and parties fit."""
+"""Rules of a family: which jobs, models and parties fit it.
+
+The leading party has the labels. A helper is a party without a table.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ class JobRules(ABC, Generic[O]):
         options: the type of the family's job options; its fields have narrower types than `JobOptions`.
         max_parties: maximum number of parties; None for no limit.
         supports_row_weights: whether rows may have weights (`securevfl.models.row_weights`).
-        supports_evidence: whether parties can obtain class counts of their bins (`securevfl.data.woe`).
+        supports_evidence: whether parties without labels can obtain the class counts of their bins, for weights of
+            evidence (`securevfl.data.woe`).
         supports_single_precision: whether outputs and residuals may be sent in single precision.
         example_helpers: names and roles of the parties without a table in the example jobs.
         components: models and optimizers that are registered with the family.
@@ -62,7 +66,7 @@ class JobRules(ABC, Generic[O]):
 
     @abstractmethod
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        """Return the options of small jobs by name. The checks run each of them, and the docs refer to them."""
+        """Return the options of small example jobs by name. The audit's checks run them, and the docs refer to them."""
 
     @abstractmethod
     def title(self, job: O, roles: Roles) -> str:

@@ -30,7 +30,7 @@ class Round:
     """One finished round.
 
     Attributes:
-        number: counts from 1 and includes the rounds before a resume.
+        number: number of the round; the first round of the training, before any resume, has the number 1.
         of: number of rounds in the complete training.
         epoch: the epoch of the round's batch.
         loss: mean loss of the batch, at a party that knows it.
@@ -69,17 +69,20 @@ class Participant(ABC):
         """
 
     def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
-        """Return the model outputs of these rows and which of the rows were scored; by default all of them."""
+        """Return the model outputs of these rows, and which of the rows have a score (by default all)."""
         return ScoreResult.of_all(len(rows), self.model_outputs(rows, request))
 
     def stored_scores(self, request: RowsToScore) -> ScoreResult:
-        """Return what this party, the requesting one, knows about new rows (m,) before it requests their scores.
+        """Return the results that this party already has for new rows (m,), before it requests their scores.
+
+        Only the requesting party has such results.
 
         Args:
             request: the rows.
 
         Returns:
-            Rows that the model was trained on or that were requested with other columns, and stored scores (m, c).
+            Which rows the model was trained on, which rows were requested before with other values, and stored scores
+            (m, c).
         """
         m = len(request.ids)
         return ScoreResult.of(np.full((m, 1), np.nan), np.zeros(m, np.bool_))
@@ -178,7 +181,7 @@ class Participant(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """Return everything that a resume needs in addition to the training data."""
+        """Return everything that is needed to resume the training, except the training data."""
 
     def model_state(self) -> State:
         """Return the part of the state that predictions need: the party's part of the model."""

@@ -29,9 +29,9 @@ from securevfl.options import JobOptions
 
 
 def pooled_run_facts(job: FamilyJob, parties: Sequence[Party]) -> RunFacts:
-    """Return the facts about a run whose parties are all in this process; the leading party is the first.
+    """Return the facts about a run whose tables are all in this process; the first party leads and has the labels.
 
-    LabelError reports labels that the loss cannot use.
+    LabelError is raised if the loss cannot use the labels.
     """
     schedule = job.schedule(register_of(parties))
     parties = [prepare_rows(job, party, schedule) for party in parties]
@@ -63,7 +63,7 @@ def facts_of(job: FamilyJob, parties: Sequence[Party], schedule: Schedule, shape
         shape: the shape of the run.
 
     Returns:
-        The facts. Their plan is computed when it is first needed.
+        The facts. Their plan (`RunFacts.plan`) is computed when it is first used.
     """
     family = job.family
     plan = cache(partial(family.plan, job, schedule, shape))
@@ -71,7 +71,7 @@ def facts_of(job: FamilyJob, parties: Sequence[Party], schedule: Schedule, shape
 
 
 def in_order(job: FamilyJob, facts: RunFacts, names: Sequence[str]) -> RunFacts:
-    """Return the same facts with the parties in this order, which determines the order of outputs and lines.
+    """Return the same facts with the parties in another order, which is that of outputs and of lines in consent sheets.
 
     Args:
         job: the job.
@@ -127,7 +127,7 @@ def local_run_facts(
         outputs = _count_outputs(job, prepared, prepared.y, schedule)
     elif outputs is None and not job.model.loss.single:
         raise ConfigError(
-            f"{party.name}: the number of classes is not known here; {lead} has the labels",
+            f"{party.name}: the number of classes is unknown at this party, because {lead} has the labels",
             "add --classes NUMBER",
             code="SVFL-COMMAND-USAGE",
             party=party.name,

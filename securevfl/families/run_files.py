@@ -7,16 +7,19 @@ from typing import NamedTuple
 
 
 class RunFile(NamedTuple):
-    """A file, or several files with names of the same form, in the folder of a run (`--ahead`).
+    """A declaration of a file, or of several files with names of the same form, in the folder of a run (`--ahead`).
 
     Attributes:
         name: a regular expression for the name of the file.
-        content: the data in it, for people who decide whether it may stay.
+        content: a description of the data in it, for the operator who decides whether to delete it.
     """
 
     name: str
     content: str
 
     def matches(self, name: str) -> bool:
-        """Return whether a file of this name is declared here; drafts of interrupted writes are declared as well."""
+        """Return whether this declaration includes a file of this name.
+
+        It includes incomplete files of interrupted writes.
+        """
         return re.fullmatch(rf"\.?(?:{self.name})(?:\.\d+)?", name) is not None

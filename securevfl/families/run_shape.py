@@ -46,8 +46,8 @@ def derive_run_shape(
         outputs: c, number of outputs of a row.
         module_parameters: number of weights of each party that brings a network module.
         tables: digests of the parties' tables, by which equations that repeat are recognised.
-        local_parties: the parties whose tables are available here; a party with labels is the first.
-        encoded_parties: the same parties with weights of evidence in place of bins. If they are empty, facts about
+        local_parties: the parties whose tables are available in this process; a party with labels is the first.
+        encoded_parties: the same parties with weights of evidence in place of bins. If there are none, facts about
             columns are computed later, when weights of evidence are known.
 
     Returns:
@@ -110,9 +110,10 @@ def _count_rarest_label(job: JobOptions, labels: NDArray[Any], schedule: Schedul
 
 
 def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows) -> NDArray[np.bool_]:
-    """Return which training rows are of the positive class; both classes must occur.
+    """Return which training rows are of the positive class.
 
-    A party that learned that one class is absent would know every label, so LabelError is raised then.
+    Both classes must occur, else LabelError is raised: a party that learned that one class is absent would know every
+    label.
 
     Args:
         job: the job.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-_ARRAY, _BYTES = "array", "bytes"  # keys of the JSON objects that encode an array or bytes
+_ARRAY, _BYTES = "array", "bytes"  # an array or bytes are encoded as a JSON object with this key
 
 
 class State(dict[str, Any]):

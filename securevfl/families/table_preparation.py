@@ -1,4 +1,7 @@
-"""The preparation of a party's columns (missing values, texts, bins), before anything is counted or sent."""
+"""The preparation of a party's columns (missing values, texts, bins), before anything is counted or sent.
+
+A job states how columns are prepared. A table that is read from disk cannot be changed, so such a job is refused.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +66,16 @@ def prepare_rows(job: JobOptions, party: Party, schedule: Schedule) -> Party:
     return party.prepared(fit_preparation(party.name, party.table, schedule.batch_order, options))
 
 
+<<<<<<< HEAD
 def _remote_preparation(party: StoredParty, *, unchanged: bool) -> FittedPreparation:
     """Return the preparation of a table at workers, which leaves the columns as they are."""
     if not unchanged or not party.is_plain:
+=======
+def _check_stored(job: JobOptions, party: Party, *, dropped: bool, row_columns: bool) -> None:
+    """Raise TableError if the job would have to change a table that is read from disk."""
+    code = "SVFL-TABLE-ON-DISK"
+    if dropped:
+>>>>>>> main
         raise TableError(
             f"party {party.name}: the rows are at workers, where columns cannot be prepared, and this table has gaps, "
             "texts or dates, or the job changes columns",
@@ -83,7 +93,7 @@ def prepare_parties(job: JobOptions, parties: Sequence[Party]) -> list[Party]:
 
 
 def with_prepared_tables(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
-    """Return a job without preparation, and parties whose columns are already prepared, for the same training.
+    """Return prepared parties, and the job without its preparation; training them gives the same model.
 
     Weights of evidence are computed from the labels of the first party.
     """

@@ -32,7 +32,7 @@ from securevfl.models.loss import Loss, check_split
 from securevfl.models.row_weights import Weights, row_weights
 from securevfl.protocols.residuals.base import Batch
 
-_RANGE_TOLERANCE = 1e-9  # fraction of a column's range by which rounding may move a value beyond an end
+_RANGE_TOLERANCE = 1e-9  # a value may exceed the limit of its column by this share of the range, because of rounding
 
 
 class TrainingData:
@@ -54,8 +54,9 @@ class TrainingData:
         columns: d, number of columns.
         rows: number of rows of the whole table.
         scaling: the scaling, fitted on the training rows.
-        target_classes: the result of `loss.classes` from which targets are computed; None without labels.
-        classes: the same for predictions, which are for one unit of exposure; None without labels.
+        target_classes: the classes of the labels, or location and scale of numeric labels (`loss.classes`), from which
+            targets are computed; None without labels.
+        classes: `target_classes` for predictions, which are made for one unit of exposure; None without labels.
         targets: targets (m, c); None without labels.
         weights: row weights (m,), if the job has any.
         offsets: logarithms of relative exposures (m,), which are added to outputs; None without an exposure.
@@ -87,7 +88,8 @@ class TrainingData:
         self.offsets: Floats | None = None
         self.target_classes: NDArray[Any] | None = None
         if party.y is not None:
-            # Classes are taken from all rows, since a class may be rare. Numbers are scaled by the training rows.
+            # Classes are taken from all rows, because a rare class may not occur in the training rows. Numeric labels
+            # are scaled by the training rows.
             labels = party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]
             self.target_classes = self.classes = find_classes(party.name, loss, labels, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
@@ -160,7 +162,7 @@ class TrainingData:
         return np.column_stack([self.targets[rows], *extra]) if extra else self.targets[rows]
 
     def loss_targets_by_output(self, rows: Rows, outputs: int) -> Floats | None:
-        """Return `loss_targets` with one line for each row and output (k * c lines)."""
+        """Return `loss_targets` as k * c rows, one for each pair of a row and an output."""
         targets = self.loss_targets(rows)
         if targets is None:
             return None
@@ -215,7 +217,7 @@ class TrainingData:
 
     @property
     def sources(self) -> tuple[SourceColumn, ...]:
-        """The columns of the table before they were prepared."""
+        """The original columns of the table, from which the prepared columns were derived."""
         preparation = self._party.preparation
         return tuple((preparation or FittedPreparation(self._party.columns)).sources)
 

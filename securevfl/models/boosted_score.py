@@ -71,7 +71,7 @@ class BoostedTree(SerializableFields):
     rows: Floats
 
     def __call__(self, X: Floats) -> Floats:
-        """Return the values (m,) of rows X (m, d)."""
+        """Return for each row of X (m, d) the value of the leaf that it reaches (m,)."""
         node = np.zeros(len(X), np.intp)
         inner = self.left[node] > 0
         while inner.any():
@@ -98,7 +98,8 @@ class Boosted(SerializableFields):
         model_class = HistGradientBoostingClassifier if classifies else HistGradientBoostingRegressor
         base, trees = list[float](), list[tuple[BoostedTree, ...]]()
         for y in targets.T:
-            if classifies and len(np.unique(y)) < 2:  # all rows have one class, so the score is constant
+            # all rows have the same class, so no trees are fitted and the score is constant
+            if classifies and len(np.unique(y)) < 2:
                 base.append(float(y[0]))
                 trees.append(())
                 continue

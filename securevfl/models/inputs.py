@@ -90,10 +90,13 @@ class Inputs(ABC):
 
     @abstractmethod
     def __call__(self, X: Floats) -> Floats:
-        """Return the inputs (m, breadth) of rows X (m, d) that were not used to fit them."""
+        """Return the inputs (m, breadth) of rows X (m, d) to which the inputs were not fitted."""
 
     def trained(self, X: Floats, rows: NDArray[np.intp]) -> Floats:
-        """Return the inputs (m, breadth) of fitting rows X (m, d), which have the positions `rows` (m,) there."""
+        """Return the inputs (m, breadth) of rows X (m, d) to which the inputs were fitted.
+
+        `rows` (m,) are their positions.
+        """
         return self(X)
 
     def constant(self, breadth: int) -> Floats | None:

@@ -1,8 +1,9 @@
 """The base classes of losses, and helpers that losses share.
 
 A loss is a function of the outputs f (n, c), summed over the parties, and of the targets y (n, c), which encode the
-labels. Its residual g (n, c) is the derivative of each row's loss by f. Parties send g, so a loss also states what g
-reveals about a row (`InvertedResidual`).
+labels. Its residual g (n, c) is the derivative of each row's loss by f. Parties send g, so a loss also states what a
+recipient can compute from g about a row (`InvertedResidual`): y, and f or a linear function of f (n, k). For some
+losses g is a function of f minus y only; the recipient then obtains that difference (`retains_targets`).
 
 The usual losses are in `securevfl.models.standard_losses`; `securevfl.models.losses` lists all losses by name.
 """
@@ -38,11 +39,12 @@ def softmax(f: Floats) -> Floats:
 
 
 class InvertedResidual(NamedTuple):
-    """The numbers about each row that follow from its residual; NaN for those that do not.
+    """What a recipient of residuals can compute about each row; NaN where it cannot.
 
     Attributes:
-        targets: y (n, c).
-        sums: the outputs `Loss.revealed_outputs(f)` (n, k), minus `Loss.target_term(y)` if the loss `retains_targets`.
+        targets: the targets y (n, c).
+        sums: the outputs f, or the linear function of them that `Loss.revealed_outputs` returns (n, k). If the loss
+            `retains_targets`, the function `Loss.target_term` of the unknown y is subtracted from them.
     """
 
     targets: Floats
@@ -57,7 +59,7 @@ class Loss(ABC):
         classifies: whether the labels are classes.
         single: whether f has one column (c = 1).
         elementwise: whether each entry of g depends only on the same entry of f and y.
-        retains_targets: whether the sums of `invert_residual` still contain a function of the unknown y.
+        retains_targets: whether a recipient of g obtains f only minus a function of the unknown y (`target_term`).
         assumes_zero_labels: whether `invert_residual` returns label 0 for rows whose label it cannot compute.
         smooth: whether g has a continuous derivative by f and is not linear in f.
         has_unit_range: whether, for each target, all entries of g lie from -1 to 0, or all from 0 to 1.
@@ -95,7 +97,7 @@ class Loss(ABC):
 
     @abstractmethod
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute targets and outputs from residuals g (n, c), as a recipient can; audits use this attack."""
+        """Compute targets and outputs from residuals g (n, c), as a recipient could do. Audits use it as an attack."""
 
     def minimizer(self, y: Floats) -> Floats:
         """Return the f (n, c) that minimises the loss for targets y; infinite if there is no minimum."""
@@ -119,7 +121,7 @@ class Loss(ABC):
         return f
 
     def target_term(self, y: Floats) -> Floats:
-        """Return the function of targets y (n, c) that the sums of `invert_residual` still contain."""
+        """Return the function of targets y (n, c) that is subtracted from `sums` in the result of `invert_residual`."""
         return y
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
@@ -136,7 +138,9 @@ class Loss(ABC):
             LabelError: for a classification loss.
         """
         raise LabelError(
-            f"{self.name} loss predicts classes instead of numbers", "use predict_proba", code="SVFL-JOB-UNSUPPORTED"
+            f"a {self.name} loss predicts classes, so there are no predicted numbers",
+            "use predict_proba",
+            code="SVFL-JOB-UNSUPPORTED",
         )
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:

@@ -87,11 +87,12 @@ def class_standard_errors(loss: Loss, f: Floats, marked: NDArray[np.bool_], clas
 
 
 def residual_standard_errors(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
-    """Return the standard errors of `residual_metrics`."""
+    """Return the standard errors of the metrics of a regression that `residual_metrics` computes from residuals."""
     errors = standard_errors(loss, r, np.full(len(r), classes[0]), classes, None)
     if "rmse" not in errors:
         return errors
-    # pairs do not connect residuals with targets, so the error of the variance of the targets is left out
+    # R2 also depends on the variance of the targets; its sampling error is ignored, because pairs do not state which
+    # target belongs to which residual
     influence = mean_influence((r**2).ravel(), np.ones(len(r)))
     return errors | {"r2": float(np.sqrt((influence**2).sum()) / targets.var())}
 

@@ -13,9 +13,9 @@ when it arrives, and in R - 1 local steps, which use one stored exchange after t
    active -> passive k    g, encrypted or in the clear
    both                   one step on batch t, whose exchange is then stored; the oldest exchange is deleted
 
-In a local step the other parties' outputs and, at a passive party, g remain as exchanged; the active party computes g
-again with its weights. With `xi`, each row is weighed by the change of its direction since the exchange
-(`securevfl.optim.instance_weights`).
+Numbers in comments refer to these steps. In a local step the other parties' outputs and, at a passive party, g remain
+as exchanged; the active party computes g again with its weights. With `xi`, each row is weighed by the change of its
+direction since the exchange (`securevfl.optim.instance_weights`).
 
 With W = 1 the table contains only the latest exchange, so the local steps follow the exchange. This is FedBCD-p with
 Q = R local steps, with identical weights. With R = 1 it is FedSGD.

@@ -9,9 +9,10 @@ batch is in flight:
 2. active -> passive k    g of batch t
    both                   one step on batch t
 
-So H_k and, at a passive party, g were computed with weights that are at most depth - 1 steps older than the weights
-that they update. A round takes as long as the slowest of its transfers and computations, and not as long as their sum.
-With `depth` 1 the pipeline is FedSGD, with identical weights. Comparing both measures the benefit of overlap alone.
+Numbers in comments refer to these steps. H_k and, at a passive party, g were computed with weights that are at most
+depth - 1 steps older than the weights that they update. A round takes as long as the slowest of its transfers and
+computations, and not as long as their sum. With `depth` 1 the pipeline is FedSGD, with identical weights. Comparing
+both measures the benefit of overlap alone.
 
 The number of batches in flight at the end of a round is fixed, so the model does not depend on timing. Before other
 sums use the channel, such as those of an evaluation, and before a checkpoint, the active party receives the outputs in

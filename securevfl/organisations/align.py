@@ -120,8 +120,8 @@ def align_privately(
             the caller has entered them, or if all parties are threads of one process.
         journal: stores completed work. If it is a `FolderJournal`, an interrupted alignment resumes from there,
             provided that every party passes its journal again. The caller clears it once all parties have finished.
-        granted: number of ids that the active party may ask about. All parties enforce it. With this argument it is
-            not an error if no id is common.
+        granted: maximum number of ids that the active party may ask about; every party enforces it. If it is given, no
+            common id is not an error.
 
     Returns:
         The row numbers (m,), in an order that all parties share.

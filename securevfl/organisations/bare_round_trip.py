@@ -1,8 +1,9 @@
-"""The bare round trip of a line to a neighbour's port, without the threads of this package.
+"""The bare round trip of the line to another party: how long the network needs, without the time of this package.
 
 HTTP/2 requires that every SETTINGS frame is acknowledged at once (RFC 9113, section 6.5.3), and gRPC does so in its
-core. The acknowledgement passes everything between the two parties, including proxies and TLS, but no Python code. So
-it takes as long as a ping over the connection that training uses, under the same certificates.
+core. The frame and its acknowledgement pass everything between the two parties, including proxies and TLS, but no
+Python code of the other party. So they take as long as a ping over the connection that a training uses, with the same
+certificates.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from securevfl.transport.certificate_names import server_name
 from securevfl.transport.tls import Credentials
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_HEADER_BYTES = 9  # bytes of a frame before its payload
+_HEADER_BYTES = 9  # an HTTP/2 frame begins with a header of this many bytes
 _SETTINGS, _PING, _GOAWAY = 4, 6, 7
 _ACK = 1
-_MAX_PAYLOAD_BYTES = 1 << 14  # bytes of a frame's payload without negotiation
+_MAX_PAYLOAD_BYTES = 1 << 14  # maximum payload of a frame in bytes, unless both sides agree on more
 
 
 def round_trips(
@@ -66,7 +67,7 @@ def round_trips(
 
 
 class _Http2Client:
-    """An HTTP/2 client that only exchanges SETTINGS frames."""
+    """An HTTP/2 client that sends SETTINGS frames and waits for their acknowledgement."""
 
     def __init__(self, secured: ssl.SSLSocket, timeout: float) -> None:
         self._socket = secured
@@ -74,7 +75,7 @@ class _Http2Client:
         self._unread = b""
 
     def round_trip(self) -> float:
-        """Send SETTINGS that change nothing, and return the seconds until the acknowledgement, or raise OSError."""
+        """Send an empty SETTINGS frame, and return the seconds until its acknowledgement. Raise OSError without one."""
         start = time.perf_counter()
         self._socket.sendall(_frame(_SETTINGS, 0, b""))
         while (elapsed := time.perf_counter() - start) < self._timeout:
@@ -85,14 +86,14 @@ class _Http2Client:
                 raise ConnectionError("it closed the connection")
             if kind in (_SETTINGS, _PING) and not flags & _ACK:
                 self._socket.sendall(_frame(kind, _ACK, payload if kind == _PING else b""))
-        raise TimeoutError(f"no acknowledgement in {elapsed:.0f} s")
+        raise TimeoutError(f"no acknowledgement arrived in {elapsed:.0f} s")
 
     def _next(self) -> tuple[int, int, bytes]:
         """Read the next frame; return its kind, flags and payload."""
         header = self._read(_HEADER_BYTES)
         size = int.from_bytes(header[:3], "big")
         if size > _MAX_PAYLOAD_BYTES:
-            raise ConnectionError("it does not speak HTTP/2")
+            raise ConnectionError("it did not answer in HTTP/2")
         return header[3], header[4], self._read(size)
 
     def _read(self, size: int) -> bytes:
@@ -106,5 +107,5 @@ class _Http2Client:
 
 
 def _frame(kind: int, flags: int, payload: bytes) -> bytes:
-    """Encode a frame for stream 0, the connection itself."""
+    """Encode an HTTP/2 frame for stream 0, which concerns the connection and no request."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + bytes(4) + payload

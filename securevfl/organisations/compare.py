@@ -1,12 +1,15 @@
-"""Measure what a partner's columns are worth, with the parties on separate machines: one consent, several trainings.
+"""Measure how much a partner's columns improve a model, with the parties on separate machines.
 
-    1. all <-> all   connect for all jobs; every party checks all of them together with its guards and its ledger, and
-                     asks its operator once, with one consent sheet for all
+Several models are trained, with and without the partner's columns, after one consent to all of them. Steps:
+
+    1. all <-> all   connect; every party checks all jobs together with its guards and its ledger, and asks its
+                     operator once, with one consent sheet for all
     2. each party    records all measurements in its ledger, before the first of them
-    3. all <-> all   train the jobs of `securevfl.training.comparison.compared_jobs`, each in a session of its own
+    3. all <-> all   train the jobs of `securevfl.training.comparison.compared_jobs`, one after the other
 
-Step 1 ends when all parties have agreed, so no party records anything for a comparison that another party has refused.
-The records stay if a training is interrupted. The parts of the models are discarded as soon as they are measured.
+A measurement is one evaluation of a model on the held-out rows. Step 1 ends when all parties have agreed, so no party
+records anything for a comparison that another party has refused. The records stay if a training is interrupted. The
+models are discarded as soon as they are measured.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from securevfl.training.session import PreConsentView, take_part, view_before_co
 from securevfl.training.simulate import pool_for
 
 SHEET_HEAD = (
-    "{count} trainings for a comparison, one after the other. Each measures once how good a model is, on the same\n"
+    "This comparison trains {count} models, one after the other. Each model is measured once, on the same\n"
     "held-out rows. No model is stored, and none scores a row. You agree to all of them or to none."
 )
 
@@ -62,7 +65,7 @@ def compare_with(
         ledger: see `join`.
         consent: receives one consent sheet for all trainings; see `join`.
         workers: see `join`.
-        on_model: is called with a description of the next training.
+        on_model: is called before each training with a description of its model.
         on_round: see `join`.
 
     Returns:
@@ -129,7 +132,7 @@ def compare_with(
 
 @contextmanager
 def _only_comparison(ledger: DisclosureLedger) -> Iterator[None]:
-    """Prevent another comparison with this ledger, whose sessions could meet those of this one.
+    """Prevent a second comparison with this ledger at the same time, because sessions of the two could be confused.
 
     Args:
         ledger: this party's ledger, next to which the lock file is stored.
@@ -157,10 +160,10 @@ def _only_comparison(ledger: DisclosureLedger) -> Iterator[None]:
 
 
 def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
-    """Check that the held-out rows may be measured for all models, or record that they are.
+    """Check that the held-out rows may be measured once for each model, or record in the ledger that they are.
 
     Args:
-        views: the pre-consent view of each model's job; all have the same held-out rows.
+        views: for each model's job, the data that its consent sheet is computed from; all have the same held-out rows.
         ledger: this party's ledger.
         active: name of the party with labels, which receives the metrics.
         reserve: True to record the measurements, False to check the limit only.

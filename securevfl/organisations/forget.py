@@ -36,8 +36,8 @@ _KEY = "[0-9a-f]{16}"
 _CHECKPOINT = rf"\.?NAME\.({_KEY})\.(round-\d+|begun|final)\.json(\.\d+)?"
 _JOURNAL = RunFile(r"\w+\.\d+\.chunk", "journal of an interrupted alignment: its secrets")
 _RETAINED = (
-    "disclosures cannot be undone; without these files limits start from zero, rows are scored again, and masks could "
-    "be used twice"
+    "they record disclosures, which cannot be undone; without them limits start from zero, rows could be scored "
+    "again, and masks could be used twice"
 )
 
 
@@ -64,7 +64,7 @@ class TrainingFiles:
 
 @dataclass
 class DeletionReport:
-    """The deleted and the retained paths, each with a description or a reason."""
+    """The deleted and the retained paths, with a description of each deleted one and a reason for each retained one."""
 
     deleted: list[tuple[Path, str]] = field(default_factory=list)
     retained: list[tuple[Path, str]] = field(default_factory=list)
@@ -73,7 +73,7 @@ class DeletionReport:
 def forget(files: TrainingFiles, ledger: DisclosureLedger, *, every: bool = False) -> DeletionReport:
     """Delete the files that the training of this part of a model has left.
 
-    Calling it again deletes the files that exist by then.
+    It can be called again, for example after a new training with the same paths.
 
     Args:
         files: the paths.
@@ -154,9 +154,9 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
 
 
 def _key_of(files: TrainingFiles) -> str:
-    """Return the key, in hexadecimal, under which the checkpoints and the preprocessed material are stored.
+    """Return the key that is part of the names of the training's checkpoints and preprocessed material.
 
-    The key of a damaged part is empty, which matches no training.
+    If the part of the model is damaged, the key is empty and matches no file.
 
     Args:
         files: the files of the training.
@@ -190,7 +190,7 @@ def _key_of(files: TrainingFiles) -> str:
 
 
 def _check_log(log: Path) -> None:
-    """Raise ConfigError unless each line of this file, if it exists, is an event."""
+    """Raise ConfigError if a line of this file is not an event; a file that does not exist is accepted."""
     if not log.exists():
         return
     with suppress(OSError, ValueError, TypeError, AttributeError), log.open("rb") as lines:
@@ -209,12 +209,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _run_files() -> list[RunFile]:
-    """Return the files that all families declare."""
+    """Return the kinds of files that all protocol families declare for their preprocessed material."""
     return [file for family in FAMILIES.values() for file in family.run_files]
 
 
 def _is_declared(path: Path) -> bool:
-    """Return whether a file has data of a run, by its name; a lock has none."""
+    """Return True if a file contains data of a run, judged by its name; lock files contain none."""
     return path.name != "lock" and any(file.matches(path.name) for file in _run_files())
 
 
@@ -227,7 +227,7 @@ def _is_part_of(path: Path, party: str) -> bool:
 
 
 def _empty(report: DeletionReport, folder: Path, declared: Sequence[RunFile]) -> None:
-    """Delete the declared files in a folder, and the folder if it is empty then."""
+    """Delete the files in a folder whose kinds are declared, and then the folder if it is empty."""
     contents = dict[str, None]()
     for path in _files(folder):
         for file in declared:

@@ -1,8 +1,9 @@
-"""The gateway of the requesting party: it combines the requests of many clients into blocks for the servers.
+"""The gateway of the requesting party: it collects the requests of many clients into blocks and requests their scores.
 
-Rows that arrive within a few milliseconds are requested in one block. Requests wait in a queue of limited length.
-Clients are asked to retry when it is full or the servers are away. `securevfl.organisations.http_api` is the HTTP
-interface.
+Clients, which are applications of the requesting party, request scores of rows. The servers are the other parties; all
+parties together compute the scores (`securevfl.organisations.scoring`). Rows that arrive within a few milliseconds are
+requested in one block. Requests wait in a queue of limited length. If it is full or the servers cannot be reached,
+clients are asked to retry. `securevfl.organisations.http_api` is the HTTP interface.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import IndexedRows
 
-_KEEPALIVE_SECONDS = 10.0  # seconds after which an idle session sends a sign of life
+_KEEPALIVE_SECONDS = 10.0  # seconds after which an idle session sends a message, so that the servers do not end it
 _END_SECONDS = 5.0  # seconds for the sessions to end
 _POLL_SECONDS = 0.05
-_RECONNECT_PAUSE = 1.0  # seconds before the servers are called again
-_AWAY = "the parties that serve cannot be reached"
+_RECONNECT_PAUSE = 1.0  # seconds between attempts to connect to the servers
+_AWAY = "the servers (the other parties) cannot be reached"
 
 
 class ServiceUnavailable(SecureVFLError):
-    """The gateway cannot process a request at the moment."""
+    """The gateway cannot process a request at the moment; the client should retry."""
 
     default_code = "SVFL-PEER-BUSY"
 
 
 @dataclass
 class _QueuedRow:
-    """A row for which a client waits.
+    """A row whose score a client has requested and waits for.
 
     Attributes:
-        key: the canonical id on which tables are joined.
+        key: the id in the form in which all parties compare ids.
         row_id: the id as the client writes it.
         X: the features (d,).
-        answer: will contain the answer.
+        answer: the future answer.
     """
 
     key: bytes
@@ -69,7 +70,7 @@ class _QueuedRow:
     answer: Future[RowScore]
 
     def settle(self, result: RowScore | ServiceUnavailable) -> None:
-        """Answer or refuse the row, unless this has happened already or the client has stopped waiting."""
+        """Set the answer or the error, unless the row already has one or the client has stopped waiting."""
         if self.answer.done() or not self.answer.set_running_or_notify_cancel():
             return
         if isinstance(result, ServiceUnavailable):
@@ -89,7 +90,7 @@ class Gateway:
         executor: worker processes for the elliptic-curve operations.
         window: seconds that a block waits for more rows.
         max_waiting_rows: maximum number of waiting rows.
-        max_sessions: number of sessions, with one block under way in each.
+        max_sessions: number of sessions with the servers; each requests one block at a time.
 
     Attributes:
         blocks: number of blocks that the servers have answered.
@@ -117,7 +118,7 @@ class Gateway:
         self._queue: queue.Queue[_QueuedRow | None] = queue.Queue(max_waiting_rows)
         self._held_over: list[_QueuedRow] = []
         self._entering = threading.Lock()
-        self._gathering = threading.Lock()  # one session at a time takes rows for its next block
+        self._gathering = threading.Lock()  # held by the session that collects its next block from the queue
         self._counting = threading.Lock()
         self._stopping = False
         self._connected = set[int]()
@@ -183,7 +184,7 @@ class Gateway:
             rows: the rows, with the application's ids and values.
 
         Returns:
-            An answer for each row, or a future that will contain it.
+            For each row its answer, or a future that will contain the answer.
 
         Raises:
             ServiceUnavailable: too many rows are waiting, or the servers are away.
@@ -206,7 +207,7 @@ class Gateway:
             answers.append(waiting[-1].answer)
         if waiting and (not self.connected or self._stopping):
             raise ServiceUnavailable(_AWAY)
-        with self._entering:  # all rows or none: a refused request must not have some of its rows scored
+        with self._entering:  # queue all rows of the request or none, so that a refused request has no scored rows
             if self._queue.maxsize - self._queue.qsize() <= len(waiting):
                 raise ServiceUnavailable("too many rows are waiting")
             with self._counting:
@@ -217,7 +218,7 @@ class Gateway:
         return answers
 
     def _prepare(self, rows: Mapping[int, Any]) -> Iterator[Floats]:
-        """Return the features (d,) of rows that applications send with their columns, by the number of the row."""
+        """Yield the features (d,) of each row whose columns the client has sent, with values of any type."""
         names = self._part.columns
         for number, columns in rows.items():
             present = columns if isinstance(columns, Mapping) else {}
@@ -289,7 +290,7 @@ class Gateway:
                 run_session(self._part.name, settings, scoring_handshake(self._part), talk, ledger=self._ledger)
             except SecureVFLError as error:
                 eventlog.warn(self._part.name, "away", {"reason": str(error)})
-            except BaseException as error:  # nothing else would report it
+            except BaseException as error:  # the error ends this thread, so it is reported here
                 eventlog.emit(self._part.name, "failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:
                 self._connected.discard(number)
@@ -303,7 +304,8 @@ class Gateway:
         self._connected.add(number)
         eventlog.emit(self._part.name, "connected", {"rows_a_block": client.max_ids})
         while (block := self._next_block(client.max_ids)) is not None:
-            block = [queued for queued in block if not queued.answer.cancelled()]  # rows whose client still waits
+            # without rows whose client has stopped waiting
+            block = [queued for queued in block if not queued.answer.cancelled()]
             if not block:
                 client.stay()
                 continue
@@ -315,7 +317,7 @@ class Gateway:
         client.end()
 
     def _next_block(self, max_rows: int) -> list[_QueuedRow] | None:
-        """Wait for the rows of the next block, which have different ids.
+        """Wait for the rows of the next block. Their ids are different.
 
         Args:
             max_rows: the largest number of rows of a block.
@@ -332,10 +334,11 @@ class Gateway:
             while len(block) < max_rows:
                 queued = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
                 if queued is None:
-                    self._queue.put(None)  # for the other sessions
+                    self._queue.put(None)  # each of the other sessions must receive it too, so that it ends
                     return list(block.values()) or None
                 if queued.key in block:
-                    self._held_over.append(queued)  # the same id, perhaps with other columns: for the next block
+                    # this id is in the block already, perhaps with other columns, so the row waits for the next block
+                    self._held_over.append(queued)
                 else:
                     block[queued.key] = queued
                 deadline = min(deadline, time.monotonic() + self._window)

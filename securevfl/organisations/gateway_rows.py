@@ -66,7 +66,7 @@ class RowScore(BaseModel):
     """Reason codes by party, largest contribution first."""
 
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
-        return [("state", self.state)]  # the other fields are data about a person
+        return [("state", self.state)]  # a repr must not show the other fields, because they are data about a person
 
     def to_plain(self) -> dict[str, Any]:
         """Return the answer as plain data, without the fields that do not apply."""

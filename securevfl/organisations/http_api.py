@@ -158,7 +158,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         except ServiceUnavailable as error:
             return retry_later(str(error))
         except (TimeoutError, FutureTimeout):
-            return retry_later("the parties that serve have not answered in time")
+            return retry_later("the servers (the other parties) have not answered in time")
         settled = [next(results) if isinstance(answer, Future) else answer for answer in answers]
         status.count(200, settled)
         status.seconds.observe(time.monotonic() - start)

@@ -1,4 +1,4 @@
-"""Refusal of HTTP requests whose end two programs could see at different places.
+"""Refusal of HTTP requests whose end is ambiguous, which could smuggle a second request past a proxy.
 
 A request with both Content-Length and Transfer-Encoding, or with several of either, may end at one place for a proxy
 and at another for this server. The bytes between the two places would then be a second request that the proxy has not

@@ -18,7 +18,7 @@ from securevfl.transport.listener import listen_on
 from securevfl.transport.peers import split_address
 
 REQUEST_SECONDS = 20.0  # seconds for a request to arrive completely
-MAX_CONNECTIONS = 256  # each takes four file descriptors at most, and a process usually has 1,024
+MAX_CONNECTIONS = 256  # a connection uses at most four file descriptors, and a process usually has 1,024
 _SHUTDOWN_SECONDS = 30  # seconds for running requests to finish
 _START_POLL_SECONDS = 0.01
 

@@ -53,9 +53,9 @@ def join(
 ) -> ModelPart:
     """Train with the other parties and return this party's part of the model.
 
-    A training that has finished does not start again. With checkpoints, and a part in `save` that belongs to this job
-    and exactly this table, that part is returned once all parties report that they have theirs, or if no party can be
-    reached within `patience` seconds. The part's `status` distinguishes these cases.
+    A training that has finished does not start again. If there are checkpoints, and `save` contains this party's part
+    of the model of this job and exactly this table, that part is returned as soon as all parties report that they have
+    theirs, or if no party can be reached within `patience` seconds. The part's `status` states which of these happened.
 
     Args:
         job: the job; it must be the same at all parties.
@@ -87,10 +87,10 @@ def join(
         This party's part of the model.
 
     Raises:
-        ConfigError: an argument is invalid, the parties' jobs differ (the message names the keys), or the training has
-            finished here and not at another party.
+        ConfigError: an argument is invalid, the parties' jobs differ (the message names the options), or the training
+            has finished at this party and not at another one.
         DataError: the table cannot be used.
-        TransportError: a party is away, was refused or has stopped; the message states the reason.
+        TransportError: a party cannot be reached, was refused or has stopped; the message states the reason.
     """
     settings = PeerSettings.of(peers, certs, listen, timeout, patience)
     everyone = settings.peers.parties
@@ -177,19 +177,19 @@ class _EarlierRun:
             states.set_outcome(self._key, self.saved)
 
     def stored_result(self) -> ModelPart | None:
-        """Return the result of an earlier run that the others may have as well; its status is set accordingly."""
+        """Return the model part of an earlier run, if the other parties may have theirs too, and set its `status`."""
         part = self._states.final(self._key)
         if part is not None:
             part.status = PartStatus.KEPT if self.saved is None else PartStatus.UNCONFIRMED
         return part
 
     def clear(self) -> None:
-        """Remove the checkpoints, once the result is stored."""
+        """Remove the checkpoints. It is called after the model part has been stored."""
         self._states.clear(self._key)
 
 
 def _same(save: Path, job: Job, party: Party, states: Checkpoints | None) -> ModelPart | None:
-    """Load the part in a file if it belongs to this job and exactly this table, and there are checkpoints."""
+    """Load the model part in a file, if it belongs to this job and exactly this table and there are checkpoints."""
     if states is None or not save.is_file():
         return None
     try:
@@ -233,6 +233,6 @@ def _report_round(channel: Channel, on_round: Callable[[int, int], None] | None,
 
 
 def _costs(path: Floats, counters: CostCounters) -> dict[str, str | int | float]:
-    """Return the costs of a run so far, for its events."""
+    """Return the time and traffic of a run so far, as fields of its log events."""
     waited = float(path[:, Kind.COMMUNICATION].sum())
     return {"seconds": float(path.sum()), "waited": waited, "bytes_sent": counters.bytes_sent()}

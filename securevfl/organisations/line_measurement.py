@@ -1,17 +1,18 @@
-"""Measure the network between organisations with the library's own messages, as input for `simulate`.
+"""Measure the network between organisations with messages of this library, as input for simulations.
 
-Every party runs this. The order of turns is known to all, so that one measurement takes place at a time:
+Every party runs this. A line is the connection of two parties; the bare round trip is its ping time without this
+library. All parties know the order of turns, so that one measurement takes place at a time:
 
-1. each party in turn   measures the bare round trips of the lines on which it calls (`organisations.bare_round_trip`)
+1. each party in turn   measures the bare round trips to the parties that it calls (`organisations.bare_round_trip`)
    it -> all            RoundTripTimes   their durations
 2. each pair in turn    its first party sends, its second party echoes
    first -> second      Probe         bytes
    second -> first      ProbeEcho     the same bytes
    first -> all         ProbeResult   the durations of small and of large echoes
 
-A large echo minus a small one is twice the transfer time of its bytes. A small echo minus the bare round trip is twice
-the time that the library adds to a message. The bytes are random, so that no compression shortens them. The parties
-learn only how long their lines take.
+Numbers in comments refer to these steps. The duration of a large echo minus that of a small one is twice the transfer
+time of the bytes. The duration of a small echo minus the bare round trip is twice the time that the library adds to a
+message. The bytes are random, so that compression does not shorten them. The parties learn only durations.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.tls import Credentials
 
 _WARMUP_ECHOES = 10
-_MEASURED_ECHOES = 30  # also the number of bare round trips
+_MEASURED_ECHOES = 30  # number of echoes of each size, and of bare round trips
 _LARGE_ECHOES = 5
-_TRIES = 5  # measurements of a pair, until large data take longer than small data
+# maximum number of measurements of a pair; they are repeated until a large echo takes longer than a small one
+_TRIES = 5
 _SMALL_BYTES = 64
 _FIRST_BYTES, _MAX_BYTES = 1 << 16, 1 << 24  # size of the first and the largest echo
-_MIN_LARGE_SECONDS = 0.2  # transfer time of a large echo, unless the largest size takes less
+# minimum transfer time of a large echo; its size is increased until it takes so long or reaches _MAX_BYTES
+_MIN_LARGE_SECONDS = 0.2
 _ROUND_TRIP_TIMEOUT = 10.0  # seconds for a bare round trip
 
 
@@ -182,7 +185,7 @@ class _LineMeasurement:
                 self._channel.send(name, message, permit=permit_sizes(self._channel, name))
 
     def _measure_round_trips(self) -> dict[str, float]:
-        """Step 1 of the party whose turn it is."""
+        """Measure the bare round trips of step 1, in this party's turn."""
         me, peers = self._channel.me, self._peers
         seconds = {}
         for name in peers.neighbours(me):
@@ -194,11 +197,11 @@ class _LineMeasurement:
         return seconds
 
     def _probe(self, other: str) -> ProbeResult:
-        """Step 2 of the first party of a pair."""
+        """Measure echoes in step 2, as the first party of a pair."""
         data = secrets.token_bytes(_MAX_BYTES)
         for _ in range(_WARMUP_ECHOES):
             self._echo(other, data[:_SMALL_BYTES])
-        for _ in range(_TRIES):  # on a busy machine large data may seem to be faster than small data
+        for _ in range(_TRIES):  # on a busy machine, a large echo may take less time than a small one
             small = median(self._echo(other, data[:_SMALL_BYTES]) for _ in range(_MEASURED_ECHOES))
             size = _FIRST_BYTES
             while size < _MAX_BYTES and self._echo(other, data[:size]) - small < _MIN_LARGE_SECONDS:
@@ -209,7 +212,7 @@ class _LineMeasurement:
         return result
 
     def _echo(self, other: str, data: bytes) -> float:
-        """Return the seconds until the data are back."""
+        """Send data to the other party and return the seconds until its echo has arrived."""
         start = time.perf_counter()
         self._channel.send(other, Probe(data))  # 2
         echo = self._channel.recv(other, ProbeEcho)  # 2
@@ -221,7 +224,7 @@ class _LineMeasurement:
         return seconds
 
     def _answer(self, one: str) -> ProbeResult:
-        """Step 2 of all other parties: echo probes until the first party sends its result."""
+        """Echo probes in step 2 until the first party sends its result; outside the pair, only wait for it."""
         kinds: tuple[type[Probe | ProbeResult], ...] = (Probe, ProbeResult)
         while True:
             _, message = self._channel.recv_any((one,), kinds)
@@ -240,7 +243,7 @@ class _LineMeasurement:
         round_trip = sum(self._round_trip(*hop) for hop in hops)
         if not (0 < result.small < result.large and result.size > _SMALL_BYTES and isfinite(result.large)):
             raise ProtocolError(
-                f"{one} reports that large data take no longer than small data",
+                f"{one} reports that a large echo took no longer than a small one",
                 "measure again",
                 code="SVFL-PROTOCOL-VALUES",
                 peer=one,
@@ -262,7 +265,7 @@ class _LineMeasurement:
         if not (0 <= seconds < float("inf")):
             raise ProtocolError(
                 f"{caller} did not report how long its line to {called} takes",
-                "update the older side",
+                "install the same version of securevfl at both parties",
                 code="SVFL-PROTOCOL-VALUES",
                 peer=caller,
             )

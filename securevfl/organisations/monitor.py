@@ -1,7 +1,7 @@
-"""The local status port of a party that stays up: a page, /health as JSON and /metrics for Prometheus.
+"""The local status port of a server, a party that answers scoring requests: a page, /health as JSON and /metrics.
 
-It shows counts, seconds and bytes, but no id and no value of anyone's data, and it changes nothing. The application is
-that of `securevfl.organisations.http_endpoints`, with the page as one more endpoint.
+/metrics is for Prometheus. The port shows counts, seconds and bytes, but no id and no value of anyone's data. Requests
+to it change nothing.
 """
 
 from __future__ import annotations
@@ -46,16 +46,11 @@ class ServiceHealth(BaseModel):
 
 
 class Monitor:
-    """Counts the requests of a service and shows the counts.
+    """Counts requests, and provides the counts for the status port.
 
     Args:
         party: name of the party.
         expires: time at which the party's certificate expires, in seconds since 1970.
-
-    Attributes:
-        party: name of the party.
-        registry: the registry of prometheus-client.
-        health_type: the type of the reply of /health.
 
     Raises:
         ConfigError: prometheus-client is not installed.
@@ -98,7 +93,7 @@ class Monitor:
         shifted.set(len(shifts.shifted))
 
     def watch(self, server: Server) -> None:
-        """Show the state of this server."""
+        """Show the state of this server on the status port."""
         self._server = server
         policy = server.served.code_policy
         codes = 0 if policy is None else policy.codes_per_row
@@ -117,7 +112,8 @@ class Monitor:
     def health(self) -> tuple[int, ServiceHealth]:
         """Return the HTTP status and the reply of /health.
 
-        The status is 503 before the party serves and after its certificate has expired, because peers refuse it then.
+        The status is 503 before the party accepts requests, and after its certificate has expired, because peers then
+        refuse to connect.
         """
         valid = time.time() < self._expires
         up = self._server is not None and valid

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
+from securevfl.account.commit_counter import shared_disk_warning
 from securevfl.base.machine import use_one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -41,9 +42,9 @@ from securevfl.transport.tls import Credentials
 
 T = TypeVar("T")
 
-_ABORT_SECONDS = 5.0  # seconds for the reason of an early end to reach the others
-_RECONNECT_PAUSE = 0.1  # seconds before a party connects again
-_END = "end"  # subchannel of the last message
+_ABORT_SECONDS = 5.0  # seconds in which the reason of an early end is sent to the other parties
+_RECONNECT_PAUSE = 0.1  # seconds before a party connects again after a loss
+_END = "end"  # name of the subchannel on which parties report completion
 
 
 class ServiceEnded(KeyboardInterrupt):
@@ -51,7 +52,7 @@ class ServiceEnded(KeyboardInterrupt):
 
 
 class SessionDone(DisclosingMessage, frozen=True):
-    """The sender has its result, on disk if the session resumes."""
+    """The sender has its result. If the session can resume after a loss, the result is on disk."""
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
@@ -81,15 +82,15 @@ def run_session(
         talk: uses a channel to the other parties and returns the result.
         ledger: this party's ledger. It records an abort whose reason may depend on data before the others learn of it,
             and refuses a session after too many such aborts. None if no table is involved.
-        resumes: whether `talk` can run again after a loss.
-        stored_result: returns the result of an earlier run, if it is on disk. That result counts if the others cannot
-            be reached or have their results as well.
+        resumes: True if `talk` can run again after a peer was lost.
+        stored_result: returns the result of an earlier run if it is on disk, else None. It is returned instead of
+            running `talk` if the other parties cannot be reached or have their results as well.
 
     Returns:
         The result of `talk`, or the stored result.
 
     Raises:
-        TransportError: a party is away, was refused or has stopped.
+        TransportError: a party cannot be reached, was refused or has stopped.
         ConfigError: `listen` is invalid, or the handshakes differ.
         StorageError: a file cannot be read or written.
     """
@@ -110,6 +111,8 @@ def run_session(
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:
+        if (same_disk := shared_disk_warning(ledger.path)) is not None:
+            eventlog.warn(me, "ledger", {"reason": same_disk})
         ledger.check_early_aborts(others)
     wait = timeout if settings.wait is None else settings.wait
     has_result = stored_result is not None and stored_result() is not None
@@ -139,7 +142,7 @@ def run_session(
             if resumes and _is_loss(error) and (channel is not None or time.monotonic() < deadline):
                 eventlog.warn(me, "lost", {"reason": str(error), "waits": timeout})
                 if channel is not None:
-                    channel.fail(error)  # for its other threads
+                    channel.fail(error)  # other threads that use the channel then end with the same error
                 close_timeout = None
             else:
                 problem, remedy = _reason(error, resumes)
@@ -154,7 +157,7 @@ def run_session(
                 if stored_result is not None and alone and (stored := stored_result()) is not None:
                     eventlog.warn(me, "unconfirmed", {"reason": reason})
                     return stored
-                # a party that waits without limit is stopped by its operator, which needs no report
+                # a party that waits without limit ends only because its operator stops it; this needs no report
                 waits_forever = math.isinf(wait) and channel is None
                 if isinstance(error, SecureVFLError | OSError):
                     eventlog.warn(me, "stopped", {"error": type(error).__name__, "reason": reason})
@@ -175,14 +178,15 @@ def run_session(
 def _finish(channel: Channel, others: Sequence[str], resumes: bool) -> None:
     """Report completion to all others, and wait for their reports if they may run again."""
     for name in others:
-        with nullcontext() if resumes else suppress(TransportError):  # a party that does not wait may have left
+        # if the session cannot resume, a peer may have left already
+        with nullcontext() if resumes else suppress(TransportError):
             channel.send(name, SessionDone(), _END, permit=permit_sizes(channel, name))
     for name in others if resumes else ():
         channel.recv(name, SessionDone, _END)
 
 
 def _reason(error: BaseException, resumes: bool) -> tuple[str, str | None]:
-    """Return why this party stops, for its own operator, and what all parties should do."""
+    """Return the reason why this party stops, for its operator, and an instruction for all parties."""
     again = "run the same command again at every party" + (" to resume from the latest checkpoint" if resumes else "")
     if _is_loss(error):
         return (error.problem if isinstance(error, SecureVFLError) else str(error)), again
@@ -194,7 +198,7 @@ def _reason(error: BaseException, resumes: bool) -> tuple[str, str | None]:
 
 
 def _record_abort(error: BaseException, ledger: DisclosureLedger, others: Sequence[str]) -> BaseException:
-    """Record an abort in the ledger; return the error to report: this one, or the failure to record it."""
+    """Record an abort in the ledger, and return the error to report: the abort's, or that of a failed recording."""
     try:
         ledger.record_early_abort(others)
     except SecureVFLError as unwritten:

@@ -24,9 +24,9 @@ class PeerSettings:
         timeout: seconds to wait for all parties at the start and after a loss, for each message, and for the others at
             the end.
         patience: seconds without a connection after which a party is lost.
-        wait: seconds to wait for all parties at the start, if not `timeout`; infinity waits without limit.
-        session_id: id of the session, for parties with several sessions at a time.
-        router: the port that these sessions share.
+        wait: seconds to wait for all parties at the start, if different from `timeout`; infinity waits without limit.
+        session_id: id of the session, if the party has several sessions at a time.
+        router: distributes the connections of the shared port to these sessions.
         limits: limits on concurrent sessions.
     """
 

@@ -54,10 +54,10 @@ def predict_with(
         listen: see `join`.
         timeout: see `join`.
         patience: see `join`.
-        code_policy: reason codes about this party's columns that the requesting party learns.
+        code_policy: which reason codes of this party's columns the requesting party receives; None for no codes.
 
     Returns:
-        The prediction at the requesting party (`ModelPart.asker`), None at the others.
+        The prediction at the requesting party (`ModelPart.asker`), None at the other parties.
 
     Raises:
         TableError: columns are missing, or the numbers of rows differ.

@@ -56,7 +56,7 @@ class ScoreCounts:
         requested: rows of the request.
         scored: rows with a score.
         trained: training rows.
-        changed: rows that were requested before with other columns.
+        changed: rows that were requested before with other values of their columns.
         refused: rows that another party refuses.
         beyond: rows whose scores are outside the covered range.
     """
@@ -77,7 +77,7 @@ class ScoreCounts:
 
     @property
     def unknown(self) -> int:
-        """Number of ids that not all parties have."""
+        """Number of requested ids that at least one party does not have."""
         return self.requested - self.scored - self.trained - self.changed - self.refused - self.beyond
 
     def __add__(self, other: ScoreCounts) -> ScoreCounts:
@@ -87,7 +87,7 @@ class ScoreCounts:
         reasons = [
             (self.unknown, "not known to all parties"),
             (self.trained, "training rows"),
-            (self.changed, "requested before with other columns"),
+            (self.changed, "requested before with other values"),
             (self.refused, "refused by another party"),
             (self.beyond, "outside the range that scores cover"),
         ]

@@ -1,12 +1,15 @@
-"""One party's role in a joint prediction, block by block.
+"""One party's role in a joint prediction, which scores rows block by block.
 
-1. all <-> all   PredictionHandshake   which training the part belongs to, rows, keyed digest of the row order, role
+The requesting party is the one that learns the scores f. Parties compute them together:
+
+1. all <-> all   PredictionHandshake   which training the part of the model belongs to; number of rows; keyed digest of
+                                       their order; role
 2. all           the messages of the protocol family (`securevfl.families`); only the requesting party learns f
-3. some -> it    reasons               if parties provide reasons (`securevfl.organisations.score_reasons`)
+3. some -> requesting party   ReasonCodes   if parties provide reason codes, the columns that raised a score most
 
-A party learns the same kind of values as in the evaluation of a training, for these rows. Passive parties record the
-disclosed scores in their ledgers before step 2. The same rows with the same columns count once if a family discloses
-the same values for them again (`Family.repeatable_scores`).
+Numbers in comments refer to these steps. A party learns the same kind of values as in the evaluation of a training, for
+these rows. Passive parties (those without labels) record the disclosed scores in their ledgers before step 2. If a
+family discloses the same values whenever the same rows are requested (`Family.repeatable_scores`), they count once.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
 from securevfl.families.participant import Participant
@@ -42,11 +46,11 @@ from securevfl.runtime.meter import Meter
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NO_TABLE, NewRows
 
-BEYOND = "their scores are outside the range that scores cover and would be read as other scores; they are left out"
+BEYOND = "their scores are outside the range that scores cover, so they would be read wrongly; they are left out"
 
 
 class PredictionHandshake(DisclosingMessage, frozen=True):
-    """What a party reports about its part of the model and its rows.
+    """What a party sends about its part of the model and its rows in step 1.
 
     Attributes:
         run: id of the training.
@@ -86,8 +90,9 @@ class PredictionSession:
         channel: channel to the other parties.
         ledger: this party's ledger.
         code_policy: reason codes that this party provides.
-        rows: all rows that will be predicted, which the parties compare. Without them, each block is recorded in the
-            ledger separately, and its ids are ids that all parties are known to have.
+        rows: all rows that will be predicted; the parties compare their number and order. If it is None, the rows are
+            not known in advance: each block is recorded in the ledger separately, and all parties must be known to have
+            its ids.
     """
 
     def __init__(
@@ -101,13 +106,13 @@ class PredictionSession:
         self._part, self._channel, self._ledger, self._code_policy = part, channel, ledger, code_policy
         self._rows = rows
         self._disclosed_numbers = self._refused_rows = self.count = 0
-        self._basis, self._job = "", part.parsed_job
+        self._identity, self._job = "", part.parsed_job
         self._participant, self._code_counts = self._exchange_handshakes()
         provides_codes = code_policy is not None and part.name != part.asker
         self._score_ledger = ScoreLedger(ledger.path) if provides_codes else None
 
     def stored_scores(self, ids: Sequence[Any], X: Floats) -> ScoreResult:
-        """Return what the requesting party knows about rows (m, d) before it requests them."""
+        """Return the results that the requesting party has stored for rows (m, d) from earlier requests."""
         return self._participant.stored_scores(RowsToScore([id_digest(self._part.name, row_id) for row_id in ids], X))
 
     @property
@@ -125,8 +130,8 @@ class PredictionSession:
             X: this party's columns (m, d).
 
         Returns:
-            The state of each row; and at the requesting party, which alone can tell apart why rows have no score, the
-            ids and the prediction of the scored rows.
+            The state of each row and, at the requesting party, the ids and the prediction of the scored rows. Only that
+            party knows why a row has no score.
         """
         result = self.score(ids, X)
         f = result.f
@@ -180,7 +185,8 @@ class PredictionSession:
             name: score_reasons(part.name).receive(name, channel, len(rows), count)  # 3
             for name, count in self._code_counts.items()
         }
-        scored = np.asarray(np.isfinite(f).all(axis=1))  # False if this party has lost its share of a score
+        # f is not finite for a row whose share of the score this party has lost
+        scored = np.asarray(np.isfinite(f).all(axis=1))
         reasons: dict[str, list[list[str]]] = {}
         for name, codes in (local_codes | received_codes).items():
             reasons[name] = [[] for _ in f]
@@ -192,19 +198,20 @@ class PredictionSession:
 
     @property
     def _numbers_per_row(self) -> int:
-        """Maximum number of values that a row discloses."""
+        """Maximum number of values that are disclosed about a row."""
         return self._part.outputs + (self._code_policy is not None)
 
     def _record_scores(self, numbers: int) -> None:
         part, others = self._part, tuple(name for name in self._part.parties if name != self._part.name)
         if part.name != part.asker:
-            disclosure = Disclosure("scores", part.asker, others, numbers, 0, self._basis)
+            disclosure = Disclosure("scores", part.asker, others, numbers, 0, self._identity)
             self._ledger.record_answer(part.run, self._channel.session.hex(), disclosure)
 
     def _charge(self, scored: int, refused: int) -> None:
-        """Record scores that a family is about to disclose, and rows that it refuses.
+        """Record the numbers of scores that will be disclosed and of rows that will be refused.
 
-        A refusal reveals one bit about the row. It is recorded unless all rows were requested by id.
+        A refusal reveals one bit about the row. It is recorded if the rows of the whole prediction are known in
+        advance. Otherwise each block's ids have been recorded already, by the party that looked them up.
         """
         part = self._part
         if scored:
@@ -242,7 +249,7 @@ class PredictionSession:
             bits = job.family.score_bits(job) * part.outputs + code_bits
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": handshake.rows, "bits_of_a_row": bits})
             if rows is not None and not job.family.admits_rows_itself:
-                self._basis = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
+                self._identity = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
                 self._record_scores(self.count * self._numbers_per_row)
         roles = Roles.of((name, handshakes[name].role) for name in part.parties)
         resources = LocalResources(part.run, account=ledger.path, charge_scores=self._charge)
@@ -255,16 +262,17 @@ class PredictionSession:
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonProvider | None) -> str:
-    """Return a name for the values that a party discloses about these rows.
+    """Return the identity of the values that a party discloses about these rows; a repeated request has the same one.
 
-    It depends on the party's part of the model and on its ids and columns in their order, all of which the party sees
-    itself. So values that are disclosed again under the same name are the same values, whatever another party does.
+    It depends on the party's part of the model and on its ids and columns in their order. The party has all of
+    these itself, so another party cannot make different values count as a repetition.
     """
     codes = "" if code_policy is None else code_policy.fingerprint()
     content = hashlib.sha256(repr((part.run, part.asker, rows.count, rows.order.hex(), codes)).encode())
     for _, X in rows.blocks():
-        content.update((np.ascontiguousarray(X, "<f8") + 0.0).tobytes())  # + 0.0 maps -0.0 to 0.0
-    return f"scores {ledger.pseudonym(content.digest())}"
+        # adding 0.0 turns -0.0 into 0.0, so that equal numbers have equal bytes
+        content.update((np.ascontiguousarray(X, "<f8") + 0.0).tobytes())
+    return identity_of("scores", ledger.pseudonym(content.digest()))
 
 
 def _compare(me: str, own: PredictionHandshake, name: str, other: PredictionHandshake) -> None:

@@ -1,8 +1,8 @@
-"""Run the offline phase of a training with the other parties on their own machines, for example overnight.
+"""Run the offline phase of a training with the other parties on separate machines, for example overnight.
 
-Each party stores its preprocessed material in a folder and passes that folder to `join`, which uses the material that
-all parties have. The folder contains masks, so it needs the same protection as the table. An interrupted offline phase
-resumes.
+In the offline phase the parties generate random material that does not depend on their tables, and store it for the
+training. Each party passes the folder with its material to `join`. The folder contains masks of secret values, so it
+needs the same protection as the table. An interrupted offline phase resumes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def prepare(
         party: this party's table.
         settings: addresses, certificates and time limits.
         preprocessing: the folder for the preprocessed material.
-        on_round: is called with the number of rounds that are prepared and the total.
+        on_round: is called with the number of rounds of the training that have their material, and the total.
 
     Raises:
         ConfigError: the protocol family of the job has no offline phase; also see `join`.

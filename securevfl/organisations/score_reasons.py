@@ -85,6 +85,9 @@ class ScoreReasons(ABC):
         Args:
             codes_per_row: number of codes for each row.
             codes: a code for each of the party's columns.
+
+        Returns:
+            The reasons.
         """
 
     @abstractmethod

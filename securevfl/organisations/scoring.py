@@ -1,26 +1,27 @@
-"""Scoring with parties that stay up: the leading party brings ids and its columns, the others answer.
+"""Scoring with servers: the leading party requests scores of rows by their ids, and the other parties (servers) answer.
 
-0. all                  exchange handshakes (`securevfl.organisations.prediction_session`), once per session; the others
-                        send ServerLimits
-1. lead -> all others   ScoreRequest   the number of ids; 0 reports that the leading party is still there, or done
+0. all                  exchange handshakes (`securevfl.organisations.prediction_session`), once per session; each
+                        server sends ServerLimits
+1. lead -> all others   ScoreRequest   the number of ids; 0 only shows that the leading party is still connected, or
+                        has finished
 2. all                  find out which of these ids all parties have: with two parties from the precomputed tags of the
-                        other's table (`securevfl.protocols.alignment.online_lookup`), with more by private set
+                        server's table (`securevfl.protocols.alignment.online_lookup`), with more by private set
                         intersection (`.psi`)
 3. all                  predict the common rows (`securevfl.organisations.prediction_session`)
 
-The leading party learns f of the common rows, and which of its ids all others have. The others learn the number of ids
-of each request, and which of their ids are common, but not the remaining ids of the leading party. It cannot ask about
-more ids than it announced: the others enforce this in step 2 before any of their points leaves them.
+Numbers in comments refer to these steps. The leading party learns the scores f of the common rows, and which of its ids
+all servers have. The servers learn the number of ids of each request, and which of their ids are common, but not the
+other ids of the leading party. It cannot look up more ids than it has announced: the servers enforce this in step 2.
 
-With enough requests the leading party learns which ids are in the table. If a party has few columns, it also learns the
-columns, because f without the leading party's summand is one linear combination of them per row. Each party therefore
-answers within limits that its operator sets. Its disclosure ledger counts ids before step 2 and scores before step 3,
-by table and peer over all requests, and a request has a maximum number of ids. An answer that no id is known counts as
-well.
+After enough requests the leading party knows which ids are in a server's table. If a party has few columns, the leading
+party can also compute these, because f without the leading party's summand is one linear combination of them per row.
+Each server therefore answers within limits that its operator sets. Its disclosure ledger counts ids before step 2 and
+scores before step 3, by table and peer over all requests, and a request has a maximum number of ids. An answer that no
+id is known counts as well.
 
 The leading party does not send rows whose result it knows: training rows, rows that it requested before with other
-columns, and rows with a stored score, unless reason codes are requested. A row that another party refuses is left out;
-all other rows are scored.
+values of their columns, and rows with a stored score, unless reason codes are requested. A row that a server refuses
+has no score; all other rows are scored.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class ScoreRequest(DisclosingMessage, frozen=True):
 
     Attributes:
         rows: number of ids.
-        more: False if the leading party is done.
+        more: False if the leading party has finished.
     """
 
     rows: int
@@ -96,10 +97,9 @@ def scoring_handshake(part: ModelPart) -> dict[str, Any]:
 
 
 def scoring_settings(settings: PeerSettings) -> PeerSettings:
-    """Return settings by which the leading party calls the servers and chooses a session id.
+    """Return settings with a new session id, so that the leading party can have several sessions at a time.
 
-    It may then have several sessions at a time. If there is a hub, or a server has no address, the settings stay
-    unchanged.
+    They are returned unchanged if connections pass through a hub, or if a server has no address.
     """
     peers, lead = settings.peers, settings.peers.active
     if peers.hub is not None or not all(name in peers.address for name in peers.passives):
@@ -171,8 +171,9 @@ def score_rows(
         others = part.parties[1:]
         servers = others[0] if len(others) == 1 else f"all of {', '.join(others)}"
         raise IdError(
-            f"none of the {counts.requested:,} ids of {part.name} is known at {servers}. This answer was counted, too",
-            "check that the ids are written alike, and that these are not new customers",
+            f"none of the {counts.requested:,} ids of {part.name} is known at {servers}. The ledgers count this "
+            f"answer as well",
+            "check that all parties write ids in the same way, and that these ids are not all new",
             code="SVFL-ID-NO-MATCH",
             party=part.name,
         )
@@ -191,7 +192,7 @@ def score_rows(
 
 
 class ScoreClient:
-    """The leading party's role in a session, in which it makes any number of requests.
+    """The leading party's side of a session with the servers; it can make any number of requests.
 
     The constructor exchanges handshakes with the servers.
 
@@ -229,7 +230,8 @@ class ScoreClient:
         """
         result = self._prediction.stored_scores(ids, X)
         requested = ~(result.trained | result.changed | result.scored)
-        if self._prediction.receives_codes:  # codes are not stored, so stored scores are requested again
+        # reason codes are not stored, so rows with stored scores are requested again
+        if self._prediction.receives_codes:
             requested |= result.scored
         f, stored = np.full((len(ids), self._part.outputs), np.nan), result.scored & ~requested
         positions = np.flatnonzero(requested)
@@ -272,11 +274,11 @@ class ScoreClient:
         return requested[positions]
 
     def stay(self) -> None:
-        """Report that this party is still there."""
+        """Send a request without ids, so that the servers do not end the idle session."""
         self._announce(0)
 
     def end(self) -> None:
-        """Report that this party is done."""
+        """Report to the servers that this party makes no more requests."""
         self._announce(0, more=False)
 
     def _announce(self, rows: int, *, more: bool = True) -> None:
@@ -286,13 +288,13 @@ class ScoreClient:
 
 @dataclass(frozen=True)
 class ServedTable:
-    """The table that a party serves.
+    """The table that a server answers from.
 
     Attributes:
         rows: the rows.
         max_ids: maximum number of ids per request.
         executor: worker processes for the elliptic-curve operations.
-        code_policy: reason codes about this party's columns that the requesting party learns.
+        code_policy: which reason codes of this party's columns the leading party receives; None for no codes.
         table: the precomputed tags of the ids, if there are two parties.
     """
 
@@ -306,7 +308,7 @@ class ServedTable:
 def serve_requests(
     part: ModelPart, served: ServedTable, channel: Channel, ledger: DisclosureLedger
 ) -> Iterator[ScoreRequest | ScoreCounts]:
-    """Answer requests of the leading party until it is done.
+    """Answer the requests of the leading party until it reports that it has finished.
 
     Args:
         part: this party's part of the model.

@@ -1,7 +1,8 @@
-"""A party that stays up and answers scoring requests (`securevfl.organisations.scoring`) of several clients at a time.
+"""A server: a party that stays up and answers the scoring requests of several clients at a time.
 
-A request that is refused, interrupted or malformed ends its session with the reason, and no other session. Between
-requests only counts are stored.
+The messages are in `securevfl.organisations.scoring`. A client is a session of the leading party, which requests
+scores. A request that is refused, interrupted or malformed ends its session with the reason, and no other session.
+Between requests a server stores only counts.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from securevfl.transport.tls import Credentials
 
 Outcome = Literal["answered", "refused", "failed"]
 
-FAILURE_PAUSE = 1.0  # seconds before the server listens again after a request that failed
+FAILURE_PAUSE = 1.0  # seconds that the server waits after a failed request before it listens again
 _CONNECT_SECONDS = 30.0  # seconds for all parties of a session to connect
-_MAX_PATIENCE = 15.0  # seconds that one of several clients may be disconnected
-_LINGER_SECONDS = 20.0  # seconds for a client to finish when the service shuts down
-_POLL_SECONDS = 0.1  # seconds between checks whether to shut down
-_ABORT_SECONDS = 5.0  # seconds for aborted sessions to notify their clients
+_MAX_PATIENCE = 15.0  # seconds after which a disconnected client is lost, if the server has several sessions at a time
+_LINGER_SECONDS = 20.0  # seconds that a client has to finish when the server shuts down
+_POLL_SECONDS = 0.1  # the server checks once in this many seconds whether to shut down
+_ABORT_SECONDS = 5.0  # seconds in which an aborted session notifies its client
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class RequestOutcome:
     Attributes:
         outcome: how it ended.
         seconds: its duration; 0 if the parties never were all connected.
-        counts: numbers of rows by state, if it was answered.
-        sent: bytes sent.
-        reason: why it was refused or failed.
+        counts: numbers of rows by state, if the request was answered.
+        sent: number of bytes that this party sent.
+        reason: why the request was refused or failed.
     """
 
     outcome: Outcome
@@ -161,9 +162,10 @@ class Server:
         return self._ledger
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Serve until `stopping` returns True. Requests that are being processed then are finished first.
+        """Serve until `stopping` returns True, and finish requests that are being processed.
 
-        While a server with one session at a time waits, only an exception ends it.
+        A server with one session at a time does not call `stopping` while it waits for a client; only an exception ends
+        it.
 
         Args:
             stopping: whether to shut down.
@@ -188,7 +190,7 @@ class Server:
                 time.sleep(FAILURE_PAUSE)
 
     def _count_trained_rows(self) -> int:
-        """Return how many rows of the table get no score because the model was trained on them."""
+        """Return the number of rows of the table that are refused because the model was trained on them."""
         part, ids = self._part, self.served.rows.ids
         digests = (id_digest(part.name, row_id) for row_id in ids)
         return Job.from_dict(part.job).family.count_trained_rows(part.state, ScoreLedger(self._ledger.path), digests)
@@ -223,7 +225,7 @@ class Server:
                 acceptor.stop()
 
     def _end(self, condition: Callable[[_Session], bool]) -> None:
-        """End the sessions that meet a condition, from outside their threads."""
+        """Abort the sessions that meet a condition; this is called from another thread than theirs."""
         for session in [*self._sessions]:
             if condition(session) and session.channel is not None:
                 session.channel.fail(ServiceEnded())
@@ -275,7 +277,7 @@ class Server:
 
 
 def _check_limits(ledger: DisclosureLedger) -> None:
-    """Raise ConfigError unless the ledger limits scores and ids, because nobody watches a service while it answers."""
+    """Raise ConfigError unless the ledger limits scores and ids, because no person watches a service."""
     limits = ledger.read().limits
     lacking = [kind for kind in ("scores", "ids") if kind not in limits]
     if lacking:

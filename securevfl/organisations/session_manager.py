@@ -19,10 +19,11 @@ from securevfl.errors import (
 )
 from securevfl.transport.line import Line
 
-RETRY_SECONDS = 5  # seconds after which a client may retry
-_WAIT = 10.0  # seconds that a client waits for a free slot
-_START_SECONDS = 10.0  # seconds for a session to accept its clients
-_REMEMBERED_SESSIONS = 1024  # ids of finished sessions
+RETRY_SECONDS = 5  # seconds after which a refused client is asked to retry
+_WAIT = 10.0  # maximum number of seconds that a client waits for a free slot
+_START_SECONDS = 10.0  # seconds in which a new session must be ready for connections
+# number of finished sessions whose ids are remembered, so that late connections to them are refused
+_REMEMBERED_SESSIONS = 1024
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ class SessionManager:
 
     @property
     def streams(self) -> int:
-        """Maximum number of concurrent clients of one other party, including those that wait."""
+        """Maximum number of connections that one other party may have at a time, including those that wait."""
         return self._limits.max_sessions + self._limits.max_waiting
 
     def line_of(self, session_id: str, name: str) -> Line:
-        """Return a client's line in a session, and start the session if it is new.
+        """Return the line (connection) of a client in a session, and start the session if it is new.
 
         Args:
             session_id: id of the session.
@@ -102,13 +103,13 @@ class SessionManager:
             return lines[name]
 
     def add_session(self, session_id: str, lines: Mapping[str, Line]) -> None:
-        """Route clients that name this session to its lines."""
+        """Connect clients that name this session to its lines from now on."""
         with self._changed:
             self._lines[session_id] = lines
             self._changed.notify_all()
 
     def remove_session(self, session_id: str) -> None:
-        """Stop routing clients to this session."""
+        """Refuse clients that name this session from now on."""
         with self._changed:
             self._lines.pop(session_id, None)
             if session_id:

@@ -29,7 +29,8 @@ class Abort(DisclosingMessage, frozen=True):
             return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""
         reason = stop_reason_of(error)
-        # a party that has refused would refuse again, and one that has not agreed may have no checkpoint yet
+        # for these reasons a run does not resume: a party that has refused the run would refuse again, and a party
+        # without consent may have no checkpoint
         return cls(reason, resumes and reason not in ("refused", "consent"), away if away in parties else "")
 
     def error(self, sender: str, peers: Collection[str]) -> PeerStopped:

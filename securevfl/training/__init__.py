@@ -1,1 +1,1 @@
-"""One training: a party at work, its states, its part of the model, and a run of all parties in one process."""
+"""One training: one party's run, its checkpoints, its part of the model, and a run of all parties in one process."""

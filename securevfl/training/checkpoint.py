@@ -1,17 +1,19 @@
 """A party's checkpoints on disk, from which an interrupted run resumes.
 
-Before the first round and after every `every` rounds, a party writes the state of its participant
-(`securevfl.families.participant`) and the history. The state may hold secrets, such as the key of the noise that a
-defence adds to residuals. Of other parties' data it holds only sums that were received and that later steps use
-(`securevfl.optim.celu`). It holds no session key and no encryption key; these are generated again. Fingerprints of the
-certificate keys of all parties are stored too, so that a party notices a peer that returns with another key.
+The participant is the object that trains one party's part of the model (`securevfl.families.participant`). Before the
+first round and after every `every` rounds, a party writes the participant's state and the history of the training. The
+state may contain secrets, such as the key of the noise that a defence adds to residuals. Of other parties' data it
+contains only received sums that later steps use (`securevfl.optim.celu`). It contains no session key and no encryption
+key; these are generated again. Fingerprints of all parties' certificate keys are stored as well, so that a party
+notices if a peer returns with another key.
 
-The parties tell each other which rounds they have, and resume from the last common round. A party that has finished
-stores its part of the model until all have finished. A resumed run does the same arithmetic on the same numbers: in the
-open, under Paillier and under masked sums, the final weights equal those of an undisturbed run bit for bit, and a
-repeated round releases what it released before, including noise. Random features and noise are drawn again in every
-training, so only states of the same training fit together; otherwise all parties start again. No residual is sent
-before all parties have a state, so none is released with two noises.
+When a run resumes, the parties exchange which rounds they have checkpoints of, and continue after the last common one.
+A party that has finished stores its part of the model (the outcome) until all have finished. A resumed run does the
+same arithmetic on the same numbers: without encryption, under Paillier and under masked sums, the final weights equal
+those of an uninterrupted run bit for bit, and a repeated round sends what it sent before, including noise. Random
+features and noise are drawn again in every training, so only states of the same training fit together; otherwise all
+parties start again. No residual is sent before all parties have a state, so no residual is sent with two different
+noises.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from securevfl.training.model_part import ModelPart
 
 CHECKPOINT_SCHEMA = "securevfl.checkpoint/7"
 MAX_CHECKPOINTS = 4
-"""Parties are at most this many checkpoints apart."""
+"""Number of checkpoints that are stored; parties are at most this many checkpoints apart."""
 FINISHED_ROUND = 1 << 62
-"""The round of a party whose part of the model is on disk."""
+"""Number of rounds that stands for a finished party, whose part of the model is on disk."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class Checkpoint:
 
     Attributes:
         round: number of rounds.
-        run: see `ModelPart.run`.
+        run: id of the training (`ModelPart.run`).
         history: the records of the rounds.
-        identities: see `Channel.keys`.
+        identities: fingerprints of the parties' certificate keys (`Channel.keys`).
         state: state of the party's participant.
         constant: True if the newest state of this party fits every earlier round, because it is the same at every round
             or the party works at its own pace. Such a party may be far ahead of the others.
@@ -93,14 +95,14 @@ class Checkpoints:
         self.every = every
         self.folder = Path(folder)
         self._party = party
-        self._outcomes: dict[bytes, ModelPart] = {}  # parts that are stored elsewhere
+        self._outcomes: dict[bytes, ModelPart] = {}  # outcomes of jobs that are stored in another file, by job
 
     def due(self, rounds: int) -> bool:
-        """Return whether a checkpoint is to be written after this number of rounds."""
+        """Return whether a checkpoint must be written after this number of rounds."""
         return rounds % self.every == 0
 
     def rounds(self, job: bytes) -> tuple[int, ...]:
-        """Return the rounds of which there are checkpoints of a job."""
+        """Return the numbers of rounds after which there are checkpoints of a job."""
         rounds = self._rounds_on_disk(job)
         if rounds and self.load(job, rounds[-1]).constant:
             rounds = list(range(0, rounds[-1] + 1, self.every))
@@ -115,7 +117,7 @@ class Checkpoints:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
     def load(self, job: bytes, rounds: int) -> Checkpoint:
-        """Load the checkpoint after `rounds` rounds: the newest if it fits every round, otherwise the first after them.
+        """Load the checkpoint after `rounds` rounds; if the newest checkpoint fits every round, load that one.
 
         Args:
             job: digest that identifies the job.
@@ -161,7 +163,7 @@ class Checkpoints:
         return self.load(job, rounds[-1]).run if rounds else ""
 
     def begin(self, job: bytes, run: str) -> str:
-        """Return the run under which the ledger counts all attempts at a job since the last one that ended.
+        """Return the id under which the ledger counts all attempts at a job since the last attempt that was completed.
 
         Args:
             job: the job.
@@ -190,17 +192,17 @@ class Checkpoints:
             raise StorageError(path, cause) from None
 
     def finish(self, job: bytes, part: ModelPart) -> None:
-        """Save the party's part of the model, until `clear` or `reopen`."""
+        """Save the party's part of the model as the outcome of the job. `clear` or `reopen` removes it."""
         part.save(self.folder / self._name(job, FINISHED_ROUND))
 
     def final(self, job: bytes) -> ModelPart | None:
-        """Load the party's part if the job has ended for this party, without its counters; None if it has not.
+        """Load the outcome of a job, without its cost counters, if the job has ended for this party; else None.
 
         Args:
             job: digest that identifies the job.
 
         Returns:
-            The party's part, or None.
+            The party's part of the model, or None.
 
         Raises:
             DataError: if the file is damaged.
@@ -209,14 +211,14 @@ class Checkpoints:
         return ModelPart.load(path) if path.exists() else self._outcomes.get(job)
 
     def set_outcome(self, job: bytes, part: ModelPart) -> None:
-        """Use this part, which is stored elsewhere, as the outcome of a job, until `clear` or `reopen`."""
+        """Use a part of the model that another file contains as the outcome of a job, until `clear` or `reopen`."""
         self._outcomes[job] = part
 
     def _is_finished(self, job: bytes) -> bool:
         return job in self._outcomes or (self.folder / self._name(job, FINISHED_ROUND)).exists()
 
     def reopen(self, job: bytes) -> None:
-        """Discard the outcome, because not all parties have one: the parts of one run must fit together."""
+        """Discard the outcome of a job, because not all parties have one; the parts of one run must fit together."""
         self._outcomes.pop(job, None)
         (self.folder / self._name(job, FINISHED_ROUND)).unlink(missing_ok=True)
 
@@ -241,7 +243,8 @@ class Checkpoints:
         for rounds in self._rounds_on_disk(job):
             (self.folder / self._name(job, rounds)).unlink(missing_ok=True)
         self.reopen(job)
-        for draft in self.folder.glob(f".{self._name(job, '*')}.*"):  # of a process that was killed while writing
+        # incomplete files of a process that was killed while it wrote
+        for draft in self.folder.glob(f".{self._name(job, '*')}.*"):
             draft.unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()

@@ -1,7 +1,9 @@
 """Comparison of models of the active party's columns with models of all parties' columns.
 
-On its columns alone the active party trains without sending anything. Together, the same models are trained on shares,
-and each is measured once, at its end. Only the figures are stored: no model of a comparison ever scores a row.
+The active party has the labels. It trains models on its columns alone, without sending anything. The same models are
+trained on all columns with secret shares (joint models), and each is measured once, at its end. Only the figures are
+stored: no model of a comparison ever scores a new row. The gain is the AUC of the best joint model minus that of the
+best other model.
 
 All tables are in one process; between organisations see `securevfl.organisations.compare`.
 """
@@ -48,9 +50,9 @@ from securevfl.training.text_table import format_table
 
 DEFAULT_BINS = 10
 CRITICAL_VALUE = 1.645
-"""Standard errors above which a gain is not chance: the one-sided 5 % point of the normal distribution."""
+"""A gain of more standard errors than this is not chance: the one-sided 5 % point of the normal distribution."""
 NOTHING = "nothing"
-"""What a model of one party alone discloses."""
+"""Description of the values that a model of one party alone discloses."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class ComparedModel:
         auc: AUC on the held-out rows.
         log_loss: log loss on the held-out rows.
         seconds: processor time if a party is alone; otherwise time from start to end on the given network.
-        tells: what was disclosed for it.
+        tells: description of the values that were disclosed for it.
     """
 
     columns: str
@@ -75,7 +77,7 @@ class ComparedModel:
 
 
 class MeasuredModel(NamedTuple):
-    """A compared model with the figures from which the error of the gain follows. They are not stored.
+    """A compared model, with the figures from which the standard error of the gain is computed; these are not stored.
 
     Attributes:
         row: its line of the comparison.
@@ -116,12 +118,12 @@ class Comparison:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the gain is larger than chance explains, at a one-sided level of 5 % for equal models."""
+        """Whether the gain is statistically significant, at a one-sided level of 5 %."""
         return self.gain > CRITICAL_VALUE * self.gain_error
 
     @property
     def conclusion(self) -> str:
-        """The result in a sentence or two."""
+        """The result as text of one or two sentences."""
         alone = self.rows[0].columns
         best_alone = max((row for row in self.rows if row.columns == alone), key=lambda row: row.auc)
         best_joint = max((row for row in self.rows if row.columns != alone), key=lambda row: row.auc)
@@ -216,19 +218,19 @@ def compared_jobs(job: Job) -> dict[str, Job]:
     """
     if job.protocol.shares is None:
         raise ConfigError(
-            "a comparison must disclose only its figures, and this job is not on shares",
+            "a comparison must disclose only its figures, so its job must use secret shares",
             "leave protocol out",
             code="SVFL-JOB-UNSUPPORTED",
         )
     if not (job.model.loss.classifies and job.model.loss.single):
         raise ConfigError(
-            f"a comparison needs labels of two classes, and a {job.model.name} model has others",
+            f"a comparison needs labels of two classes, and a {job.model.name} model has other labels",
             "compare a logistic job",
             code="SVFL-JOB-UNSUPPORTED",
         )
     if not job.test_fraction:
         raise ConfigError(
-            "models are compared on held-out rows, and this job holds none out",
+            "models are compared on held-out rows, and this job has none",
             "set test_fraction = 0.25",
             code="SVFL-JOB-COMBINATION",
         )
@@ -286,7 +288,7 @@ def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object
 
 
 def joint_row(together: str, name: str, part: ModelPart, seconds: float) -> MeasuredModel:
-    """Return the line of a model on shares, from the part of the party with labels."""
+    """Return a joint model with its figures, from the model part of the party with labels."""
     tells = f"{part.held_out:,} (score, label) pairs"
     row = ComparedModel(together, name, part.metrics["auc"], part.metrics["log_loss"], seconds, tells)
     return MeasuredModel(row, part.metric_std_errors.get("auc", 0.0), spread_within_classes(part.calibration))

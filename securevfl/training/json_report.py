@@ -20,16 +20,16 @@ REPORT_SCHEMA = "securevfl.report/3"
 
 
 def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, Any]:
-    """Return the report as plain data.
+    """Return the report as plain data, which can be written as JSON.
 
     Args:
         run: the run.
         network: the network on which it was simulated.
-        lacking: for each party, the number of ids that other parties have and it lacks.
+        lacking: for each party, the number of ids that it lacks and another party has.
 
     Returns:
-        The summary of the run. For each party and stage, it lists bytes and counts by kind of message, and seconds and
-        counts by homomorphic operation.
+        The summary of the run. For each party and stage, it contains bytes and counts by kind of message, and seconds
+        and counts by homomorphic operation.
     """
     return {
         "schema": REPORT_SCHEMA,
@@ -57,5 +57,5 @@ def _by_stage(
 
 
 def write_report(path: Path, run: Run, *, network: Network, lacking: dict[str, int]) -> None:
-    """Write the report atomically."""
+    """Write the report to a file, atomically."""
     write_json(path, report(run, network=network, lacking=lacking))

@@ -1,4 +1,4 @@
-"""Quality of a model of one party's columns alone: what it can do before any message is sent."""
+"""Quality of a model of one party's columns alone: the quality that the party reaches without any message."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from securevfl.optim.block_descent import BlockDescent
 from securevfl.options import JobOptions
 
 MAX_TABLE_VALUES = 20_000_000
-"""Values of a table up to which a baseline model is trained for a report."""
+"""A baseline model is trained for a report only if the table has at most this many values."""
 DEFAULT_RIDGE = 1e-6
-"""Ridge if neither the model nor the optimizer has one."""
+"""Ridge penalty (l2) of the baseline model if neither the model nor the optimizer has one."""
 BASELINE_PARTIES = 2
-"""Number of parties among which trees are divided, as if there were one other party."""
+"""Number of parties over which the job's number of trees is divided: this party, and one other party that is
+assumed."""
 
 
 def baseline_metrics(job: JobOptions, party: Party) -> dict[str, float] | None:
@@ -86,13 +87,13 @@ def local_scores(job: JobOptions, party: Party) -> tuple[Floats, NDArray[Any], N
 def _block_descent(job: JobOptions, model: LinearModel, X: Floats, y: Floats, row_weights: Floats) -> Floats:
     """Return weights (d, c) after the job's steps on all rows by `BlockDescent`, with one block.
 
-    A model that ends early takes the number of steps that is right for most tables.
+    A model whose training would end by itself takes a fixed number of steps, which is enough for most tables.
     """
     optimizer = job.optimizer if isinstance(job.optimizer, BlockDescent) else BlockDescent(ridge=DEFAULT_RIDGE)
     loss, n = model.loss, len(X)
     ridge = model.ridge_of(n) or optimizer.ridge
     decay = np.full((X.shape[1], 1), model.l2)
-    decay[-1] = 0.0  # of the intercept
+    decay[-1] = 0.0  # the intercept is not penalised
     curvature = (loss.curvature or 1.0) * (X.T @ (row_weights * X)) / n
     preconditioner = np.linalg.inv(curvature + np.diag(ridge + decay[:, 0]))
     theta = previous = np.zeros((X.shape[1], y.shape[1]))

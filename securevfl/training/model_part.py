@@ -1,4 +1,9 @@
-"""One party's part of a trained model, with its scaling and its cost counters, stored in one file per party."""
+"""One party's part of a trained model, with its scaling and its cost counters, stored in one file per party.
+
+A party provides columns. Its preparation turns them into features, which are scaled; the model adds up weights of
+features, or values of trees, to f, one number for each of c outputs. Each party stores only its part. A part may be
+"opened" to its party: on secret shares a party knows its weights only if the job says so.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +52,19 @@ PLAIN_FIELDS = (
     *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
     *("trained", "held_out"),
 )
-"""Fields that a file stores unchanged."""
+"""Names of the fields of `ModelPart` that its file contains in the same form."""
 
 
 class PartStatus(StrEnum):
-    """Which training a part that `join` returns is from.
+    """States from which run the model part that `join` returns is.
 
-    KEPT is from a run that was interrupted when its outcome was on disk but not yet in its final file.
+    KEPT: from a run that was interrupted after its outcome was on disk, but before it was in its final file.
     """
 
     NEW = "new"
-    KEPT = "of the run that was cut off at its end, and the others were not there to confirm it"
-    CONFIRMED = "of an earlier run, and all parties have confirmed that they hold theirs"
-    UNCONFIRMED = "of an earlier run, and the others were not there to confirm it"
+    KEPT = "from the run that was interrupted at its end; the other parties could not be reached to confirm it"
+    CONFIRMED = "from an earlier run; all parties have confirmed that they have theirs"
+    UNCONFIRMED = "from an earlier run; the other parties could not be reached to confirm it"
 
 
 @dataclass
@@ -79,18 +84,19 @@ class ModelPart:
         classes: classes of the labels, or their mean and deviation, at parties with labels.
         metrics: metrics of the model.
         calibration: mean prediction, mean label and number of rows, for ten groups of rows by rising prediction.
-        metric_std_errors: standard errors of the metrics over rows of the same kind.
+        metric_std_errors: standard errors of the metrics, which vary with the choice of the measured rows.
         history: one record per round.
         rounds: number of exchanges.
         counters: counters of messages and operations.
         path: seconds of the critical path (stages, kinds).
         run: id of the training; the same in all its parts.
         data: digest of the training table (`Party.digest`) in hex.
-        baseline: distributions of the training rows, by column, and of the scores that the party received.
+        baseline: summaries of the training rows, by column, and of the scores that the party received; new rows are
+            compared with them.
         trained: number of training rows.
         held_out: number of held-out rows.
-        status: which training it is from.
-        model: the module that the party passed (`Party.model`). No file stores it, so set it after loading.
+        status: the run from which the part is, if `join` returned it without training.
+        model: the network that the party passed (`Party.model`). Files do not contain it, so set it after loading.
     """
 
     name: str
@@ -128,7 +134,7 @@ class ModelPart:
 
     @property
     def features(self) -> list[str]:
-        """The features of the model (d), which its columns become."""
+        """The names of the d features that the party's columns become."""
         return self.preparation.features
 
     @property
@@ -169,7 +175,7 @@ class ModelPart:
 
     @property
     def positive(self) -> str | None:
-        """The class, of two, that metrics and probabilities refer to; None at parties without labels."""
+        """The class of two to which metrics and probabilities refer; None at parties without labels."""
         return positive_class(self.parsed_job.model.loss, self.classes)
 
     @property
@@ -198,8 +204,8 @@ class ModelPart:
     def coefficients(self) -> dict[str, list[float]]:
         """Return how much one unit of each feature adds to f (c), in the units of the columns.
 
-        On shares this holds within `ends`, and values are rounded to steps of 1/256 standard deviation. With `counted`
-        in place of the columns, the coefficients give f to the last digit.
+        If the model was trained on secret shares, columns are clipped to `ends` and rounded to steps of 1/256 standard
+        deviation. The coefficients times the rows that `counted` returns give f exactly.
 
         Returns:
             The coefficients (c) by name of the feature.
@@ -221,12 +227,12 @@ class ModelPart:
 
     @property
     def ends(self) -> dict[str, tuple[float, float]]:
-        """The values beyond which each feature makes no further difference; infinite if there are none."""
+        """The values of each feature at which it is clipped from below and above; infinite without a clip."""
         low, high = self.scaling.ends
         return dict(zip(self.features, zip(low.tolist(), high.tolist(), strict=True), strict=True))
 
     def counted(self, X: ArrayLike | Columns) -> Floats:
-        """Return new rows (m, d) as the model sees them, clipped and rounded, in the units of its features."""
+        """Return new rows (m, d) as the model uses them: clipped and rounded, in the units of the features."""
         deviation = np.where(np.isfinite(self.scaling.deviation), self.scaling.deviation, 0)
         return np.asarray(self.scaling.mean + self.rows(X) * deviation)
 
@@ -267,7 +273,7 @@ class ModelPart:
         if not self.state.get("inputs"):
             raise DataError(
                 f"{self.name}: the model has no trees",
-                "read its coefficients",
+                "use its coefficients instead",
                 code="SVFL-MODEL-UNSUPPORTED",
                 party=self.name,
             )
@@ -276,7 +282,7 @@ class ModelPart:
     def _check_opened(self) -> None:
         if "theta" not in self.state:
             raise ConfigError(
-                f"{self.name}: the weights of this part were not opened to it",
+                f"{self.name}: this party does not know the weights of its part",
                 f'train with open_weights = ["{self.name}"] under protocol.shares; the party can then rank labels by '
                 "its columns",
                 code="SVFL-MODEL-NO-WEIGHTS",
@@ -320,7 +326,7 @@ class ModelPart:
                 columns=len(self.columns),
             )
         names = None if named else self.columns
-        if not self.columns:  # a helper, which only knows the number of rows
+        if not self.columns:  # a helper, a party without a table, only knows the number of rows
             return np.empty(shape)
         columns = columns_of(self.name, rows, names, chosen=self.columns, known=self.preparation.types)
         table = self.preparation.apply(columns)
@@ -328,7 +334,7 @@ class ModelPart:
         return table
 
     def with_named_module(self, folder: Path) -> ModelPart:
-        """Bring the module that the job names for this party, if this computer allows its name.
+        """Load the network that the job names for this party, if the settings of this computer allow its file.
 
         Args:
             folder: the folder with the file of the module.
@@ -343,11 +349,12 @@ class ModelPart:
         return self
 
     def _try_on_a_row(self) -> None:
-        """Read the classes and prepare a row of zeros, so that unusable contents fail when they are loaded."""
+        """Read the classes and prepare a row of zeros, so that loading a file with unusable contents fails."""
         if self.classes is not None and (self.classes.ndim != 1 or len(self.classes) < 2):
             raise ValueError("classes")
         str(self.positive)
-        with suppress(SecureVFLError), np.errstate(all="ignore"):  # a row of zeros need not fit the columns
+        # a row of zeros may be refused, for example in a column of texts; this is no fault of the file
+        with suppress(SecureVFLError), np.errstate(all="ignore"):
             self.rows(np.zeros((1, len(self.columns))))
 
     def save(self, path: str | Path) -> None:
@@ -460,7 +467,7 @@ class _StoredFields(msgspec.Struct):
 def _check_shapes(
     job: Job, preparation: FittedPreparation, mean: Floats, deviation: Floats, state: State, outputs: int
 ) -> None:
-    """Raise ValueError unless arrays have one entry for each feature, and weights of columns one row."""
+    """Raise ValueError unless arrays have one entry, and weights have one row, for each feature."""
     d = len(preparation.features)
     if mean.shape != (d,) or deviation.shape != (d,):
         raise ValueError("scaling")
@@ -527,6 +534,6 @@ def _damaged(path: str | Path) -> DataError:
 
 
 def _schema_name(schema: object) -> str:
-    """Return the schema of a file if it is one of securevfl's."""
+    """Return the schema of a file for a message; a schema that is not one of securevfl's is not repeated."""
     is_known = isinstance(schema, str) and re.fullmatch(r"securevfl\.[a-z]+/\d{1,4}", schema)
     return str(schema) if is_known else "of another program"

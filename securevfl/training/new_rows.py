@@ -29,8 +29,8 @@ from securevfl.data.store import OnProgress, copy_to_temporary_table
 from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
 
-SCORED_ROWS_PER_BLOCK = 16_384  # rows
-NO_TABLE = -1  # in place of a number of rows, of a party without a table
+SCORED_ROWS_PER_BLOCK = 16_384  # number of rows of a block
+NO_TABLE = -1  # stands for the number of rows if the party has no table
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class NewRows:
         blocks: yields the ids (list, or None) and the numbers (`SCORED_ROWS_PER_BLOCK`, d) of each block, checked but
             not scaled. The last block is shorter.
         key: the id columns of a file.
-        written: by id, the values of the id columns as the file has them, if ids are composed of them by the rule.
+        written: for each id, the unchanged values of the id columns, if ids are composed of them
+            (`data.composite_ids`).
     """
 
     count: int
@@ -101,7 +102,7 @@ class IndexedRows:
 
 
 def no_rows(count: int = NO_TABLE) -> NewRows:
-    """Return `count` rows without columns, for a party without a table; the number may be unknown yet."""
+    """Return `count` rows without columns, for a party without a table, which may not know their number."""
     starts = range(0, count, SCORED_ROWS_PER_BLOCK)
     sizes = [min(SCORED_ROWS_PER_BLOCK, count - start) for start in starts]  # for any number of reads
     return NewRows(count, b"", lambda: ((None, np.empty((size, 0))) for size in sizes))
@@ -194,7 +195,7 @@ def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgres
 
 
 def _written(source: ParquetSource) -> dict[Any, Any]:
-    """Return the values of the id columns by id, if ids are composed by the rule."""
+    """Return for each id the unchanged values of the id columns, if ids are composed of them; otherwise {}."""
     values = source.written()
     return {} if values is None else dict(zip(source.ids().to_pylist(), values, strict=True))
 
@@ -204,7 +205,7 @@ def _zipped_slices(X: Floats, ids: Any) -> Iterator[tuple[list[Any] | None, NDAr
 
 
 def _zipped(blocks: Iterable[NDArray[Any]], ids: Any) -> Iterator[tuple[list[Any] | None, NDArray[Any]]]:
-    """Yield blocks with their ids, from a list or an Arrow array."""
+    """Yield each block of rows with its ids, which are taken from a list or an Arrow array of all ids."""
     start = 0
     for X in blocks:
         block_ids = None if ids is None else ids[start : start + len(X)]

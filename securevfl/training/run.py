@@ -1,4 +1,7 @@
-"""A finished run: metrics, history, costs, prediction, and each party's own part to save."""
+"""A finished run of all parties in one process: metrics, history, costs, predictions, and each party's part to save.
+
+f (m, c) are the outputs of the model for m rows: the sum of what the parties' parts add for their columns.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class Run:
     parts: dict[str, ModelPart]
 
     def __repr__(self) -> str:
-        """Return the metrics first, then the parties and the model."""
+        """Return a line with the metrics, the parties and the model."""
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items()) or "no metrics"
         return f"Run({metrics} on the {self.evaluated_on}; {', '.join(self.parts)}; {self.job.model.name} model)"
 
@@ -93,12 +96,12 @@ class Run:
 
     @property
     def metric_std_errors(self) -> dict[str, float]:
-        """The standard error of each metric over rows of the same kind."""
+        """The standard error of each metric, which varies with the choice of the measured rows."""
         return self.active.metric_std_errors
 
     @property
     def positive(self) -> str | None:
-        """The class, of two, that metrics and probabilities refer to."""
+        """The class of two to which metrics and probabilities refer."""
         return self.active.positive
 
     @property
@@ -132,7 +135,7 @@ class Run:
 
     @property
     def intercept(self) -> list[float]:
-        """F (c) if all columns are 0; in a regression the label, or its logarithm."""
+        """The outputs f (c) of a row whose columns are all 0; in a regression, the label or its logarithm."""
         unit, shift = self._units
         total = np.sum([part.constant() for part in self.parts.values() if part.columns], axis=0) * unit
         return [float(value) + shift for value in total]
@@ -163,7 +166,7 @@ class Run:
     def _part(self, party: str) -> ModelPart:
         if party not in self.parts:
             raise PartiesError(
-                f"{party} is no party of this run",
+                f"{party} is not a party of this run",
                 f"name one of {', '.join(self.parts)}",
                 code="SVFL-PARTIES-NAME",
                 party=party,
@@ -224,7 +227,7 @@ class Run:
         labels = check_labels(self.active.name, match_values("the labels", y, row_ids), len(f))
         if self.job.model.loss.classifies and not np.isin(labels, classes).all():
             raise LabelError(
-                "some labels are of classes that the training did not have",
+                "some labels are of classes that did not occur in training",
                 "leave these rows out",
                 code="SVFL-LABEL-CLASSES",
             )
@@ -389,7 +392,7 @@ class Run:
         order = {part.name: part for part in parts}
         if unknown := [name for name in modules if name not in order]:
             raise PartiesError(
-                f"models: {unknown[0]} is no party of this run",
+                f"models: {unknown[0]} is not a party of this run",
                 f"name one of {', '.join(order)}",
                 code="SVFL-PARTIES-NAME",
                 party=unknown[0],

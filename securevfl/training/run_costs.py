@@ -1,4 +1,8 @@
-"""Costs of a run: seconds of the critical path by kind of work, counters, and one row of a table."""
+"""Costs of a run: seconds of the critical path by kind of work, counters, and one row of a table.
+
+The critical path is the longest chain of computations and messages that wait for each other, over all parties. Its
+length is the time of the run.
+"""
 
 from __future__ import annotations
 
@@ -109,8 +113,8 @@ class Costs:
     def row(self) -> dict[str, str | int | float | None]:
         """Return one row of FedBCD Table 2, with the parts of the total, the protocol and the bytes.
 
-        The parts have columns such as training_encryption_s, one for each phase and kind of work. Values that files do
-        not store are None.
+        The parts have columns such as training_encryption_s, one for each phase and kind of work. Values of a run that
+        was loaded from files are None if the files do not contain them.
         """
         row: dict[str, str | int | float | None] = {
             "algorithm": self.algorithm,
@@ -128,7 +132,7 @@ class Costs:
         return format_table([line for costs in (self, *others) for line in costs.lines()])
 
     def lines(self) -> list[dict[str, str | int | float | None]]:
-        """Return the seconds of each phase and of the whole run by kind of work; None for values of loaded runs."""
+        """Return a line for each phase and one for the run, with seconds by kind of work; None for a run from files."""
         head: dict[str, str | int | float | None] = {
             "algorithm": self.algorithm,
             "protocol": self.protocol,

@@ -22,10 +22,12 @@ from securevfl.training.run_costs import Costs
 
 LOSS_LABELS = {"batch_loss": "of the batch", "loss": "evaluated"}
 AXES = {"round": "round", "seconds": "seconds without evaluation"}
-SIZE_LETTERS = {"n": "n rows a batch", "c": "c outputs", "p": "p parameters", "d": "d columns"}  # of what is learned
+# meanings of the letters in descriptions of what a party learns
+SIZE_LETTERS = {"n": "n rows a batch", "c": "c outputs", "p": "p parameters", "d": "d columns"}
 METRIC_LABELS = {"auc": "AUC", "accuracy": "accuracy", "r2": "R2", "rmse": "RMSE", "ks": "KS", "pr_auc": "PR AUC"}
-REPEATS = {"loss": "log_loss", "error": "accuracy"}  # what says again what another metric says
-NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # what a record of a round has beside metrics
+# metrics that show the same as another metric, which is shown instead
+REPEATS = {"loss": "log_loss", "error": "accuracy"}
+NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # entries of a round's record that are no metrics
 
 
 def page(
@@ -51,7 +53,7 @@ def page(
     who = f"{', '.join(lead.parties)}: a {job.model.name} model by {costs.algorithm}, {costs.protocol}"
     disclosures = html.section("Who learned what", learned(job, parts)) if len(parts) == len(lead.parties) else ""
     if sheet:
-        disclosures = html.section("What was agreed to", f"<pre>{html.escape(sheet)}</pre>")
+        disclosures = html.section("The consent sheet of this run", f"<pre>{html.escape(sheet)}</pre>")
     how_good = [
         html.section(f"How good it is, on the {lead.evaluated_on}", comparison(lead, alone)),
         html.section("Lift and calibration", quality(lead)),
@@ -109,7 +111,7 @@ def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | No
 
 
 def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
-    """Return a table of the metrics, next to those of the leading party's columns alone, and name the rows."""
+    """Return a table of the metrics, next to those of a model of the leading party's columns alone."""
     names = [name for name in lead.metrics if REPEATS.get(name, "") not in lead.metrics]
     together = ", ".join(lead.parties) + ", together"
     models = ({f"{lead.name} alone": alone} if alone else {}) | {together: lead.metrics}

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
     """Return loss by round, loss by second, and seconds by kind of work, as three axes.
 
-    Metrics of evaluations during training have a second scale on the first two. The figure belongs to no window: a
-    notebook shows it, `savefig` writes it. Raises ConfigError if matplotlib is not installed.
+    Metrics of evaluations during training have a second scale in the first two. The figure opens no window: a notebook
+    shows it, and `savefig` writes it to a file. Raises ConfigError if matplotlib is not installed.
 
     Args:
         history: one record per round.
@@ -39,7 +39,8 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
                 axes.plot(*zip(*points, strict=True), label=f"loss {words}", linewidth=1.2)
         axes.set(xlabel=AXES[over], ylabel="loss")
         other = axes.twinx() if other_metrics else axes
-        for number, name in enumerate(other_metrics, 2):  # the losses have the first two colours
+        # metrics begin with the third colour, because losses have the first two
+        for number, name in enumerate(other_metrics, 2):
             other.plot(*zip(*curve(history, over, name), strict=True), "--.", color=f"C{number}", label=name)
         handles = list(dict.fromkeys([*axes.get_lines(), *other.get_lines()]))
         if handles:
@@ -57,7 +58,7 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
 
 
 def _notebook_figure(kind: type[Figure]) -> type[Figure]:
-    """Return a figure class that a notebook shows without pyplot, which would keep each figure open."""
+    """Return a class of figures that a notebook shows without pyplot, which would leave each figure open."""
 
     class Picture(kind):  # type: ignore[valid-type,misc]
         """A figure that a notebook shows as PNG."""

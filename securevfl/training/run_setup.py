@@ -1,4 +1,8 @@
-"""Exchange of public facts before a run: each party checks that all jobs, tables and sizes fit together."""
+"""Exchange of public facts before a run: each party checks that all jobs, tables and sizes fit together.
+
+The facts are in the hello messages (`securevfl.protocols.handshake`): a digest of the job, the party's role, numbers of
+rows, columns and parameters, and a digest of the row order.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +33,13 @@ from securevfl.runtime.channel import Channel
 from securevfl.training.checkpoint import Checkpoints
 
 MAX_ROWS = 1 << 31
-"""Rows of a table, and parameters of a model, that a party may announce."""
+"""Maximum number of rows of a table, and of parameters of a model, that a party may announce."""
 MAX_COLUMNS = 1 << 20
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What a party knows after the hello messages.
+    """The facts that a party knows after it has received all hello messages.
 
     Attributes:
         raw: this party before its columns were prepared.
@@ -53,7 +57,7 @@ class RunSetup:
 
     @property
     def schedule(self) -> Schedule:
-        """Which rows are held out and which make a batch."""
+        """Which rows are held out, and which rows form each batch."""
         return self.facts.schedule
 
     @property
@@ -83,7 +87,7 @@ def set_up_run(
         ledger: this party's ledger.
 
     Returns:
-        What this party knows then.
+        The facts that this party knows then.
 
     Raises:
         PackageMissingError: if the job needs a package that this party lacks.
@@ -112,12 +116,13 @@ def set_up_run(
     by_ids = len(party) > 0 and all(other.order for other in with_rows)
     if schedule is None:
         schedule = job.schedule(lead.rows)
-    if party.order and not by_ids:  # this party has ids and others have none: rows are drawn by their numbers
+    # another party has no ids, so rows are selected by their numbers, although this party has ids
+    if party.order and not by_ids:
         schedule = job.schedule(lead.rows)
         announced, party = party, prepare_rows(job, raw, schedule)
         if party.columns != announced.columns:
             raise IdError(
-                f"{raw.name} has ids and other parties have none",
+                f"{raw.name} has ids of rows, but another party has none",
                 "name the id column at every party, or at none",
                 code="SVFL-ID-MISSING",
                 party=raw.name,
@@ -178,7 +183,7 @@ def _check_hellos(job: Job, me: str, hellos: Mapping[str, RunHello]) -> Roles:
         if not fits or not job.family.accepts_role(hello.role, leads=position == 0):
             task = "lead" if position == 0 else "take part"
             raise ProtocolError(
-                f"{peer} cannot {task} as {hello.role}",
+                f"{peer} cannot {task} in the role {hello.role}",
                 "check the roles of the parties",
                 code="SVFL-PARTIES-ROLE",
                 peer=peer,
@@ -195,7 +200,7 @@ def _check_size_limits(job: Job, peer: str, hello: RunHello) -> None:
         if not 0 <= announced <= limit:
             raise ProtocolError(
                 f"{peer} announces {announced:,} {field}, and at most {limit:,} are possible",
-                "ask it for the reason",
+                "ask the operator of that party for the reason",
                 code="SVFL-PROTOCOL-VALUES",
                 peer=peer,
             )

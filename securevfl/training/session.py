@@ -1,8 +1,10 @@
 """One party's run, from the hello messages to its part of the model, for any protocol family and transport.
 
-1. all <-> all        RunHello    (`securevfl.protocols.handshake`)
+The messages of a run are, in this order:
+
+1. all <-> all        RunHello    (`securevfl.protocols.handshake`): public facts about jobs and tables
 2. per round          the messages of the protocol family (`securevfl.families`)
-3. after evaluations  joint evaluation, then leading party -> all others: StopDecision
+3. after evaluations joint evaluation, then leading party -> all others: StopDecision
 4. at the end         joint evaluation on the held-out rows
 """
 
@@ -48,7 +50,7 @@ from securevfl.training.run_setup import RunSetup, run_key, run_key_of, set_up_r
 from securevfl.training.training_loop import TrainingLoop
 
 MAX_ROUNDING_ROWS = 1 << 16
-"""Rows from which the effect of rounding on coefficients is estimated."""
+"""Maximum number of rows from which the effect of rounding on coefficients is estimated."""
 
 
 def take_part(
@@ -76,20 +78,20 @@ def take_part(
         executor: runs expensive calls; None runs them in this thread.
         workers: number of calls that the executor runs concurrently.
         on_round: called after every round with the number of rounds that are done, and of all rounds.
-        checkpoints: this party's checkpoints. The run resumes from the last round of which all parties have one. The
-            part is on disk when this returns (`Checkpoints.final`).
+        checkpoints: this party's checkpoints. The run resumes from the last round of which all parties have one. When
+            this function returns, the part of the model is on disk (`Checkpoints.final`).
         ledger: this party's ledger. Disclosures are entered before they are sent, and earlier runs count. None means
             that the tables of all parties are in this process.
         ahead: folder of precomputed material (`run_offline_phase`).
-        consent: called with this party's consent sheet, after all checks that are possible by then and before any
-            message depends on its data; it raises an error to take no part.
+        consent: called with this party's consent sheet, after all checks that are possible before the training, and
+            before any message depends on its data. It raises an error if the party does not agree.
         again: whether the training may start again if it is complete for this party but not for all parties.
 
     Returns:
         This party's part.
 
     Raises:
-        ConfigError: if the training is complete here, is not complete elsewhere, and `again` is False.
+        ConfigError: if the training is complete at this party, is not complete at another party, and `again` is False.
     """
     table = party.digest
     key = run_key_of(job, table)
@@ -103,18 +105,19 @@ def take_part(
     if start is None:
         if not again and checkpoints is not None and checkpoints.final(key) is not None:
             raise ConfigError(
-                f"{channel.me}: this training is complete here and its model is stored, but the other parties have no "
-                "part that belongs to it",
+                f"{channel.me}: this training is complete at this party, but at least one other party has no part of "
+                f"its model",
                 "to train again, run join with --retrain at every party that has a model",
                 code="SVFL-TRAINING-FINISHED",
                 party=channel.me,
             )
         if any(hello.saved for hello in setup.hellos.values()):
-            reason = "the parties have no common checkpoint of this job on an unchanged table"
+            reason = "there is no checkpoint of this job that all parties have with unchanged tables"
             eventlog.warn(channel.me, "starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
     data = None
-    if job.prepare.woe is None:  # unsuitable labels, classes and exposures are refused before consent
+    # create the training data now, so that unsuitable labels, classes and exposures are refused before consent
+    if job.prepare.woe is None:
         data = _training_data(job, party, setup.facts)
         _check_rounding(job, party.name, data, len(parties))
     run = channel.session.hex() if checkpoint is None else checkpoint.run
@@ -184,7 +187,7 @@ def _training_data(job: Job, party: Party, facts: RunFacts) -> TrainingData:
 
 
 def _check_rounding(job: Job, party: str, data: TrainingData, parties: int) -> None:
-    """Report, or refuse, the error of coefficients of counts and amounts if sums are rounded at random."""
+    """Log the error that random rounding causes in coefficients of counts and amounts, or refuse a large one."""
     loss, rounding = job.model.loss, job.family.sum_rounding(job, len(data.schedule.train), parties)
     if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.target_classes is None:
         return
@@ -209,7 +212,7 @@ def run_offline_phase(
     folder: Path,
     on_round: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Precompute, together with the other parties, all material of a training that does not depend on data.
+    """Compute, together with the other parties, the random material of a training, which does not depend on data.
 
     Args:
         job: the job. A family without an offline phase raises ConfigError.
@@ -217,7 +220,7 @@ def run_offline_phase(
         channel: the channel to the other parties.
         parties: names of all parties, the leading one first.
         folder: folder of this party's material.
-        on_round: called with the number of rounds that are covered, and of all rounds.
+        on_round: called with the number of rounds whose material is complete, and the number of all rounds.
     """
     key = run_key(job, party)
     setup = set_up_run(job, party, channel, parties, key, None, None)
@@ -231,7 +234,7 @@ def run_offline_phase(
 
 
 class PreConsentView(NamedTuple):
-    """What a party knows of a job before it consents.
+    """The facts that a party knows about a job before it consents.
 
     Attributes:
         job: the job.
@@ -261,7 +264,7 @@ def view_before_consent(
         ledger: this party's ledger.
 
     Returns:
-        What this party then knows.
+        The facts that this party then knows.
     """
     setup = set_up_run(job, party, channel, parties, run_key(job, party), None, ledger)
     _training_data(job, setup.party, setup.facts)
@@ -277,7 +280,7 @@ def _sheet(job: Job, setup: RunSetup, ledger: DisclosureLedger | None, run: str)
 def _with_evidence(
     job: Job, setup: RunSetup, context: PartyContext, ledger_session: LedgerSession, checkpoint: Checkpoint | None
 ) -> Party:
-    """Return the party with weights of evidence: computed now, or from a checkpoint."""
+    """Return the party with columns as weights of evidence, which are computed now or restored from a checkpoint."""
     if checkpoint is not None:
         stored = FittedPreparation.read(setup.raw.columns, checkpoint.preparation)
         decided = {} if setup.party.preparation is None else setup.party.preparation.decided
@@ -310,7 +313,7 @@ def _party_context(
 
 
 def _material_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:
-    """Return the folder of precomputed material for this job and table."""
+    """Return the folder of random material that was generated in advance for this job and table."""
     return None if ahead is None else ahead / f"{party.name}.{key.hex()[:16]}"
 
 

@@ -1,4 +1,4 @@
-"""Simulation of a job: all parties are threads of this process, in virtual time on a given network."""
+"""Simulation of a job: all parties are threads of this process, and time is virtual: computation plus network."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def simulate(
         network: the network between the parties; by default 300 Mbit/s, 20 ms round-trip time and 0.4 ms per message.
         executor: runs expensive calls of all parties. Without one, Paillier uses a pool of one process per core.
         workers: number of calls that run concurrently.
-        on_round: called after each round with the number of rounds that are done, and of all rounds.
-        observe: called with every message at both ends.
+        on_round: called after each round with the number of finished rounds and the number of all rounds.
+        observe: called with every message, once at its sender and once at its receiver.
         checkpoints: each party's checkpoints, by name.
         ledgers: each party's ledger, by name. Without them nothing is counted, because all data are in this process.
         slowed: by name, factors by which parties compute more slowly in virtual time, or random pauses (`vfl.Pauses`).

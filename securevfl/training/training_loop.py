@@ -1,4 +1,9 @@
-"""The training loop of one party: runs rounds, evaluates, records, writes checkpoints and stops."""
+"""The training loop of one party: runs rounds, evaluates, records, writes checkpoints and stops.
+
+The participant (`securevfl.families.participant`) does the work of a round and exchanges the messages. The leading
+party, which has the labels, decides when the training ends. Classes are separated if a sum of columns ranks all rows
+correctly; weights then grow without bound.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +53,11 @@ from securevfl.training.checkpoint import Checkpoint
 from securevfl.training.model_part import ModelPart
 
 MAX_SEPARATION_ROWS = 65_536
-"""Rows in which columns that separate the classes are searched."""
+"""Maximum number of rows in which columns that separate the classes are searched for."""
 
 SaveCheckpoint = Callable[[int, int, Callable[[], Checkpoint]], None]
-"""Called with the number of rounds that are done, the number of all rounds, and a function that returns the state."""
+"""A function that is called with the number of finished rounds, the number of all rounds, and a function that returns
+the checkpoint. It may write the checkpoint."""
 
 
 @dataclass(eq=False)
@@ -108,7 +114,8 @@ class TrainingLoop:
                     rounds.close()
         except BaseException as error:
             with suppress(BaseException):
-                rounds.throw(error)  # the participant closes what it has open with this reason, and waits for nobody
+                # the participant ends its background work with this error and does not wait for other parties
+                rounds.throw(error)
             if isinstance(error, RangeError):
                 raise DivergenceError(
                     f"{self.party.name}, round {self.rounds + 1}: {error.problem}",
@@ -121,7 +128,7 @@ class TrainingLoop:
         self.context.channel.clock.tick(Kind.LOCAL)
 
     def finish(self) -> ModelPart:
-        """Evaluate the final model, and return this party's part of it."""
+        """Evaluate the final model, and return this party's part of the model."""
         context, data = self.context, self.data
         exchanges = self._participant.exchanges or self.rounds
         if self._best is not None and self.job.patience is not None:
@@ -156,9 +163,10 @@ class TrainingLoop:
 
     @property
     def _weights_may_grow(self) -> bool:
-        """Whether nothing bounds the weights of this party's columns if they separate the classes."""
+        """Whether the weights of this party's columns would grow without bound if they separate the classes."""
         model = self.job.model
-        bounded = model.l2 and not isinstance(self.job.optimizer, BlockDescent)  # which has l2 in its steps only
+        # l2 of block descent only changes its steps; it does not bound the weights
+        bounded = model.l2 and not isinstance(self.job.optimizer, BlockDescent)
         by_column = isinstance(model, LinearModel) and model.by_column and not bounded
         return by_column and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self.data.columns > 0
 
@@ -187,7 +195,7 @@ class TrainingLoop:
             return
         if (large := columns_with_large_effect(theta[: len(names)], self.data.scaled(rows))).any():
             columns = name_list(names[large].tolist())
-            problem = f"columns that by themselves move f by more than {MAX_COLUMN_EFFECT:g}: {columns}"
+            problem = f"columns whose weights change the model's output by more than {MAX_COLUMN_EFFECT:g}: {columns}"
             self._warn(f"{problem}; if they separate classes, {GROWING_COEFFICIENTS}")
 
     def _warn(self, problem: str) -> None:
@@ -196,7 +204,7 @@ class TrainingLoop:
         warnings.warn(f"party {self.party.name}: {problem}; {remedy}", DataNotice, stacklevel=3)
 
     def _after_round(self, done: Round) -> bool:
-        """Evaluate, record and save after a round as the job asks for, and return whether to stop."""
+        """Evaluate, record and save after a round if the job requires it, and return whether to stop."""
         stop = False
         self.rounds = done.number
         record = {"round": float(done.number), "epoch": float(done.epoch)}
@@ -246,7 +254,7 @@ class TrainingLoop:
             return self._participant.measure(self.job.model.loss, self.data, self.rounds, last=last)
 
     def _is_good_enough(self, measured: dict[str, float]) -> bool:
-        """Return whether the target is reached or patience has ended."""
+        """Return whether the job's target is reached, or no evaluation has improved for the job's `patience`."""
         target, patience = self.job.target, self.job.patience
         if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
             return True
@@ -256,7 +264,7 @@ class TrainingLoop:
         return metrics.stale(patience.metric, values, patience.evaluations, patience.tolerance)
 
     def _is_lost(self, measurement: Measurement) -> bool:
-        """Return whether the loss shows that the steps are too long; an unmeasured loss counts as infinite."""
+        """Return whether the loss is so large that the steps must be too long; an unmeasured loss is infinite."""
         losses = [record["loss"] for record in self._history if "loss" in record]
         return self._participant.should_roll_back([*losses, measurement.metrics.get("loss", math.inf)], measurement)
 
@@ -270,14 +278,14 @@ class TrainingLoop:
     def _past(self, metric: str) -> list[float]:
         """Return the values of a metric in the evaluations so far.
 
-        Only models count whose last step used all rows, or the largest subset of them. Earlier models are not stored
-        and do not end a training.
+        If steps use growing subsets of the rows, only evaluations after steps on the largest subset count. Earlier
+        models are not stored and do not end a training.
         """
         settled = self.data.schedule.subset_iterations
         return [record[metric] for record in self._history if metric in record and record["round"] > settled]
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
-        """Return metrics and whether to stop; the leading party sends its decision to the others."""
+        """Return the metrics and whether to stop. The leading party decides and sends its decision to the others."""
         channel, roles = self.context.channel, self.context.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE

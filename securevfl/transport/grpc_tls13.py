@@ -39,7 +39,7 @@ def _environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-# refused handshakes are in our own log, so gRPC need not print them
+# gRPC must not print refused handshakes, because this package logs them
 with _environment(
     GRPC_SSL_CIPHER_SUITES=UNUSABLE_TLS12_SUITE, GRPC_VERBOSITY=os.environ.get("GRPC_VERBOSITY", "ERROR")
 ):

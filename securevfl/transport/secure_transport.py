@@ -75,6 +75,7 @@ class SecureTransport:
     Attributes:
         keys: fingerprints of all parties' certificate keys by name, known once the transport is open.
         unfinished: names of the parties that have reported that they have no result yet.
+        failure: the error that ended the transport, or None.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class SecureTransport:
         self._endpoint = Endpoint(
             credentials,
             peers,
-            self._deliver,
+            self.deliver,
             lambda name, error: self._fail(error),
             listen=listen,
             patience=patience,
@@ -114,7 +115,7 @@ class SecureTransport:
         }
         self._arrived: dict[str, deque[SessionOffer | SessionProof]] = {name: deque() for name in self._others}
         self._arrived_count = dict.fromkeys(self._others, 0)  # handshake packets received so far
-        self._failure: SecureVFLError | None = None
+        self.failure: SecureVFLError | None = None
         self._inbox: Inbox | None = None
         self._changed = threading.Condition()
 
@@ -150,7 +151,7 @@ class SecureTransport:
             self._send(to, frame)
         except TransportError as error:
             with self._changed:
-                raise self._failure or error from None  # the reason that the peer gave before it closed, if any
+                raise self.failure or error from None  # the reason that the peer gave before it closed, if any
 
     def close(self, timeout: float) -> None:
         """Send the remaining packets, wait up to `timeout` seconds until the others have finished, and disconnect."""
@@ -196,8 +197,8 @@ class SecureTransport:
         session = digest.digest()[:SESSION_BYTES]
         with self._changed:
             inbox = self._inbox = Inbox(self.me, self._others, session)
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
         for name in self._others:
             signature = self._credentials.identity.sign(_claim(session, self.me, name))
             self._send(name, SessionProof(session, self._credentials.certificate, signature))
@@ -220,7 +221,7 @@ class SecureTransport:
         queue = self._arrived[name]
         while True:
             with self._changed:
-                if self._changed.wait_for(lambda: queue or self._failure is not None, 0.2) and queue:
+                if self._changed.wait_for(lambda: queue or self.failure is not None, 0.2) and queue:
                     message = queue.popleft()
                     if not isinstance(message, kind):
                         raise ProtocolError(
@@ -234,8 +235,8 @@ class SecureTransport:
 
     def _check(self, name: str, deadline: float, timeout: float) -> None:
         with self._changed:
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
         if time.monotonic() > deadline:
             line = self._line(name)
             cause = "it is connected but silent" if line.opened else f"no connection to {line.peer}: {line.cause}"
@@ -263,7 +264,16 @@ class SecureTransport:
     def _send_through_hub(self, to: str, body: bytes) -> None:
         self._line(to).send(encode_message(EncryptedPacket(self.me, to, body)))
 
-    def _deliver(self, neighbour: str, data: bytes) -> None:
+    def deliver(self, neighbour: str, data: bytes) -> None:
+        """Process a packet that a neighbour has sent; the endpoint calls it for each packet, in their order.
+
+        Args:
+            neighbour: name of the party or hub at the other end of the line.
+            data: the packet.
+
+        Raises:
+            FrameError: the neighbour must not send such a packet, or not yet.
+        """
         packet = decode_packet(self.me, neighbour, data)
         if isinstance(packet, EncryptedPacket):
             if route(self._endpoint, self._peers, neighbour, packet, data):
@@ -343,9 +353,9 @@ class SecureTransport:
 
     def _fail(self, error: SecureVFLError) -> None:
         with self._changed:
-            self._failure = self._failure or error
+            self.failure = self.failure or error
             if self._inbox is not None:
-                self._inbox.fail(self._failure)
+                self._inbox.fail(self.failure)
             self._changed.notify_all()
 
 

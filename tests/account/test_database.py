@@ -352,3 +352,35 @@ def test_files_are_private(account: Account) -> None:
     for path in (account.path, *state_folder().iterdir()):
         assert path.stat().st_mode & 0o777 == 0o600
     assert os.stat(state_folder()).st_mode & 0o777 == 0o700
+
+
+def test_an_account_next_to_its_counter_is_warned_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = {tmp_path: 1, tmp_path / "disk": 2}
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(commit_counter, "_device", lambda folder: devices[folder])
+    monkeypatch.setenv("SECUREVFL_STATE", str(tmp_path))
+    assert commit_counter.shared_disk_warning(tmp_path / "disk" / "bank.ledger") is None
+    warning = commit_counter.shared_disk_warning(tmp_path / "bank.ledger")
+    assert warning is not None
+    assert "SECUREVFL_STATE" in warning
+
+
+def test_the_filesystem_of_a_folder_that_does_not_exist_is_that_of_its_parent(tmp_path: Path) -> None:
+    assert commit_counter._device(tmp_path / "a" / "b") == tmp_path.stat().st_dev
+
+
+def test_a_missing_and_a_newer_counter_are_refused_until_the_account_is_adopted(account: Account) -> None:
+    account.add()
+    old = account.path.read_bytes()
+    account.add()
+    gc.collect()
+    account.path.write_bytes(old)
+    assert account.refusal() == "SVFL-LEDGER-DAMAGED"  # the counter is newer
+    gc.collect()
+    for slot in state_folder().iterdir():
+        slot.unlink()
+    assert account.refusal() == "SVFL-LEDGER-DAMAGED"  # the counter is missing
+    adopted = AccountDatabase.shared(account.path, adopt=True)
+    with adopted.changing() as tables:
+        tables.execute("INSERT INTO numbers VALUES (1)")
+    assert account.refusal() is None

@@ -311,10 +311,10 @@ def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:
     refusal = run("explain", tmp_path / "job.toml", f"--data=shop={shop}")
     prepared_columns = len(prepared(vfl.Job.load(tmp_path / "job.toml"), shop).columns)
     assert prepared_columns > 3
-    line = f"other parties give --size shop={prepared_columns} for you (3 in your file)"
+    line = f"other parties pass --size shop={prepared_columns} for your table (3 in your file)"
     assert (refusal.exit_code, refusal.stdout) == (2, "")
     assert line in refusal.stderr
     done = run("explain", tmp_path / "job.toml", f"--data=shop={shop}", "--size=bank=1")
     assert (done.exit_code, line in done.stdout) == (0, True), done.output
     sheet = run("explain", tmp_path / "job.toml", f"--data=bank={bank}", f"--size=shop={prepared_columns}")
-    assert "The other parties give --size bank=1 for you. Ask each" in sheet.stdout
+    assert "The other parties pass --size bank=1 for your table. Ask each" in sheet.stdout

@@ -53,7 +53,7 @@ def trained(tmp_path: Path) -> list[str]:
 def test_it_shows_what_was_told_and_what_is_left(trained: list[str]) -> None:
     done = run("ledger")
     assert done.exit_code == 0
-    for text in ("bank's disclosure ledger", "shop's disclosure ledger", "limits for each table and peer: none"):
+    for text in ("bank's disclosure ledger", "shop's disclosure ledger", "limits for each table, over all peers: none"):
         assert text in done.stdout
     lines = [line.split() for line in done.stdout.splitlines()]
     today = lines[next(k for k, line in enumerate(lines) if line[:1] == ["table"])][-1]
@@ -64,13 +64,16 @@ def test_it_shows_what_was_told_and_what_is_left(trained: list[str]) -> None:
 
 def test_limits_are_set_shown_kept_and_taken_away(trained: list[str]) -> None:
     done = run("ledger", "--party", "shop", "--limit", "columns=6", "--limit", "scores=1000")
-    assert "limits for each table and peer: columns 6, scores 1,000" in done.stdout
+    assert "limits for each table, over all peers: columns 6, scores 1,000" in done.stdout
     assert ["6", "2"] in [line.split()[-3:-1] for line in done.stdout.splitlines() if "columns" in line]
     message = refused("train", *trained, "--ledger", default_ledger("any").parent)
-    assert "party shop: its ledger allows bank at most 6 numbers about each row; bank has received 4 numbers" in message
+    assert (
+        "party shop: its ledger allows all peers together at most 6 numbers about each row; bank has received 4 numbers"
+        in message
+    )
     assert "securevfl ledger --party shop --limit columns=8" in message
     done = run("ledger", "--party", "shop", "--limit", "columns=none")
-    assert "limits for each table and peer: scores 1,000" in done.stdout
+    assert "limits for each table, over all peers: scores 1,000" in done.stdout
     assert run("train", *trained, "--ledger", default_ledger("any").parent).exit_code == 0
 
 
@@ -80,7 +83,7 @@ def test_explain_counts_earlier_disclosures(trained: list[str], tmp_path: Path) 
     numbers = "has received 4 numbers about each row (27% of the columns) in 1 run, after this job 8 (53%); at most 6"
     assert f"  bank      {numbers}" in sheet
     assert "shop      has received 15 numbers about the labels (14% of the residuals) in 1 run" in sheet
-    assert "would be refused: party shop: its ledger allows bank at most 6" in sheet
+    assert "would be refused: party shop: its ledger allows all peers together at most 6" in sheet
     assert "it receives 9 numbers about each row" in sheet  # 4 then, 4 now, and an evaluation
     elsewhere = tmp_path / "elsewhere.ledger"
     default_ledger("shop").rename(elsewhere)
@@ -113,7 +116,7 @@ def test_invalid_options_are_refused(trained: list[str], options: list[str], cod
 def test_there_may_be_none_yet_and_a_limit_may_come_first() -> None:
     assert "[SVFL-LEDGER-MISSING]" in refused("ledger")
     done = run("ledger", "--party", "shop", "--limit", "labels=25%")
-    assert "limits for each table and peer: labels 25%" in done.stdout
+    assert "limits for each table, over all peers: labels 25%" in done.stdout
     assert "nothing was disclosed yet" in done.stdout
     assert DisclosureLedger.find(default_ledger("shop")).read().limits["labels"].most == 0.25
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-from itertools import pairwise
 from unittest import mock
 
 import numpy as np
@@ -22,12 +21,16 @@ from securevfl.errors import ConfigError, CryptoError
 from tests.builders import raises_code
 
 
-def meet(bits=6, chooser=OtReceiver, offerer=OtSender):
+def meet(chooser=OtReceiver, offerer=OtSender):
     secret, choices = fresh_secret()
     base = base_transfers.BaseSender()
     points, seeds = base_transfers.receive_keys(base.offer, choices)
     coin = os.urandom(32)
-    return chooser(base.pairs(points), coin, bits), offerer(secret, seeds, coin, bits)
+    return chooser(base.pairs(points), coin), offerer(secret, seeds, coin)
+
+
+def correlated(chooser, rows):
+    return chooser.correlated(rows, os.urandom(OtReceiver.choice_bytes(rows)))
 
 
 def slow_hash(key: bytes, x: bytes, tweak: bytes) -> bytes:
@@ -74,152 +77,45 @@ def test_columns_become_rows(octets, count, at_once):
     np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)
 
 
-@pytest.mark.parametrize("bits", [1, 5, 6, 7, 8])
-@pytest.mark.parametrize("rows", [1, 21, 256, 5000])
-def test_the_chooser_has_the_pad_it_has_chosen_and_no_other(bits, rows):
-    chooser, offerer = meet(bits)
-    message, chosen = chooser.extend(rows)
-    assert len(message) == message_bytes(rows, bits)
-    pads = offerer.extend(rows, message).pads(0, rows)
-    assert pads.shape == (2**bits, rows)
-    hits = pads == chosen.pads
-    np.testing.assert_array_equal(hits, np.arange(2**bits)[:, None] == chosen.choices)
-    assert len(np.unique(pads)) == pads.size
-
-
-@pytest.mark.parametrize("bits", [2, 6])
-def test_pads_are_those_of_the_docstring(bits):
-    """The slow oracle: rows of Q and T bit by bit, keys and pads one at a time."""
-    rows = 20
-    chooser, offerer = meet(bits)
-    message, chosen = chooser.extend(rows)
-    offered = offerer.extend(rows, message)
-    key = ot_extension.derive_key(chooser._coin, ot_extension._LABEL, bits)[:16]
-    s = offered._s.astype("<u8").tobytes()
-    assert s == offerer._secret.tobytes()
-    for row in range(rows):
-        mixed = {j: bytes(16) for j in range(2**bits)}
-        for bit in range(bits):
-            number = row * bits + bit
-            q = offered._q[number].astype("<u8").tobytes()
-            other = bytes(a ^ b for a, b in zip(q, s, strict=True))
-            tweak = number.to_bytes(8, "little") + (1).to_bytes(8, "little")
-            keys = [slow_hash(key, item, tweak) for item in (q, other)]
-            for j in mixed:
-                mixed[j] = bytes(a ^ b for a, b in zip(mixed[j], keys[j >> bit & 1], strict=True))
-        for j, total in mixed.items():
-            tweak = row.to_bytes(8, "little") + (2 | j << 8).to_bytes(8, "little")
-            pad = int.from_bytes(slow_hash(key, total, tweak)[:8], "little")
-            assert pad == int(offered.pads(row, row + 1)[j, 0])
-            assert (pad == int(chosen.pads[row])) == (j == chosen.choices[row])
-
-
-def test_blocks_follow_each_other_and_rows_are_numbered_through(monkeypatch):
-    monkeypatch.setattr(bit_matrices, "_WORDS_AT_ONCE", 17)
+@pytest.mark.parametrize("at_once", [17, 1 << 16])
+def test_rows_of_both_parties_differ_by_the_secret(at_once, monkeypatch):
+    monkeypatch.setattr(bit_matrices, "_WORDS_AT_ONCE", at_once)
     chooser, offerer = meet()
-    seen = []
-    for rows in (40, 3, 64):
-        message, chosen = chooser.extend(rows)
-        offered = offerer.extend(rows, message)
-        assert offered.rows == rows
-        pads = offered.pads(0, rows)
-        np.testing.assert_array_equal(pads[chosen.choices, np.arange(rows)], chosen.pads)
-        np.testing.assert_array_equal(offered.pads(1, rows)[:, :2], pads[:, 1:3])
-        seen.append(pads)
-    assert len(np.unique(np.concatenate(seen, axis=1))) == 64 * 107
-
-
-def test_choices_are_uniform():
-    chooser, _ = meet()
-    choices = chooser.extend(20000)[1].choices
-    counts = np.bincount(choices, minlength=64)
-    assert ((counts - 312.5) ** 2 / 312.5).sum() < 160  # 63 degrees: once in 1e9
+    for rows in (1, 21, 256, 5000):  # blocks follow each other
+        message, r, t = correlated(chooser, rows)
+        assert len(message) == message_bytes(rows)
+        q = offerer.correlated(rows, message)
+        np.testing.assert_array_equal(q, t ^ r[:, None] * offerer._secret.view("<u8").astype(np.uint64))
+        assert len(np.unique(t[:, 0])) == rows
 
 
 def test_what_the_offerer_receives_is_uniform():
     chooser, _ = meet()
-    counts = np.bincount(np.frombuffer(chooser.extend(5000)[0], np.uint8), minlength=256)
+    counts = np.bincount(np.frombuffer(correlated(chooser, 30_000)[0], np.uint8), minlength=256)
     expected = counts.sum() / 256
     assert ((counts - expected) ** 2 / expected).sum() < 450  # 255 degrees: once in 1e12
 
 
 def test_wrong_sizes_and_altered_messages_are_refused():
     chooser, offerer = meet()
-    message, _ = chooser.extend(100)
+    message = correlated(chooser, 100)[0]
     for altered in (b"", message[:-1], message + b"\0"):
         with raises_code(CryptoError, "SVFL-PROTOCOL-SIZE"):
-            meet()[1].extend(100, altered)
+            meet()[1].correlated(100, altered)
     flipped = bytes([message[0] ^ 1]) + message[1:]  # the check then hashes with another key
     with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
-        offerer.extend(100, flipped)
+        offerer.correlated(100, flipped)
     for rows in (0, ot_extension.MAX_BLOCK_ROWS + 1):
         with pytest.raises(ConfigError):
-            meet()[0].extend(rows)
-    for bits in (0, 9):
-        with pytest.raises(ConfigError):
-            meet(bits)
+            correlated(meet()[0], rows)
 
 
 def test_secrets_stay():
-    chooser, offerer = meet()
-    message, chosen = chooser.extend(5)
-    for secret in (chooser, offerer, offerer.extend(5, message)):
+    for secret in meet():
         assert "secret" in repr(secret)
         for attempt in (pickle.dumps, copy.copy):
             with pytest.raises(TypeError):
                 attempt(secret)
-    assert str(int(chosen.pads[0])) not in repr(chosen)
-
-
-# --- keys of an extension are related: XOR before hashing opens pads -------------------------------------------------
-
-
-def unhashed(cls):
-    """A mutant that puts raw rows of the extension together and hashes the result alone."""
-
-    class Mutant(cls):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            self._hash = _Unhashed(self._hash)
-
-    return Mutant
-
-
-class _Unhashed:
-    def __init__(self, inner):
-        self._inner = inner
-
-    def __call__(self, x, tweak):
-        return x.copy() if (tweak[..., 1] == ot_extension._KEYS).all() else self._inner(x, tweak)
-
-
-def opened(chooser, offerer, rows=60):
-    """Return the fraction of other pads that the receiver computes: s cancels in an XOR of an even number of keys."""
-    streams = []
-    original = ot_extension.transpose_bits
-    ot_extension.transpose_bits = lambda columns: streams.append(original(columns)) or streams[-1]
-    try:
-        message, chosen = chooser.extend(rows)
-        t = streams[0][: rows * 6].reshape(rows, 6, 2)
-        pads = offerer.extend(rows, message).pads(0, rows)
-    finally:
-        ot_extension.transpose_bits = original
-    hashed = chooser._hash
-    keys = hashed(t.reshape(-1, 2), tweaks(0, rows * 6, ot_extension._KEYS))
-    total = np.bitwise_xor.reduce(keys.reshape(rows, 6, 2), axis=1)
-    hits = 0
-    for j in range(64):
-        other = j ^ chosen.choices
-        tweak = tweaks(0, rows, ot_extension._PADS)
-        tweak[:, 1] |= np.uint64(j << 8)
-        guess = hashed(total, tweak)[:, 0]
-        hits += int(((guess == pads[j]) & (other != 0)).sum())
-    return hits / (rows * 63)
-
-
-def test_pads_of_unhashed_keys_open_and_ours_do_not():
-    assert opened(*meet(chooser=unhashed(OtReceiver), offerer=unhashed(OtSender))) > 0.45  # all with an even difference
-    assert opened(*meet()) == 0
 
 
 def test_a_hash_with_one_permutation_call_is_not_tweakable():
@@ -239,17 +135,17 @@ def test_a_hash_with_one_permutation_call_is_not_tweakable():
 
 
 class OddColumns(OtReceiver):
-    """Flips transfer j b of column j alone, for every j in `odd`, and keeps the rest as it should be."""
+    """Flips the choice of row j in column j alone, for every j in `odd`."""
 
     odd = range(BASE_TRANSFERS)
 
-    def extend(self, rows):
-        message, chosen = super().extend(rows)
-        octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
+    def correlated(self, rows, choices):
+        message, r, t = super().correlated(rows, choices)
+        octets = (len(message) - ot_extension.TAG_BYTES * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
         columns = np.frombuffer(message[: BASE_TRANSFERS * octets], np.uint8).reshape(BASE_TRANSFERS, octets).copy()
         for j in self.odd:
-            columns[j, j * self._bits // 8] ^= 1 << j * self._bits % 8
-        return columns.tobytes() + message[BASE_TRANSFERS * octets :], chosen
+            columns[j, j // 8] ^= 1 << j % 8
+        return columns.tobytes() + message[BASE_TRANSFERS * octets :], r, t
 
 
 class Unchecked(OtSender):
@@ -258,11 +154,12 @@ class Unchecked(OtSender):
 
 
 def secret_read(offerer_type):
-    """The bits of s that the cheating chooser reads: its pad of row j is right if and only if s_j = 0."""
-    chooser, offerer = meet(6, OddColumns, offerer_type)
-    message, chosen = chooser.extend(BASE_TRANSFERS)
-    pads = offerer.extend(BASE_TRANSFERS, message).pads(0, BASE_TRANSFERS)
-    read = (pads[chosen.choices, np.arange(BASE_TRANSFERS)] != chosen.pads).astype(np.uint8)
+    """Whether the chooser reads all bits of s: row j is right if and only if s_j = 0."""
+    chooser, offerer = meet(OddColumns, offerer_type)
+    message, r, t = correlated(chooser, BASE_TRANSFERS)
+    q = offerer.correlated(BASE_TRANSFERS, message)
+    s = offerer._secret.view("<u8").astype(np.uint64)
+    read = (q != (t ^ r[:, None] * s)).any(axis=1).astype(np.uint8)
     return (np.packbits(read, bitorder="little") == offerer._secret).all()
 
 
@@ -282,55 +179,14 @@ def test_each_column_is_compared(column):
         def _tags(self, number, corrections, columns):
             altered = np.frombuffer(corrections, np.uint8).copy()
             octets = len(altered) // BASE_TRANSFERS
-            altered[column * octets + column * self._bits // 8] ^= 1 << column * self._bits % 8
+            altered[column * octets + column // 8] ^= 1 << column % 8
             return super()._tags(number, altered.data, columns)
 
     for _ in range(40):  # none of 40 such columns is used with probability 1e-12
-        chooser, offerer = meet(6, One)
-        message, _ = chooser.extend(BASE_TRANSFERS)
+        chooser, offerer = meet(One)
+        message = correlated(chooser, BASE_TRANSFERS)[0]
         if offerer._secret[column // 8] >> column % 8 & 1:  # otherwise the received value is not used
             break
-        offerer.extend(BASE_TRANSFERS, message)
+        offerer.correlated(BASE_TRANSFERS, message)
     with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
-        offerer.extend(BASE_TRANSFERS, message)
-
-
-def test_the_check_says_nothing_of_the_choices():
-    """h(r) of equal choices differs: a block of random transfers follows them."""
-
-    class Fixed(OtReceiver):
-        def _tags(self, number, corrections, columns):
-            tags.append(super()._tags(number, bytes(8), columns))  # one key for all, to compare
-            return super()._tags(number, corrections, columns)
-
-    tags: list[bytes] = []
-    for _ in range(3):
-        meet(chooser=Fixed)[0].extend(1)
-    assert all(a[:16] != b[:16] for a, b in pairwise(tags))
-
-
-class NoBlock(OtReceiver):
-    """A mutant that does not hash the random block."""
-
-    def _tags(self, number, corrections, columns):
-        return super()._tags(number, corrections, [column[: -ot_extension._TAG] for column in columns])
-
-
-def fitting(chooser, choices=64):
-    """The choices of one row that an offerer finds to fit h(r), all transfers but the row's being zero."""
-    message, chosen = chooser.extend(1)
-    octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
-    corrections, check = message[: BASE_TRANSFERS * octets], message[BASE_TRANSFERS * octets :]
-    columns = np.zeros((choices, octets), np.uint8)
-    columns[:, 0] = np.arange(choices)
-    tags = chooser._tags(0, corrections, columns)
-    fits = [choice for choice in range(choices) if tags[16 * choice : 16 * choice + 16] == check[:16]]
-    return fits, int(chosen.choices[0])
-
-
-def test_only_the_random_block_hides_choices_in_the_check(monkeypatch):
-    assert fitting(meet()[0])[0] == []
-    mutant = meet(chooser=NoBlock)[0]
-    choice = os.urandom(1)[0] & 63
-    monkeypatch.setattr(ot_extension.os, "urandom", lambda count: bytes([choice]) + bytes(count - 1))
-    assert fitting(mutant) == ([choice], choice)
+        offerer.correlated(BASE_TRANSFERS, message)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from securevfl.credit import correlations, drift
+from securevfl.credit import correlations, drift, two_samples
 from securevfl.credit.correlations import Correlations, OwnColumns, standardised
 from securevfl.credit.drift import measure_drift
 from securevfl.data import baseline, location_scale
@@ -79,11 +79,11 @@ def test_two_tables_of_counts_are_compared_as_scipy_does_with_rare_cells_togethe
     assert rare.tolist() == [False, False, False, True, True, True, True]
     table = np.array([[*old[~rare], old[rare].sum()], [*new[~rare], new[rare].sum()]])
     expected = stats.chi2_contingency(table, correction=False)
-    assert drift._chi_square(old, new) == pytest.approx(expected.pvalue, abs=5e-3)  # a normal approximation
+    assert two_samples.chi_square_p(old, new) == pytest.approx(expected.pvalue, abs=5e-3)  # a normal approximation
     even = np.array([50.0, 10.0, 5.0])  # 5 expected rows of a cell are enough, one row fewer is not
-    assert drift._chi_square(even, even) > drift._chi_square(even, np.array([45.0, 10.0, 10.0]))
-    assert drift._chi_square(np.array([50.0, 5.0]), np.array([50.0, 5.0])) < 1.0
-    assert drift._chi_square(np.array([50.0, 0.0]), np.array([50.0, 0.0])) == 1.0
+    assert two_samples.chi_square_p(even, even) > two_samples.chi_square_p(even, np.array([45.0, 10.0, 10.0]))
+    assert two_samples.chi_square_p(np.array([50.0, 5.0]), np.array([50.0, 5.0])) < 1.0
+    assert two_samples.chi_square_p(np.array([50.0, 0.0]), np.array([50.0, 0.0])) == 1.0
 
 
 @pytest.mark.parametrize(("n", "m"), [(50, 50), (1000, 60), (80, 900)])
@@ -92,18 +92,18 @@ def test_the_probability_of_a_ks_distance_is_that_of_its_distribution(n: int, m:
     root = math.sqrt(n * m / (n + m))
     for distance in (0.02, 0.1, 0.15, 0.2, 0.3):
         expected = stats.kstwobign.sf((root + 0.12 + 0.11 / root) * distance)
-        assert drift._kolmogorov(distance, n, m) == pytest.approx(expected, abs=1e-9)
-    assert drift._kolmogorov(0.0, n, m) == 1.0
+        assert two_samples.kolmogorov_p(distance, n, m) == pytest.approx(expected, abs=1e-9)
+    assert two_samples.kolmogorov_p(0.0, n, m) == 1.0
 
 
 @pytest.mark.parametrize(("a", "n", "b", "m"), [(5, 100, 5, 60), (40, 100, 10, 60), (1, 500, 9, 40), (99, 100, 50, 60)])
 def test_two_shares_are_compared_by_their_pooled_deviation(a: int, n: int, b: int, m: int) -> None:
     pooled = (a + b) / (n + m)
     z = (a / n - b / m) / math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
-    assert drift._share_test(a, n, b, m) == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
-    assert drift._share_test(n - a, n, m - b, m) == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
-    assert drift._share_test(4, 100, 5, 60) == 1.0
-    assert drift._share_test(0, 100, 0, 60) == drift._share_test(100, 100, 60, 60) == 1.0
+    assert two_samples.share_difference_p(a, n, b, m) == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
+    assert two_samples.share_difference_p(n - a, n, m - b, m) == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
+    assert two_samples.share_difference_p(4, 100, 5, 60) == 1.0
+    assert two_samples.share_difference_p(0, 100, 0, 60) == two_samples.share_difference_p(100, 100, 60, 60) == 1.0
 
 
 def test_words_for_the_size_of_a_drift_change_at_the_limits() -> None:

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
-from securevfl.credit.drift import MIN_NEW_ROWS, _chi_square, _kolmogorov, _psi, _share_test, measure_drift
+from securevfl.credit.drift import MIN_NEW_ROWS, measure_drift
+from securevfl.credit.two_samples import chi_square_p, kolmogorov_p, population_stability_index, share_difference_p
 from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
 from securevfl.errors import DataError, TableError
@@ -70,9 +71,9 @@ def test_figures_are_scipys() -> None:
     (drift,) = measure_drift(baselines(Columns(one[:, None], ["x"]), np.arange(700)), Columns(other[:, None], ["x"]))
     assert drift.ks is not None
     assert exact.statistic - 0.02 <= drift.ks <= exact.statistic  # at a hundred points
-    assert _kolmogorov(0.08, 700, 500) == pytest.approx(stats.kstwobign.sf(0.08 * (700 * 500 / 1200) ** 0.5), rel=0.15)
+    assert kolmogorov_p(0.08, 700, 500) == pytest.approx(stats.kstwobign.sf(0.08 * (700 * 500 / 1200) ** 0.5), rel=0.15)
     a, b = np.array([100.0, 50, 30, 7]), np.array([70.0, 66, 30, 9])
-    assert _chi_square(a, b) == pytest.approx(stats.chi2_contingency([a, b], correction=False).pvalue, rel=0.02)
+    assert chi_square_p(a, b) == pytest.approx(stats.chi2_contingency([a, b], correction=False).pvalue, rel=0.02)
     share, new = np.full(10, 0.1), np.histogram(other, np.quantile(one, np.linspace(0, 1, 11)))[0] / 500
     assert drift.psi == pytest.approx(float(((new - share) * np.log(new / share)).sum()), abs=0.03)
 
@@ -174,8 +175,8 @@ def test_psi_gives_every_part_half_a_row_more() -> None:
     """So that one that is empty on a side counts, and one that is empty on both does not."""
     training, other = np.array([30.0, 70.0, 0.0, 0.0]), np.array([50.0, 40.0, 10.0, 0.0])
     p, q = np.array([30.5, 70.5, 0.5]) / 101.5, np.array([50.5, 40.5, 10.5]) / 101.5
-    assert _psi(training, other) == pytest.approx(((q - p) * np.log(q / p)).sum())
-    assert _psi(training, training) == 0.0
+    assert population_stability_index(training, other) == pytest.approx(((q - p) * np.log(q / p)).sum())
+    assert population_stability_index(training, training) == 0.0
 
 
 def test_as_few_rows_as_are_asked_for_are_compared() -> None:
@@ -187,7 +188,7 @@ def test_as_few_rows_as_are_asked_for_are_compared() -> None:
 @pytest.mark.parametrize(("few", "others", "compared"), [(2, 7, False), (3, 7, True), (97, 94, False), (97, 93, True)])
 def test_shares_are_compared_from_ten_rows_on_either_side(few: int, others: int, compared: bool) -> None:
     """Of 100 rows each: ten that have it, and ten that have it not."""
-    p = _share_test(few, 100, others, 100)
+    p = share_difference_p(few, 100, others, 100)
     pooled = (few + others) / 200
     z = abs(few - others) / 100 / np.sqrt(pooled * (1 - pooled) * 2 / 100)
     assert p == (pytest.approx(2 * stats.norm.sf(z)) if compared else 1.0)

@@ -114,7 +114,7 @@ def cases() -> dict[str, tuple[Job, list[vfl.Party | Helper]]]:
 
 def _plain(item: Disclosure) -> list[Any]:
     fields = item.kind, item.learner, [*item.about], item.group, item.count, item.capacity, item.numbers, item.rho
-    return [*fields, item.sender, item.basis.split(",")[0][:10]]
+    return [*fields, item.sender, bool(item.identity)]
 
 
 def _sorted(items: Iterable[Disclosure]) -> list[Any]:

@@ -38,8 +38,8 @@ def told(ledger: DisclosureLedger, kind: str, learner: str) -> DisclosureTotal:
     return total_to(ledger.read().entries, kind, learner)  # type: ignore[arg-type]
 
 
-def columns(count: int, of: int = 10, *, learner: str = "bank", basis: str = "") -> Disclosure:
-    return Disclosure("columns", learner, ("shop",), count, of, basis)
+def columns(count: int, of: int = 10, *, learner: str = "bank", identity: str = "") -> Disclosure:
+    return Disclosure("columns", learner, ("shop",), count, of, identity)
 
 
 def test_each_party_enters_what_it_tells_and_nothing_else(tmp_path: Path) -> None:
@@ -141,9 +141,10 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
     with pytest.raises(LeakageError) as refused:
         vfl.simulate(ckks_job(seed=1), parties, ledgers=by_party, observe=observe)
     assert str(refused.value) == (
-        "party shop: its ledger allows bank at most 6 numbers about each row; bank has received 4 numbers about each "
-        "row (27% of the columns) and would have received 8 numbers about each row (53% of the columns) after this "
-        "run. To disclose less, run fewer epochs. To raise the limit: securevfl ledger --party shop --limit columns=8"
+        "party shop: its ledger allows all peers together at most 6 numbers about each row; bank has received 4 "
+        "numbers about each row (27% of the columns) and would have received 8 numbers about each row (53% of the "
+        "columns) after this run. To disclose less, run fewer epochs. To raise the limit: "
+        "securevfl ledger --party shop --limit columns=8"
     )
     assert set(sent) <= {"RunHello", "Abort"}
     assert by_party["shop"].path.read_bytes() == before

@@ -199,7 +199,7 @@ def test_the_default_place_is_among_the_user_s_data(monkeypatch: pytest.MonkeyPa
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "a", "b"]), st.integers(1, 9))))
 def test_totals_take_each_basis_once_and_add_up_the_sessions_of_a_run(debits: list[tuple[int, str, int]]) -> None:
-    total = sum_disclosures((f"run {run}", columns(count, basis=basis)) for run, basis, count in debits)
+    total = sum_disclosures((f"run {run}", columns(count, identity=basis)) for run, basis, count in debits)
     bases = {basis or run: 0 for run, basis, _ in debits}
     for run, basis, count in debits:
         bases[basis or run] = max(bases[basis], count) if basis else bases[run] + count

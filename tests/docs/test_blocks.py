@@ -142,7 +142,8 @@ def _parse(words: list[str], program: typer.Typer) -> None:
     while hasattr(command, "commands"):
         context = command.make_context(command.name, words, parent=context)
         words = [*context._protected_args, *context.args]
-        command = command.commands[words.pop(0)]
+        command = command.get_command(context, words.pop(0))
+        assert command is not None
     command.make_context(command.name, words, parent=context)
 
 

@@ -14,7 +14,8 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver
+from securevfl.crypto.transfers.field_transfers import TransferReceiver
+from securevfl.crypto.transfers.punctured_seeds import BLOCKS, ELEMENTS
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families.evaluations import EvaluationSchedule
@@ -336,18 +337,18 @@ def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
 
 
 def test_a_session_has_one_set_of_base_transfers(monkeypatch):
-    offers, seeds, make = list[bytes](), list[bytes](), OtReceiver.__init__
+    offers, seeds, make = list[bytes](), list[bytes](), TransferReceiver.__init__
 
-    def noting(self, pairs, coin, bits):
-        seeds.extend(seed for pair in pairs for seed in pair)
-        make(self, pairs, coin, bits)
+    def noting(self, blocks, coin, bits, pad_octets):
+        seeds.extend(seed for block in blocks for seed in block)
+        make(self, blocks, coin, bits, pad_octets)
 
     def watch(event: Event) -> None:
         if event.direction == "send" and type(event.message) is TransferOffer:
             offers.append(event.message.public)
 
-    monkeypatch.setattr(OtReceiver, "__init__", noting)
+    monkeypatch.setattr(TransferReceiver, "__init__", noting)
     vfl.simulate(cancer_shares_job(evaluate_every=2), first_cancer_rows(3), observe=watch)
     assert len(offers) == 1
-    assert len(seeds) >= 3 * 2 * BASE_TRANSFERS, "preprocessing, evaluation and out-of-range counts use transfers"
+    assert len(seeds) >= 3 * BLOCKS * ELEMENTS, "preprocessing, evaluation and out-of-range counts use transfers"
     assert len(set(seeds)) == len(seeds)

@@ -136,7 +136,7 @@ def test_a_total_of_other_payloads_than_named_is_refused(sums: StoredSum, sides:
     before = dict(stored)
     stored["a"] = workers["a"].conceal(outputs(5), 6, 2)
     for wrong in (
-        server._add({"b": stored["b"]}),
+        server.add_payloads({"b": stored["b"]}),
         server.add(stored | {"c": stored["b"]}),
         server.add(before),
         server.add(stored | {"b": elsewhere}),

@@ -54,7 +54,10 @@ def test_classes_that_columns_of_both_separate_are_said_by_metrics(mode: str) ->
     printed = notices((total > 0).astype(int), columns, mode, vfl.Logistic())
     assert any("party bank: the model ranks all measured rows correctly" in notice for notice in printed)
     if mode == "open":
-        assert any("party shop: columns that by themselves move f by more than 20: d;" in notice for notice in printed)
+        assert any(
+            "party shop: columns whose weights change the model's output by more than 20: d;" in notice
+            for notice in printed
+        )
 
 
 def test_separating_columns_are_those_that_a_threshold_parts() -> None:

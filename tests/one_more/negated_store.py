@@ -13,11 +13,11 @@ from securevfl.protocols.party_context import PartyContext
 
 
 class NegatedWorker(OpenWorker):
-    def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
-        return super()._conceal(-H, batch, version)
+    def encode_payload(self, H: Floats, batch: int, version: int) -> bytes:
+        return super().encode_payload(-H, batch, version)
 
-    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
-        return -super()._reveal(total, versions, batch, shape)
+    def decode_total(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        return -super().decode_total(total, versions, batch, shape)
 
 
 class NegatedStore(StoredOpen):

@@ -24,7 +24,7 @@ def curvature_job(model: Any = "logistic", optimizer: Any = None, **keys: Any) -
     return vfl.Job(model=model, optimizer=optimizer or vfl.FedBCD(), **defaults | keys)
 
 
-@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("count", [2, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CURVATURE_TABLES)
 def test_untuned_steps_come_within_a_hair_of_tuned_ones(name: str, count: int) -> None:
     model, table, metric = CURVATURE_TABLES[name]

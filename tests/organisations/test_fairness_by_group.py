@@ -227,7 +227,7 @@ def test_between_organisations_with_consent_and_limits(meet: Any) -> None:
     assert "0.028 of the bits in the groups of all rows" in sheets[0]
     refused = each(meeting, ask)
     assert isinstance(refused["shop"], LeakageError)
-    assert "has received 2.84% and would receive 2.84% more" in str(refused["shop"])
+    assert "have received 2.84%, and bank would receive 2.84% more" in str(refused["shop"])
     assert "the first count of such groups needs about 941" in str(refused["shop"])
     with raises_code(PartiesError, "SVFL-PEERS-FILE", party="shop"):
         provide_groups(SHOP, GROUP, meet(3).kit("shop") / "peers.toml")

@@ -48,7 +48,8 @@ class Cut:
 
 
 @pytest.mark.parametrize(
-    ("parties", "transfers"), [(2, False), (3, False), (2, True), pytest.param(3, True, marks=pytest.mark.slow)]
+    ("parties", "transfers"),
+    [(2, False), (2, True), *(pytest.param(3, transfers, marks=pytest.mark.slow) for transfers in (False, True))],
 )
 def test_going_on_after_a_break_at_any_message(
     parties: int, transfers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

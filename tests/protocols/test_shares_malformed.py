@@ -16,7 +16,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto.kernel import share_protocol
-from securevfl.crypto.transfers import ot_extension
+from securevfl.crypto.transfers import field_transfers
+from securevfl.crypto.transfers.punctured_seeds import BLOCKS
 from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError, SecureVFLError
 from securevfl.families.shares import shares_plan
 from securevfl.runtime.channel import Channel
@@ -50,12 +51,17 @@ def other_columns(data: bytes) -> bytes:
 
 
 def inconsistent(data: bytes) -> bytes:
-    """Put several choices into one column, as a cheating receiver would."""
+    """Use other choices in each block, as a cheating receiver would."""
     message = bytearray(data)
-    octets = (len(message) - 16 * (ot_extension.BASE_TRANSFERS + 1)) // ot_extension.BASE_TRANSFERS
-    for j in range(ot_extension.BASE_TRANSFERS):
-        message[j * octets] ^= 1 << j % 8
+    octets = (len(message) - 16 * (field_transfers.COLUMNS + 1)) // BLOCKS
+    for block in range(BLOCKS):
+        message[block * octets] ^= 1 << block % 8
     return bytes(message)
+
+
+def wrong_sums(data: bytes) -> bytes:
+    """Alter both sums of a level of a tree."""
+    return bytes([data[0] ^ 1]) + data[1:32] + bytes([data[32] ^ 1]) + data[33:]
 
 
 def beyond(data: bytes) -> bytes:
@@ -113,6 +119,8 @@ CASES = {
     "missing choices": Case(
         "TransferChoices", "bank", "points", lambda points: points[:-32], ProtocolError, "SVFL-PROTOCOL-SIZE"
     ),
+    "inconsistent trees": Case("SeedTrees", "shop", "sums", wrong_sums, CryptoError, "SVFL-PROTOCOL-CHEATING"),
+    "truncated trees": Case("SeedTrees", "shop", "sums", cut, CryptoError, "SVFL-PROTOCOL-SIZE"),
     "inconsistent corrections": Case(
         "TransferCorrections", "shop", "columns", inconsistent, CryptoError, "SVFL-PROTOCOL-CHEATING"
     ),

@@ -137,7 +137,9 @@ def test_the_scheme_travels(scheme):
     assert pickle.loads(pickle.dumps(scheme)).bits == scheme.bits
 
 
-@pytest.mark.parametrize(("parties", "on_threads"), [(2, False), (3, False), (2, True), (3, True)])
+@pytest.mark.parametrize(
+    ("parties", "on_threads"), [(2, False), (3, False), (2, True), pytest.param(3, True, marks=pytest.mark.slow)]
+)
 def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties, on_threads):
     """on_threads: on threads, in place of a pool of this process's own; else on an executor that somebody chose."""
     monkeypatch.setattr(product_work, "MIN_EXECUTOR_SECONDS", 0.0)

@@ -152,7 +152,7 @@ ANSWERS: dict[str, Answer] = {
 @pytest.mark.parametrize("stored", ROLE_CLASSES)
 def test_a_malicious_server_causes_a_typed_error(stored: str, answer: str) -> None:
     server, _ = ROLE_CLASSES[stored]
-    add = server._add
+    add = server.add_payloads
 
     def plain(self: Any, payloads: list[bytes]) -> bytes:
         generated: bytes = add(self, {str(number): payload for number, payload in enumerate(payloads)})
@@ -160,7 +160,7 @@ def test_a_malicious_server_causes_a_typed_error(stored: str, answer: str) -> No
 
     with (
         mock.patch.object(server, "_plain", plain, create=True),
-        mock.patch.object(server, "_add", ANSWERS[answer]),
+        mock.patch.object(server, "add_payloads", ANSWERS[answer]),
         pytest.raises((KeyMismatch, CryptoError, ProtocolError)) as caught,
     ):
         vfl.simulate(fdml_job(stored, epochs=2), worker_parties(3))
@@ -170,7 +170,7 @@ def test_a_malicious_server_causes_a_typed_error(stored: str, answer: str) -> No
 @pytest.mark.parametrize("stored", ROLE_CLASSES)
 def test_a_malicious_worker_causes_a_typed_error(stored: str) -> None:
     _, worker = ROLE_CLASSES[stored]
-    conceal = worker._conceal
+    conceal = worker.encode_payload
     pushes: dict[str, Callable[[Any, Any, int, int], bytes]] = {
         "cut": lambda self, H, batch, version: conceal(self, H, batch, version)[:-8],
         "of another batch": lambda self, H, batch, version: conceal(self, H, batch + 1, version),
@@ -184,7 +184,7 @@ def test_a_malicious_worker_causes_a_typed_error(stored: str) -> None:
             generated: bytes = (push if self.me == "telco" else conceal)(self, H, batch, version)
             return generated
 
-        with mock.patch.object(worker, "_conceal", of_one), pytest.raises(SecureVFLError) as caught:
+        with mock.patch.object(worker, "encode_payload", of_one), pytest.raises(SecureVFLError) as caught:
             vfl.simulate(fdml_job(stored, epochs=2), worker_parties(3))
         assert isinstance(caught.value, CryptoError | ProtocolError | LimitError), what
 

@@ -114,10 +114,10 @@ def test_trees_are_better_than_each_party_and_near_the_pooled_ones(boosted: bool
 
 def test_trees_of_numbers_have_the_mean_of_the_labels() -> None:
     generator = np.random.default_rng(9)
-    blocks = [generator.normal(size=(900, 2)) for _ in range(2)]
-    y = 50 + sum(3 * np.abs(block[:, 0]) + block[:, 1] for block in blocks) + generator.normal(size=900)
-    members = parties_of(blocks, y, ids=range(900))
-    job = vfl.Job(model=vfl.Trees(loss_name="square", trees=20, depth=3), test_fraction=0.3)
+    blocks = [generator.normal(size=(600, 2)) for _ in range(2)]
+    y = 50 + sum(3 * np.abs(block[:, 0]) + block[:, 1] for block in blocks) + generator.normal(size=600)
+    members = parties_of(blocks, y, ids=range(600))
+    job = vfl.Job(model=vfl.Trees(loss_name="square", trees=10, depth=3), test_fraction=0.3)
     run = trained(job, members)
     predicted, labels = pooled(HistGradientBoostingRegressor(max_iter=60), job, members, "predict")
     assert run.metrics["r2"] > quality("r2", predicted, labels) - 0.08
@@ -140,7 +140,9 @@ WEAKER = {"neural": 0.1, "kernel": 0.06, "transfer": 0.09}
 """How much below a pooled logistic regression a model may be that is not linear, or has columns in bins."""
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("neural")) for name in EXAMPLES]
+)
 def test_every_other_family_is_as_good_as_a_pooled_model(name: str) -> None:
     family, options = EXAMPLES[name]
     parties = min(3 if "tree" in name or "pairwise" in name else 2, FAMILIES[family]().max_parties or 3)

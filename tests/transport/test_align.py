@@ -1,18 +1,21 @@
 """Alignment between organisations: its limit, its entries in the ledger, repeats and simultaneous commands."""
 
+import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, DataError, LeakageError, SecureVFLError
 from securevfl.organisations.align import align_with
+from securevfl.organisations.join import join
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.alignment.journal_folder import FolderJournal
-from tests.builders import raises_code
+from tests.builders import cancer_parties, raises_code
 
 IDS = {"bank": range(100), "shop": range(50, 200)}
 
@@ -76,3 +79,24 @@ def test_a_restored_journal_is_refused_before_anybody_is_called(meet: Any) -> No
     settings = PeerSettings.of(kit / "peers.toml", timeout=20, patience=5)
     with raises_code(DataError, "SVFL-FILE-DAMAGED"):
         align_with("shop", IDS["shop"], settings, ledger=ledger, journal=kit / "table.align")
+
+
+@pytest.mark.parametrize("command", ["align", "join"])
+def test_a_damaged_account_is_refused_before_anybody_is_called(command: str, meet: Any) -> None:
+    """Nobody else has started, so an attempt to connect would end with another error."""
+    meeting = meet(2)
+    kit, ledger = meeting.kit("shop"), DisclosureLedger(meeting.kit("shop") / "ledger", "shop")
+    ledger.set_limit("ids", Limit(150))
+    path = ledger.path
+    del ledger
+    gc.collect()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with raises_code(DataError, "SVFL-LEDGER-DAMAGED"):
+        if command == "align":
+            settings = PeerSettings.of(kit / "peers.toml", timeout=5, patience=1)
+            align_with("shop", IDS["shop"], settings, ledger=path, journal=kit / "table.align")
+        else:
+            shop = next(party for party in cancer_parties() if party.name == "shop")
+            join(meeting.job, shop, kit / "peers.toml", ledger=path, timeout=5, patience=1)

@@ -87,7 +87,7 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
             if who == name:
                 assert "--accept" in errors, errors
                 digests[name] = re.search(r"--accept ([0-9a-f]{16})", errors).group(1)  # type: ignore[union-attr]
-                assert "3 trainings for a comparison" in errors
+                assert "This comparison trains 3 models" in errors
     ledgers = {name: DisclosureLedger(meeting.folder / f"{name}.ledger", name) for name in digests}
     shop = tables(1600)[1]
     assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(shop)) == 0

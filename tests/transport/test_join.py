@@ -105,7 +105,7 @@ def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
     assert {(part.run, part.status) for part in both.values()} == {(parts["bank"].run, PartStatus.CONFIRMED)}
     (meeting.kit("shop") / "part.json").unlink()
     half = {name: str(error) for name, error in train(meeting, parties).items()}
-    assert "this training is complete here" in half["bank"]
+    assert "this training is complete at this party" in half["bank"]
     assert half["shop"].startswith(f"bank has stopped: {STOP_REASONS['refused']}")
     anew = train(meeting, parties, retrain=True)
     assert {part.status for part in anew.values()} == {PartStatus.NEW}

@@ -57,36 +57,36 @@ def post_of(meeting: Any, party: str) -> SecureTransport:
 def test_letters_come_in_their_order(meet: Any) -> None:
     post = post_of(meet(2), "bank")
     with raises_code(FrameError, "SVFL-FRAME"):
-        post._deliver("shop", FRAME)
+        post.deliver("shop", FRAME)
     for letter in (GREETING, SessionProof(SESSION, b"", b"")):
-        post._deliver("shop", encode_message(letter))
+        post.deliver("shop", encode_message(letter))
     with raises_code(FrameError, "SVFL-FRAME"):
-        post._deliver("shop", encode_message(GREETING))
+        post.deliver("shop", encode_message(GREETING))
     with raises_code(FrameError, "SVFL-FRAME"):
-        post._deliver("shop", FRAME)  # no session yet
-    assert post._failure is None
-    post._deliver("shop", encode_message(Abort("diverged")))
-    assert isinstance(post._failure, TransportError)
-    assert str(post._failure) == f"shop has stopped: {STOP_REASONS['diverged']}"
+        post.deliver("shop", FRAME)  # no session yet
+    assert post.failure is None
+    post.deliver("shop", encode_message(Abort("diverged")))
+    assert isinstance(post.failure, TransportError)
+    assert str(post.failure) == f"shop has stopped: {STOP_REASONS['diverged']}"
 
 
 def test_a_relay_passes_parcels_on_and_tells_who_is_lost(meet: Any) -> None:
     post = post_of(meet(2, "relay"), "bank")
     for packet in (FRAME, *(encode_message(letter) for letter in (GREETING, Abort("away", party="nobody")))):
         with raises_code(FrameError, "SVFL-FRAME"):
-            post._deliver("relay", packet)
+            post.deliver("relay", packet)
     for sender, receiver in (("relay", "bank"), ("bank", "bank"), ("shop", "shop"), ("telco", "bank")):
         with raises_code(FrameError, "SVFL-FRAME"):
-            post._deliver("relay", encode_message(EncryptedPacket(sender, receiver, b"")))
-    assert post._failure is None
-    post._deliver("relay", encode_message(Abort("away", party="shop")))
-    assert isinstance(post._failure, PeerLost)
-    assert post._failure.code == "SVFL-PEER-LOST"
-    assert post._failure.problem == "the hub has lost shop"
+            post.deliver("relay", encode_message(EncryptedPacket(sender, receiver, b"")))
+    assert post.failure is None
+    post.deliver("relay", encode_message(Abort("away", party="shop")))
+    assert isinstance(post.failure, PeerLost)
+    assert post.failure.code == "SVFL-PEER-LOST"
+    assert post.failure.problem == "the hub has lost shop"
     post = post_of(meet(2, "relay"), "bank")
-    post._deliver("relay", encode_message(Abort("stopped")))
+    post.deliver("relay", encode_message(Abort("stopped")))
     assert (
-        str(post._failure)
+        str(post.failure)
         == "relay, the hub, has stopped: its operator has stopped it; run the same command again at every party"
     )
 
@@ -94,4 +94,4 @@ def test_a_relay_passes_parcels_on_and_tells_who_is_lost(meet: Any) -> None:
 def test_a_neighbour_sends_letters_and_no_parcels(meet: Any) -> None:
     post = post_of(meet(2), "bank")
     with raises_code(FrameError, "SVFL-FRAME"):
-        post._deliver("shop", encode_message(EncryptedPacket("shop", "bank", encode_message(GREETING))))
+        post.deliver("shop", encode_message(EncryptedPacket("shop", "bank", encode_message(GREETING))))

@@ -68,7 +68,7 @@ def test_a_training_that_is_over_is_begun_again_only_when_it_is_said(run: Any) -
 
     second = both(bank=[], shop=["--accept", "0" * 16])
     assert second["bank"][0] == 0
-    assert "This model is of an earlier run, and all parties have confirmed" in second["bank"][1]
+    assert "This model is from an earlier run; all parties have confirmed" in second["bank"][1]
     assert second["shop"][0] == 2
     assert "[SVFL-CONSENT-DIGEST]" in second["shop"][2]
     assert (told("bank", "labels", "shop"), told("shop", "columns", "bank")) == (labels, columns)

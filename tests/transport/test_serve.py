@@ -136,8 +136,8 @@ def test_scores_are_those_of_the_run_for_rows_that_all_have(meet: Any, run: vfl.
 @pytest.mark.parametrize(
     ("most", "reason"),
     [
-        ({"ids": 9}, "its ledger allows bank at most 9 answers to whether an id is in the table"),
-        ({"scores": 9}, "its ledger allows bank at most 9 scores"),
+        ({"ids": 9}, "its ledger allows all peers together at most 9 answers to whether an id is in the table"),
+        ({"scores": 9}, "its ledger allows all peers together at most 9 scores"),
     ],
 )
 def test_limits_hold_and_the_next_request_is_answered(

@@ -194,8 +194,8 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     out, errors = (bank := start("bank", "--patience", "2")).communicate(timeout=240)
     assert bank.returncode == 2
     assert out.startswith(
-        "Nothing was trained, because job and table are the same as before. This model is of an earlier run, and the "
-        "others were not there to confirm it. Use --retrain to train again.\nauc 0."
+        "Nothing was trained, because job and table are the same as before. This model is from an earlier run; the "
+        "other parties could not be reached to confirm it. Use --retrain to train again.\nauc 0."
     )
     path = meeting.kit("bank") / "own.csv"
     path.write_text(path.read_text().replace("\n3,", "\n3000,"))

@@ -124,7 +124,16 @@ class Attack(ABC):
         return next((reason for is_met, reason in self.requirements if not is_met(job)), "")
 
     def target_hidden(self, job: Job) -> bool:
-        """Return whether the job must hide the target, so that a real view may reveal no more than an ideal view."""
+        """Return whether the job should hide what the attack infers (its target).
+
+        If so, the attack must not score higher on the real view than on the ideal view.
+
+        Args:
+            job: the job.
+
+        Returns:
+            True if the target must be hidden.
+        """
         return True
 
     def attacker_name(self, job: Job, attacker: str, lead: str) -> str:
@@ -193,7 +202,7 @@ class LabelAttack(Attack):
         """
 
     def target_hidden(self, job: Job) -> bool:
-        """Return whether the job seals residuals or trains on secret shares."""
+        """Return whether the job should hide labels: it encrypts residuals or trains on secret shares."""
         return job.protocol.seals or job.protocol.family is not None
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:

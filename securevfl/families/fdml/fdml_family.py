@@ -120,7 +120,7 @@ class FdmlFamily(Family[FdmlJob]):
             )
         if columns and not servers and job.optimizer.stored is not None and job.optimizer.stored.hides_parts:
             raise PartiesError(
-                f'"{job.optimizer.stored.name}" hides outputs of workers from a server, and the run has no server',
+                f'"{job.optimizer.stored.name}" hides outputs of workers from a server, but the run has no server',
                 'add vfl.Helper("server", "server"), or let workers see the outputs of others (stored = "open")',
                 code="SVFL-PARTIES-ROLE",
             )
@@ -160,30 +160,30 @@ class FdmlFamily(Family[FdmlJob]):
         return fdml_outputs(job, shape)
 
     def message_protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
-        """List the sum of evaluations and the residual, if there is one."""
+        """List the sum protocol of evaluations, and the residual protocol if there is one."""
         sums: MessageProtocol = job.protocol.sum_for(len(roles.with_role(PASSIVE)))
         return [sums] if job.protocol.residual is None else [sums, job.protocol.residual]
 
     def title(self, job: FdmlJob, roles: Roles) -> str:
-        """Name the stored sum and the residual."""
+        """Return a title with the names of the stored sum and the residual protocol."""
         sent = "labels at all" if job.protocol.residual is None else f"{job.protocol.residual.name} residual"
         if roles.with_role(SERVER):
             return f"{stored_of(job).name} payloads at a server / {sent}"
         return f"open payloads at all workers / {sent}"
 
     def cost_label(self, job: FdmlJob, contributors: int) -> str:
-        """Name the stored sum and the residual for a cost table."""
+        """Return the labels of the stored sum and the residual protocol for a table of costs."""
         residual = job.protocol.residual
         return f"{stored_of(job).label}/{'labels' if residual is None else residual.label}"
 
     def strength(self, job: FdmlJob) -> str:
-        """Return the security of payloads and residuals."""
+        """Return one line about the security of payloads and residuals."""
         residual = job.protocol.residual
         sent = "all parties know the labels" if residual is None else f"residuals: {residual.strength}"
         return f"payloads: {stored_of(job).strength}; {sent}"
 
     def opened_values(self, job: FdmlJob, facts: RunFacts) -> str:
-        """State how many values of gradients are opened."""
+        """Return one line that states how many values of gradients are decrypted."""
         shape = facts.shape
         if job.protocol.residual is None:
             return ""
@@ -193,7 +193,7 @@ class FdmlFamily(Family[FdmlJob]):
         )
 
     def statements(self, job: FdmlJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-        """State what the server, the active party or another worker learns."""
+        """Return what the server, the active party or another worker learns, for its consent sheet."""
         stored, role = stored_of(job), roles.role(party)
         lines = column_lines(job, party, facts)
         if role == SERVER:
@@ -225,7 +225,7 @@ class FdmlFamily(Family[FdmlJob]):
         return [("learns", "\n".join(learned)), *noise, *classifier_statements(job)]
 
     def coalitions(self, job: FdmlJob, roles: Roles) -> str:
-        """State who can open the payloads of workers."""
+        """Return one line that states which parties can, together, read the payloads of workers."""
         if not roles.with_role(SERVER):
             return "needs nobody: without a server, every worker receives the forward outputs of all others"
         return stored_of(job).pooling
@@ -237,7 +237,7 @@ class FdmlFamily(Family[FdmlJob]):
         return FdmlWorker(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job with open payloads and an open residual; noise stays."""
+        """Return the job for the audit's ideal run: payloads and residuals in the clear; noise on outputs remains."""
         residual = None if job.protocol.residual is None else OpenResidual()
         stored = StoredOpen(noise=stored_of(job).noise)
         protocol = Protocol(sum=DirectSum(), residual=residual)

@@ -65,7 +65,7 @@ class FDML(Optimizer):
 
 
 class FdmlJob(JobOptions, defer_build=True):
-    """A job of asynchronous training: a block of weights for each worker, trained by FDML."""
+    """The options of a job of asynchronous training: each worker has its weights, and all are trained by FDML."""
 
     model: BlockModel
     optimizer: FDML

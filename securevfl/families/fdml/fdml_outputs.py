@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from securevfl.base.roles import SERVER, Roles
 from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.identities import EVERY_LABEL
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, score_output
 from securevfl.families.fdml.fdml_optimizer import FdmlJob, stored_of
@@ -48,6 +49,7 @@ def _shown_labels(shape: RunShape) -> list[Output]:
             labels,
             rows=shape.rows,
             numbers=shape.rows * shape.outputs,
+            identity=EVERY_LABEL,
             basis="every label",
         )
         for name in shape.passives
@@ -76,7 +78,7 @@ def _column_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
         )
 
     outputs = []
-    if not shape.helpers:  # every worker receives the outputs of all others in the clear
+    if not shape.helpers:  # without a server, every worker receives the outputs of all others in the clear
         outputs += [
             each_epoch("pushed outputs", reader, (other,), sent=True)
             for reader in workers
@@ -95,7 +97,7 @@ def _column_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
             outputs += [
                 each_epoch("pushed outputs", server, (name,), sent=True) for server in shape.helpers for name in workers
             ]
-    if not job.optimizer.shows_labels and not job.protocol.seals:  # g in the clear determines f
+    if not job.optimizer.shows_labels and not job.protocol.seals:  # a residual g in the clear determines the sum f
         for receiver in shape.passives:
             others = tuple(name for name in workers if name != receiver)
             outputs.append(each_epoch("sums that follow from residuals", receiver, others, sent=False))

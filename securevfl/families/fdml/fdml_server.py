@@ -20,7 +20,7 @@ STORED_SUBCHANNEL = "stored"
 
 
 class FdmlServer(Participant):
-    """Stores the pushes of workers. It starts empty in every session, and workers push their outputs again.
+    """The participant of the server, which stores pushes. It is empty when a session starts; workers then push again.
 
     Args:
         job: the job.
@@ -37,7 +37,7 @@ class FdmlServer(Participant):
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        """Answer pulls, and yield a round when all workers have the reply to an iteration."""
+        """Answer pulls, and yield a round whenever all workers have the replies to one more iteration."""
         iterations = list(data.schedule.iterations())
         pace, stored = pace_of(self._job, data.schedule, iterations), stored_of(self._job)
         context = self._context.sum_to(self._context.me, workers_of(self._context), subchannel=STORED_SUBCHANNEL)

@@ -101,7 +101,7 @@ class FdmlWorker(BatchParticipant):
 
     @property
     def state_fits_any_round(self) -> bool:
-        """True: the state contains the worker's position."""
+        """True: the state contains the worker's iteration, so it does not have to fit a round of the other parties."""
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
@@ -109,7 +109,8 @@ class FdmlWorker(BatchParticipant):
         if self._optimizer.shows_labels:
             self._share_labels(data)
         self.begin(data, start)
-        data.may_stay_remote = True  # linear models read batches by chunks, which remote rows support
+        # linear models can read a batch in chunks, so rows at worker processes need not be moved
+        data.may_stay_remote = True
         if self._is_new:
             rows, targets = data.initial_rows(INITIAL_WEIGHT_ROWS)
             self.model.start(data.raw(rows), data.scaled(rows), targets if self._active else None, self.seed)
@@ -182,7 +183,7 @@ class FdmlWorker(BatchParticipant):
         return ServerPullClient(server_context, self._pace, stored, readers=readers)
 
     def _restored_outputs(self) -> Iterator[tuple[int, int, Floats]]:
-        """Yield number, last iteration and current outputs H for every batch of earlier iterations."""
+        """Yield each batch of earlier iterations: its number, its last iteration, and the worker's current outputs."""
         earlier = range(max(0, self._finished - 2 * self._pace.epoch), self._finished)
         for index, t in {self._iterations[t].index: t for t in earlier}.items():
             batch = self.batch(self._iterations[t])
@@ -228,7 +229,7 @@ class FdmlWorker(BatchParticipant):
         X, f = pending.batch.X, pulled.total
         self._channel.note(OthersSumLearned(pending.batch.index, f - pending.H, pulled.versions))
         if self._finished > pending.steps or self._noise is not None:
-            # The local weights have changed since the push, or the local outputs are known without noise.
+            # f contains this worker's outputs at the time of the push, with noise. Replace them by its current outputs.
             f = f - pending.H + self.model.forward(X)
         self._round, self._batch_loss = pending.t + 1, None
         g = self.residual(f, pending.batch)
@@ -271,7 +272,7 @@ class FdmlWorker(BatchParticipant):
         return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.output_filter(rows))
 
     def state(self) -> State:
-        """Return the weights, the number of finished iterations, the run key and the update rule's memory."""
+        """Return the weights, the number of finished iterations, the run key, and the update rule's stored values."""
         return State(self.model_state(), iteration=self._finished, secret=self._run_key, update=self._memory.state)
 
     def model_state(self) -> State:

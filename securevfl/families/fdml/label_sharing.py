@@ -2,8 +2,8 @@
 
 1. active -> passive   TrainingLabels   targets (m, c) of the m training rows, in the order of the schedule
 
-The message hides nothing; a job requests it with `shows_labels`. With the labels, each worker computes residuals
-itself.
+The number in comments refers to this step. The message hides nothing; a job requests it with `shows_labels`. With the
+labels, each worker computes residuals itself.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class LocalNoise(Config):
         return self.sensitivity * _noise_multiplier(self.epsilon, self.delta, visits)
 
     def after(self, visits: int, resumed: int) -> float:
-        """Return epsilon, at the same delta, if a run with `visits` pushes of a row is resumed `resumed` times."""
+        """Return the epsilon, for the same delta, of a run with `visits` pushes of a row and `resumed` resumes."""
         dp, rdp = _library()
         accountant = rdp.RdpAccountant()
         noise = dp.GaussianDpEvent(_noise_multiplier(self.epsilon, self.delta, visits))
@@ -103,7 +103,7 @@ class LocalNoiseSampler:
 
 @lru_cache(maxsize=32)
 def _noise_multiplier(epsilon: float, delta: float, visits: int) -> float:
-    """Return sigma / sensitivity for `visits` pushes of a row."""
+    """Return sigma / sensitivity, at which `visits` pushes of a row are (epsilon, delta)-private."""
     dp, rdp = _library()
 
     def event(multiplier: float) -> Any:

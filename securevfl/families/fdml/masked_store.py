@@ -49,7 +49,7 @@ class StoredMasks(StoredSum):
         return MaskedWorker(context, exchange_mask_keys(context, readers, _DOMAIN))
 
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        """Create the object with which the server adds payloads."""
+        """Create the object with which the server adds up payloads."""
         return MaskedServer(context, needs_all=True)
 
     def declares(self) -> list[MessageDeclaration]:
@@ -58,7 +58,7 @@ class StoredMasks(StoredSum):
 
     @property
     def strength(self) -> str:
-        """The security assumption in one line."""
+        """One line that states the security assumption."""
         return "X25519, and ChaCha20 as a pseudorandom generator; masks uniform over the ring"
 
 
@@ -75,7 +75,7 @@ class PayloadMasks(Secret):
         self._keys = keys
 
     def of(self, worker: str, batch: int, version: int, words: int) -> NDArray[np.uint64]:
-        """Return the mask of a payload: `words` words, uniform over Z_2^64."""
+        """Return the mask of a payload: `words` numbers of 64 bits, which look uniformly random to the server."""
         key = derive_key(self._keys[worker], batch, version)
         return Prg(key, "mask of a stored payload").array(words, np.uint64)
 
@@ -96,12 +96,14 @@ class MaskedWorker(StoredWorker):
         """Return the number of bytes of a payload for H (n, c)."""
         return 8 * (H.size + CHECK_WORDS)
 
-    def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
+    def encode_payload(self, H: Floats, batch: int, version: int) -> bytes:
+        """Add this worker's masks to the values and to the check words, modulo 2^64."""
         words = np.append(to_residues(H, OUTPUT_SPACE, len(self.workers)).ravel(), np.zeros(CHECK_WORDS, np.uint64))
         words += self._masks.of(self.me, batch, version, len(words))
         return words.astype("<u8").tobytes()
 
-    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+    def decode_total(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        """Remove all workers' masks from a total, and check that the check words are zero."""
         count = shape[0] * shape[1] + CHECK_WORDS
         if len(total) != 8 * count:
             raise ProtocolError(
@@ -126,6 +128,7 @@ class MaskedWorker(StoredWorker):
 class MaskedServer(StoredServer):
     """A server that adds masked payloads as words modulo 2^64."""
 
-    def _add(self, stored: Mapping[str, bytes]) -> bytes:
+    def add_payloads(self, stored: Mapping[str, bytes]) -> bytes:
+        """Add masked payloads as words modulo 2^64."""
         words = [np.frombuffer(payload, "<u8") for payload in stored.values()]
         return np.sum(words, axis=0, dtype=np.uint64).astype("<u8").tobytes()

@@ -39,7 +39,7 @@ class StoredOpen(StoredSum):
 
     @property
     def strength(self) -> str:
-        """The security in one line."""
+        """One line that states the security."""
         return "none: the server stores local predictions in the clear"
 
     @property
@@ -49,14 +49,16 @@ class StoredOpen(StoredSum):
 
 
 class OpenWorker(StoredWorker):
-    """The worker's object: it encodes the outputs H as bytes in the clear."""
+    """The object with which a worker encodes its outputs H as payloads, in the clear."""
 
     def size(self, H: Floats) -> int:
         """Return the number of bytes of a payload for H (n, c)."""
         return 8 * H.size
 
-    def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
-        if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):  # the comparison is also false for NaN
+    def encode_payload(self, H: Floats, batch: int, version: int) -> bytes:
+        """Write the values as 64-bit floats, after a check of their range."""
+        # written with `not`, so that NaN is refused as well: every comparison with NaN is false
+        if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):
             raise RangeError(
                 f"{self.me}: a forward output is not finite, or its absolute value exceeds {OUTPUT_SPACE.bound:g}",
                 "lower the step size",
@@ -64,7 +66,8 @@ class OpenWorker(StoredWorker):
             )
         return np.ascontiguousarray(H, "<f8").tobytes()
 
-    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+    def decode_total(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        """Read the sum from 64-bit floats."""
         if len(total) != 8 * shape[0] * shape[1]:
             raise ProtocolError(
                 f"{self.me}: the server sent a sum of {len(total)} bytes; a sum of shape {shape} has "
@@ -85,6 +88,7 @@ class OpenWorker(StoredWorker):
 class OpenServer(StoredServer):
     """A server that adds payloads in the clear."""
 
-    def _add(self, stored: Mapping[str, bytes]) -> bytes:
+    def add_payloads(self, stored: Mapping[str, bytes]) -> bytes:
+        """Add payloads as 64-bit floats."""
         total: Floats = np.sum([np.frombuffer(payload, "<f8") for payload in stored.values()], axis=0)
         return total.astype("<f8").tobytes()

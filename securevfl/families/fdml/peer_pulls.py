@@ -8,9 +8,10 @@ a worker pushes its H_k on the batch of t; it may be at most tau iterations ahea
 1. worker k -> worker j   Push              t, H_k on the batch of t, and the number of finished iterations
    worker j               waits at its t until the slowest worker has pushed t - tau, then adds the outputs
 
-A push takes half a round trip and is sent to every other worker. Each worker can read the outputs of all others; a key
-that all workers share would hide nothing. Use this only if workers may see each other's local predictions, and
-otherwise a server with a stored sum that hides them (`securevfl.families.fdml.pulls`).
+Numbers in comments refer to these steps. A push takes half a round trip and is sent to every other worker. Each worker
+can read the outputs of all others; a key that all workers share would hide nothing. Use this only if workers may see
+each other's local predictions, and otherwise a server with a stored sum that hides them
+(`securevfl.families.fdml.pulls`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A worker pushes a payload, its concealed outputs on a batch, in each of its iterations, and pulls the sum of all
 workers' latest payloads of that batch. The version of a payload is the iteration in which it was pushed. A pull is
 answered only when the slowest worker is close enough behind (`WorkerPace.max_lead`). A reader is a worker that receives
-sums; the others receive replies without a sum.
+sums; the others receive replies without a sum. Numbers in comments refer to the steps in
+`securevfl.families.fdml.pulls`: 0 is the start, 1 a push and 2 the reply.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ called a payload, and the iteration of its push is its version. A reader is a wo
 2. server -> worker k   PullReply         for this t: the versions of the batch's payloads, their sum if k is a reader,
                                           and the number of iterations that the leading party has finished
 
-An iteration takes one round trip. The server delays its reply to t until the slowest worker has pushed t - tau; a
-worker that is further ahead waits for that reply. While replies are in transit a worker continues to push, with at most
-tau unanswered pushes. That hides the latency of the network as far as the staleness bound tau allows
-(`WorkerPace.max_unanswered`). Two workers' pushes are therefore at most 2 * tau iterations apart, and every sum for t
-contains outputs of workers that have reached at least t - tau.
+Numbers in comments refer to these steps. An iteration takes one round trip. The server delays its reply to t until the
+slowest worker has pushed t - tau; a worker that is further ahead waits for that reply. While replies are in transit a
+worker continues to push, with at most tau unanswered pushes. That hides the latency of the network as far as the
+staleness bound tau allows (`WorkerPace.max_unanswered`). Two workers' pushes are therefore at most 2 * tau iterations
+apart, and every sum for t contains outputs of workers that have reached at least t - tau.
 
 The stored sum determines what payloads and sums reveal (`securevfl.families.fdml.stored_sum`). Iteration numbers and
 numbers of finished iterations are public: the server sees the pace of every worker, and all workers see that of the

@@ -42,7 +42,7 @@ from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
 
-OUTPUT_SPACE = Reals()  # the number format of H, with a bound on its entries
+OUTPUT_SPACE = Reals()  # the number format of H, which bounds the absolute values of its entries
 SUM_OF_OTHERS = (
     "the sum of all workers' forward outputs; over a run the columns of all others, with two workers of the other"
 )
@@ -62,8 +62,8 @@ class StoredWorker(ABC):
         self.me = context.me
         self.workers = context.contributors
         self._needs_all = self.hides_parts = needs_all
-        self._concealed: dict[int, int] = {}  # by batch, the latest version that this worker has concealed
-        self._seen: dict[tuple[int, str], int] = {}  # by batch and worker, the latest version seen in a total
+        self._concealed: dict[int, int] = {}  # the latest version that this worker has concealed, for each batch
+        self._seen: dict[tuple[int, str], int] = {}  # the latest version in any total so far, for each batch and worker
 
     def conceal(self, H: Floats, batch: int, version: int) -> bytes:
         """Return the payload of this worker's outputs on a batch.
@@ -96,7 +96,7 @@ class StoredWorker(ABC):
                 code="SVFL-CRYPTO-SHAPE",
             )
         self._concealed[batch] = version
-        return self._conceal(values, batch, version)
+        return self.encode_payload(values, batch, version)
 
     def reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
         """Return the sum (n, c) that a total contains; only a reader can.
@@ -113,7 +113,7 @@ class StoredWorker(ABC):
             The sum (n, c).
         """
         self._check_versions(versions, batch)
-        return self._reveal(total, versions, batch, shape)
+        return self.decode_total(total, versions, batch, shape)
 
     def _check_versions(self, versions: Mapping[str, int], batch: int) -> None:
         """Check that a total contains all required workers, this worker's latest payload, and no outdated one."""
@@ -150,10 +150,12 @@ class StoredWorker(ABC):
         """Return the number of bytes of a payload for H (n, c)."""
 
     @abstractmethod
-    def _conceal(self, H: Floats, batch: int, version: int) -> bytes: ...
+    def encode_payload(self, H: Floats, batch: int, version: int) -> bytes:
+        """Return the payload of H (n, c), after `conceal` has checked the version and added noise."""
 
     @abstractmethod
-    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats: ...
+    def decode_total(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        """Return the sum (n, c) that a total contains, after `reveal` has checked the versions."""
 
 
 class StoredServer(ABC):
@@ -189,10 +191,11 @@ class StoredServer(ABC):
                 code="SVFL-STATE",
             )
         check_payloads(stored)
-        return self._add(stored)
+        return self.add_payloads(stored)
 
     @abstractmethod
-    def _add(self, stored: Mapping[str, bytes]) -> bytes: ...
+    def add_payloads(self, stored: Mapping[str, bytes]) -> bytes:
+        """Return the total of payloads by worker, after `add` has checked them."""
 
 
 class StoredSum(MessageProtocol):
@@ -243,7 +246,7 @@ class StoredSum(MessageProtocol):
 
     @property
     def label(self) -> str:
-        """The name in a cost table."""
+        """The name of this stored sum in a table of costs."""
         return self.name
 
     @property

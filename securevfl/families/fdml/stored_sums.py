@@ -1,4 +1,4 @@
-"""The registry of stored sums."""
+"""The registry of stored sums: the ways in which a server of FDML stores workers' outputs, masked or in the clear."""
 
 from __future__ import annotations
 

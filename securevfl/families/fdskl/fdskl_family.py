@@ -93,10 +93,10 @@ class PhasesFamily(Family[PhasesJob]):
         return declarations
 
     def outputs(self, job: PhasesJob, shape: RunShape) -> list[Output]:
-        """List the scores.
+        """List the scores; phases are not counted.
 
-        Already the first exchange of phases discloses all their dimensions, so a number of phases would say nothing;
-        `statements` describes them in words.
+        A number of phases would say nothing, because already the first exchange of phases discloses all of their
+        dimensions. `statements` describes in words what they disclose.
         """
         return [score_output(job, shape)]
 
@@ -105,15 +105,15 @@ class PhasesFamily(Family[PhasesJob]):
         return [job.protocol.sum_for(len(roles.cast) - 1)]
 
     def title(self, job: PhasesJob, roles: Roles) -> str:
-        """Name the sum protocol."""
+        """Return a title with the name of the sum protocol."""
         return f"{job.protocol.sum_for(len(roles.cast) - 1).name} sum / no residual"
 
     def strength(self, job: PhasesJob) -> str:
-        """State that no residual is sent."""
+        """Return a line that states that the strength of encryption does not apply, because no residual is sent."""
         return "not applicable: no residual is sent"
 
     def statements(self, job: PhasesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-        """State what a party with labels learns; other parties learn nothing."""
+        """Return what a party with labels learns, for its consent sheet; other parties learn nothing."""
         if roles.role(party) != ACTIVE:
             return [("learns", "nothing")]
         labelled = len(roles.with_role(ACTIVE))
@@ -126,7 +126,7 @@ class PhasesFamily(Family[PhasesJob]):
         return statements
 
     def coalitions(self, job: PhasesJob, roles: Roles) -> str:
-        """State the coalitions of the sum protocol."""
+        """Return one line about coalitions, which are those of the sum protocol."""
         others = roles.others(roles.lead)
         return job.protocol.sum_for(len(others)).coalition(others, "the party with labels")
 
@@ -135,11 +135,11 @@ class PhasesFamily(Family[PhasesJob]):
         return PhasesParticipant(job, context, columns, state)
 
     def drawn_secrets(self, state: State) -> State | None:
-        """Return the key of the party's frequencies."""
+        """Return the key from which the party's frequencies are drawn."""
         return State(key=state["key"], theta=None)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job with a direct sum."""
+        """Return the job for the audit's ideal run: the same job with a sum in the clear."""
         return job.model_copy(update={"protocol": Protocol(sum=DirectSum()), "max_label_auc": None})
 
 

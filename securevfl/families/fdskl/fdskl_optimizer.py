@@ -12,9 +12,10 @@ alpha. Workers take turns:
 4. The worker computes g, the derivative of the loss by f, and updates (Algorithm 2)
    alpha_k -= eta * P_k (Phi_k^T g / n + l2 * alpha_k)
 
-P_k = 1 is the paper's step. With `precondition`, P_k = (c * Phi_k(R)^T Phi_k(R) / |R| + rho * I)^-1, with the first
-PRECONDITIONER_ROWS training rows R and the largest curvature c of the loss. The step along a feature is then no longer
-reduced by correlated features of its block. Dai et al. 2014 also scale doubly stochastic gradients by a covariance.
+Numbers in comments refer to these steps. P_k = 1 is the paper's step. With `precondition`, P_k = (c * Phi_k(R)^T
+Phi_k(R) / |R| + rho * I)^-1, with the first PRECONDITIONER_ROWS training rows R and the largest curvature c of the
+loss. The step along a feature is then no longer reduced by correlated features of its block. Dai et al. 2014 also scale
+doubly stochastic gradients by a covariance.
 
 `lr` is eta, the step size; if it decays, t counts passes over the data.
 """
@@ -37,7 +38,7 @@ from securevfl.protocols.residuals.base import Batch
 if TYPE_CHECKING:
     from securevfl.families.fdskl.fdskl_participant import PhasesParticipant
 
-PRECONDITIONER_ROWS = 4096  # preconditioners are computed from these first rows
+PRECONDITIONER_ROWS = 4096  # number of training rows, the first ones, from which preconditioners are computed
 
 
 class FDSKL(Optimizer):
@@ -105,7 +106,7 @@ class FDSKL(Optimizer):
 
 
 def block_order(K: int, seed: int, worker: int) -> Iterator[int]:
-    """Yield the worker's blocks forever: all K in a random order, then in another one; the same at every party."""
+    """Yield numbers of the worker's blocks without end: all K in a random order, then in another one, and so on."""
     generator = np.random.default_rng([seed, 3, worker])
     while True:
         yield from generator.permutation(K).tolist()

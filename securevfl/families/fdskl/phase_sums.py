@@ -9,8 +9,8 @@ collector and a separate subchannel. One channel carries all instances, and each
 2. all others l -> worker   f_l, their outputs on the same rows, as a sum of reals; 0 from a party that is no worker
    worker                   adds its outputs: f
 
-With one worker there is no step 2. A worker learns the sums over the other parties and the values that the job's sum
-protocol declares; the others learn nothing.
+Numbers in comments refer to these steps. With one worker there is no step 2. A worker learns the sums over the other
+parties and the values that the job's sum protocol declares; the others learn nothing.
 
 Sums are not acknowledged, so without a limit a party could send a whole table of phases to a worker that is busy. At
 most two windows of 2^23 phases (32 MB each at 4 bytes a phase) may be in transit:

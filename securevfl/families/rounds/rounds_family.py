@@ -131,15 +131,15 @@ class RoundsFamily(Family[RoundsJob]):
         return [job.protocol.sum_for(len(roles.with_role(PASSIVE))), job.protocol.residual]
 
     def title(self, job: RoundsJob, roles: Roles) -> str:
-        """Name the sum and the residual."""
+        """Return a title with the names of the sum protocol and the residual protocol."""
         return f"{job.protocol.sum_for(len(roles.with_role(PASSIVE))).name} sum / {job.protocol.residual.name} residual"
 
     def strength(self, job: RoundsJob) -> str:
-        """Return the strength of the residual protocol."""
+        """Return one line about the security of the residual protocol."""
         return job.protocol.residual.strength
 
     def opened_values(self, job: RoundsJob, facts: RunFacts) -> str:
-        """State how many values of gradients and class counts are decrypted."""
+        """Return one line that states how many values of gradients and how many class counts of bins are decrypted."""
         shape = facts.shape
         openings = job.optimizer.agreement(job.model).openings
         opened = shape.batches * openings * sum(shape.parameters.values())
@@ -150,13 +150,13 @@ class RoundsFamily(Family[RoundsJob]):
         return f"{text}; {slots:,} of these values are counts in bins, some of them empty" if text and slots else text
 
     def statements(self, job: RoundsJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-        """State what the active party or a passive party learns."""
+        """Return what the active party or a passive party learns, for its consent sheet."""
         if roles.role(party) == ACTIVE:
             return active_statements(job, party, facts)
         return passive_statements(job, party, facts)
 
     def coalitions(self, job: RoundsJob, roles: Roles) -> str:
-        """State the coalitions of the sum, unless single parts can be inferred without one."""
+        """Return one line that states which parties can, together, compute outputs of single parties."""
         passives = roles.with_role(PASSIVE)
         sums = job.protocol.sum_for(len(passives))
         if sums.hides_parts and len(passives) > 1 and job.optimizer.exchanges(passives) > 1:
@@ -172,7 +172,7 @@ class RoundsFamily(Family[RoundsJob]):
         return RoundsParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the same job with a direct sum and an unencrypted residual that keeps its defence."""
+        """Return the job for the audit's ideal run: sums and residuals in the clear; a defence of residuals remains."""
         defence = getattr(job.protocol.residual, "defence", None)
         residual = OpenResidual() if defence is None else OpenResidual(defence=defence)
         protocol = Protocol(sum=DirectSum(), residual=residual)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from securevfl.disclosure.column_leaks import COLUMN_RECOVERY
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
+from securevfl.disclosure.identities import EVERY_RESIDUAL, identity_of
 from securevfl.disclosure.outputs import Output
 from securevfl.disclosure.sum_leaks import SEQUENTIAL
 from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows, score_output
@@ -47,6 +48,7 @@ def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
                 residuals,
                 rows=shape.rows,
                 numbers=shape.rows * _numbers_per_row(job, shape),
+                identity=EVERY_RESIDUAL,
                 basis="every residual",
                 rho=rho,
                 guards=(LABEL_AUC.name,),
@@ -65,7 +67,8 @@ def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
             residuals,
             rows=shape.smallest_batch,
             numbers=p,
-            basis=_equation_basis(job, shape, name),
+            identity=_equation_identity(job, shape, name),
+            basis=_describe_equations(job, shape),
             rho=rho,
             guards=LABEL_GUARDS,
         )
@@ -81,7 +84,7 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     outputs, word = [], count_bits(shape.rows)
     for name, bins in shape.bins.items():
         table = shape.tables.get(name, "")
-        basis = f"classes in bins ({job.prepare.woe}), columns {table}, batches {shape.partition}" if table else ""
+        facts = "classes in bins", name, str(job.prepare.woe), table, shape.partition
         outputs.append(
             Output(
                 "counts of the positive class in bins",
@@ -94,7 +97,8 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
                 round(shape.rows * shape.bits_of_a_label),
                 numbers=bins,
                 bits=word,
-                basis=basis,
+                identity=identity_of(*facts) if table else "",
+                basis=f"the classes of all rows in {job.prepare.woe} bins",
                 group="bins",
                 guards=LABEL_GUARDS,
             )
@@ -102,13 +106,22 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     return outputs
 
 
-def _equation_basis(job: JobOptions, shape: RunShape, name: str) -> str:
-    """Name the equations that this passive party opens, so that equal ones count once; empty if they change."""
+def _equation_identity(job: JobOptions, shape: RunShape, name: str) -> str:
+    """Return the identity of the equations that a passive party opens, so that equal ones count once.
+
+    It is empty if they change, or if nobody knows whether the party's columns are the same.
+    """
     table = shape.tables.get(name, "")
     if not (table and shape.partition and not job.equations_change):
         return ""
-    partition = f"parted anew in each of {shape.epochs} epochs" if job.reshuffle else "one partition"
-    return f"{job.model.name}, {job.scale} scale, columns {table}, batches {shape.partition}, {partition}"
+    partitions = shape.epochs if job.reshuffle else 0
+    return identity_of("gradients", name, job.model.name, job.scale, table, shape.partition, partitions)
+
+
+def _describe_equations(job: JobOptions, shape: RunShape) -> str:
+    """Describe the equations that a passive party opens."""
+    batches = f"new batches in each of {shape.epochs} epochs" if job.reshuffle else "the same batches in each epoch"
+    return f"gradients of a {job.model.name} model on columns with {job.scale} scale, {batches}"
 
 
 def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
@@ -137,7 +150,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     ]
     outputs += [evaluated_sums(shape, about, evaluations, c, numbers_per_row) for about in subjects]
     if hides_parts and exchanges > 1:
-        # Weights start at 0 and one party updates between two exchanges, so sums differ by its output.
+        # All weights are 0 at first, and one party at a time updates its weights, so two sums differ by its output.
         outputs += [
             Output(
                 "differences of sums, which follow from the sums",
@@ -215,9 +228,9 @@ def _numbers_per_row(job: JobOptions, shape: RunShape) -> int:
 
 
 def _count_empty_exchanges(job: JobOptions, shape: RunShape) -> int:
-    """Return how many exchanges disclose nothing about any batch.
+    """Return how many exchanges disclose nothing: 1 for a run with a single batch, otherwise 0.
 
-    That is the first one of a run with one batch, because the weights of columns start at zero.
+    In the first exchange of a run the sums are 0, because the weights of columns start at zero.
     """
     return int(shape.batches == 1 and job.model.by_column and not shape.resumed)
 

@@ -20,7 +20,7 @@ from securevfl.protocols.joint_prediction import RowsToScore, predict
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.party_context import PartyContext
 
-INITIAL_WEIGHT_ROWS = 1024  # initial weights are drawn from the values of these first rows
+INITIAL_WEIGHT_ROWS = 1024  # number of rows, the first ones, from whose values initial weights are computed
 
 
 class RoundsParticipant(BatchParticipant):
@@ -71,7 +71,8 @@ class RoundsParticipant(BatchParticipant):
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         """Train by the job's optimizer, and yield after every round."""
         self.begin(data, start)
-        data.may_stay_remote = True  # linear models read batches by chunks, which remote rows support
+        # linear models can read a batch in chunks, so rows at worker processes need not be moved
+        data.may_stay_remote = True
         if start == 0:
             rows, targets = data.initial_rows(INITIAL_WEIGHT_ROWS)
             self.model.start(data.raw(rows), data.scaled(rows), targets, self.seed)
@@ -92,12 +93,12 @@ class RoundsParticipant(BatchParticipant):
         return predict(self._context, self._sums, self.model, rows, self._outputs, self.output_filter(rows))
 
     def _receive_pending(self) -> None:
-        """Receive the outputs that passive parties have sent ahead, so that the channel can carry other sums."""
+        """Receive outputs that passive parties have sent in advance for later rounds, so that other sums can follow."""
         if isinstance(self._link, ActiveLink):
             self._optimizer.drain(self, self._link)
 
     def state(self) -> State:
-        """Return the weights, the number of exchanges, the run key and the optimizer's memory."""
+        """Return the weights, the number of exchanges, the run key, and the values that the optimizer stores."""
         self._receive_pending()
         return State(self.model_state(), exchanges=self.exchanges, noise=self._run_key, update=self.memory.state)
 

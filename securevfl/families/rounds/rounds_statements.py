@@ -20,7 +20,7 @@ from securevfl.families.family_types import SheetStatement
 from securevfl.families.rounds.rounds_job import RoundsJob
 from securevfl.options import JobOptions
 
-MEASURED_BATCHES = 8  # number of batches on which the share of variance is measured
+MEASURED_BATCHES = 8  # number of batches from which the disclosed share of the columns' variance is estimated
 
 
 def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> list[SheetStatement]:
@@ -154,7 +154,7 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
 
 
 def _isolated_rows_of_others(job: JobOptions, facts: RunFacts | None) -> list[str]:
-    """State which labels the gradients of other parties nearly open, for the party with labels."""
+    """Return lines for the party with labels: which labels the gradients of other parties nearly reveal to them."""
     tables = [] if facts is None else [(name, facts.table(name)) for name in facts.shape.passives]
     lines = [
         f"{name}: {line}"

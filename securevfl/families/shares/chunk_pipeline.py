@@ -19,7 +19,7 @@ from securevfl.runtime.channel import Channel
 
 T = TypeVar("T")
 
-MAX_PREPROCESSING_BYTES = 1 << 29  # the epochs of a chunk are halved until its preprocessing is at most this large
+MAX_PREPROCESSING_BYTES = 1 << 29  # maximum size of a chunk's preprocessing in bytes; chunks have as many epochs as fit
 MAX_CHUNK_EPOCHS = 40
 
 
@@ -45,7 +45,7 @@ class ChunkPipeline(Generic[T]):
         self._task: BackgroundTask[None] | None = None
 
     def __iter__(self) -> Iterator[T]:
-        """Yield each chunk when it is generated."""
+        """Yield each chunk as soon as its preprocessing is generated."""
         for number, chunk in enumerate(self._chunks):
             if self._task is None:
                 self._generate(chunk)
@@ -63,12 +63,12 @@ class ChunkPipeline(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Complete the chunk that is being generated, or fail the channel."""
+        """Complete the chunk that is being generated; after an error, fail the channel instead."""
         if self._task is None:
             return
         if error is not None and not isinstance(error, GeneratorExit):
             self._channel.fail(error)
-        with suppress(Exception):  # the channel already carries the error of the task
+        with suppress(Exception):  # the task's error has already failed the channel, which reports it
             self._task.join()
 
 

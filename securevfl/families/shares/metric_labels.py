@@ -1,12 +1,14 @@
 """The labels for one measurement on secret shares, and the metrics that follow from the opened pairs.
 
-A measurement opens one pair (score, flag) for each row, in random order. For classes, the score is the model output and
-the flag is the label. For numbers, the targets are subtracted from the outputs, so the scores are residuals.
+A measurement opens one pair (score, flag) for each row, in random order, to the party with labels. If labels are
+classes, the score is the model output and the flag is the label. If labels are numbers, the party subtracts the targets
+(labels in the encoding of the loss) from the outputs, so the scores are residuals.
 
-Scores are integers modulo a range. Targets are therefore clipped to half of it before they are subtracted, and rows
-beyond are flagged, unless they are too few. The clipped part of a target is known, but not to which flagged pair it
-belongs. Losses that are linear so far out, such as quantiles, do not depend on that. The sum of squares does: its least
-and largest values pair outputs and targets in equal and in opposite order. The metrics are the means of both, and R2
+Scores are integers modulo a range, so they wrap if they are too large. Numeric targets are therefore clipped to half of
+the range before they are subtracted. Rows with a clipped target are called far, and their pairs are flagged, unless
+there are too few of them. The clipped part of each target is known, but not to which flagged pair it belongs. Losses
+that are linear for far rows, such as quantiles, do not depend on that. The sum of squares does: it is smallest if
+outputs and targets are paired in equal order, and largest in opposite order. The metrics are the means of both, and R2
 and RMSE count as measured if half of the difference is below their standard error.
 """
 
@@ -33,8 +35,8 @@ class MetricLabels:
         classes: the classes of the training.
         targets: the labels in the encoding of the loss (n, c).
         flags: which pairs are flagged (n, c).
-        subtracted: values to subtract from the sums (n, c), if any.
-        reach: the largest score that can be represented, on either side.
+        subtracted: values to subtract from the outputs (n, c), if labels are numbers.
+        reach: the largest absolute score that can be represented.
     """
 
     loss: Loss
@@ -46,7 +48,7 @@ class MetricLabels:
 
     @classmethod
     def of(cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float) -> MetricLabels:
-        """Compute targets and flags.
+        """Compute the targets of labels, and the flags of their pairs.
 
         Args:
             loss: the loss.
@@ -70,7 +72,7 @@ class MetricLabels:
         return float(self.loss.value(np.zeros_like(self.targets), self.targets).mean())
 
     def metrics(self, pairs: ScoreLabelPairs) -> tuple[dict[str, float], list[list[float]]]:
-        """Return all metrics that pairs determine and, for two classes, the reliability curve."""
+        """Return all metrics that the pairs determine and, for two classes, the reliability curve."""
         if self.subtracted is not None:
             least, largest = self._residual_metrics(pairs)
             return {name: (least[name] + largest[name]) / 2 for name in least}, []
@@ -97,7 +99,7 @@ class MetricLabels:
         return [name for name, limit in limits.items() if not abs(largest[name] - least[name]) <= limit]
 
     def _residual_metrics(self, pairs: ScoreLabelPairs) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the metrics if outputs and targets of far rows are in equal order, and in opposite order."""
+        """Return the metrics for outputs and targets of far rows paired in equal order, and for opposite order."""
         equal, opposite = (
             pair_metrics.residual_metrics(self.loss, self._residuals(pairs, order), self.targets, self.classes)
             for order in (1, -1)
@@ -112,7 +114,7 @@ class MetricLabels:
             order: 1 pairs the smallest outputs of far rows with their smallest targets, -1 with their largest.
 
         Returns:
-            The residuals. Without flags, the rows with the smallest scores count as those of the largest targets.
+            The residuals. If pairs are not flagged, the rows with the smallest scores are assumed to be the far rows.
         """
         assert self.subtracted is not None, "scores are residuals"
         r, excess = pairs.f.copy(), self.targets - self.subtracted

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.crypto.transfers.field_transfers import symbol_widths
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
 from securevfl.errors import ConfigError
 from securevfl.families.facts import RunFacts
@@ -19,11 +20,12 @@ from securevfl.models.inputs import InputShape
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
 # Measured for 16 iterations on 40,000 rows at a time; each figure is for one row, output and iteration:
-PRODUCT_BYTES = 47  # a share holder's query and its reply, for each other party
-BASE_SECONDS = 7.4e-6  # processor time of two parties
-COLUMN_SECONDS = 4.8e-8  # further processor time for each column
-PARTY_SECONDS = 1.8e-6  # further processor time for each party beyond two
-WIDE_COLUMNS = 100  # columns beyond this number cost:
+TRANSFER_BIT_BYTES = 43 / 8  # bytes of an oblivious transfer for each bit of its index
+PRODUCT_BYTES = 47  # bytes of a share holder's query and its reply, for each other party
+BASE_SECONDS = 7.4e-6  # seconds of processor time of two parties together
+COLUMN_SECONDS = 4.8e-8  # additional seconds of processor time for each column
+PARTY_SECONDS = 1.8e-6  # additional seconds of processor time for each party beyond two
+WIDE_COLUMNS = 100  # above this number of columns, each further column costs:
 WIDE_COLUMN_SECONDS = 1.3e-8
 WIDE_COLUMN_BYTES = 0.35
 
@@ -37,7 +39,7 @@ LINE_BYTES_PER_SECOND = 300e6 / 8
 
 
 def _rows_of(sizes: Counter[int]) -> int:
-    """Return the number of rows of all iterations together, from the number of iterations of each size."""
+    """Return the number of rows of all iterations together, from the number of iterations of each batch size."""
     return sum(size * times for size, times in sizes.items())
 
 
@@ -69,19 +71,23 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
     row_iterations = _rows_of(sizes) * shape.outputs
     epochs = chunk_epochs(job, len(schedule.train), shape.outputs)
-    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)  # otherwise all chunks are equal
+    # without subsets all chunks are equal, so one is enough
+    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)
     chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)
-    transfer_bytes = 16 * (numbers.table_bits + (numbers.lift_bits > 0))
+    choice_bits, lifts = numbers.table_bits, numbers.lift_bits > 0
+    transfer_bytes = TRANSFER_BIT_BYTES * (choice_bits + lifts)
+    stored_transfer_bytes = 16 * (len(symbol_widths(choice_bits)) + lifts)
     entry_octets = numbers.lift_bits // 8 or octets
     row_bytes = float(numbers.entries * entry_octets + octets + 1 + transfer_bytes)
-    row_bytes += 2 * (octets - entry_octets)  # the words of a lift, if there is one
+    # bytes of the numbers that a lift sends, if table entries are shorter than residuals
+    row_bytes += 2 * (octets - entry_octets)
     row_bytes += 2 * (parties - 1) * (PRODUCT_BYTES + WIDE_COLUMN_BYTES * wide_columns)
     row_bytes += 2 * octets * (parties - 2)
     traffic = row_iterations * row_bytes
     seconds = row_iterations * _processor_seconds(sum(widths.values()), parties)
-    preprocessing = chunk_rows * shape.outputs * (2 * octets + transfer_bytes)
+    preprocessing = chunk_rows * shape.outputs * (2 * octets + stored_transfer_bytes)
     n, widest = len(schedule.train) + len(schedule.test), max(widths.values())
     table = 8 * n * max(shape.columns.values())
     in_memory = table < MAX_IN_MEMORY_BYTES

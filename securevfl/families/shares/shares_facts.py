@@ -47,7 +47,7 @@ class SharesFacts:
 
     @classmethod
     def restore(cls, job: SharesJob, stored: Mapping[str, Any], parties: int) -> SharesFacts:
-        """Restore the facts of a training from the dict that `plain` returned."""
+        """Restore the facts of a training from a stored state, which contains the dict that `plain` returned."""
         return cls(
             job,
             parties,
@@ -61,7 +61,7 @@ class SharesFacts:
         )
 
     def plain(self) -> dict[str, Any]:
-        """Return the facts as a part of a state, without the job."""
+        """Return the facts as a dict for a stored state; the job is not in it."""
         return {
             "columns": dict(self.columns),
             "rows": self.rows,

@@ -82,7 +82,8 @@ from securevfl.protocols.shares import (
 from securevfl.protocols.shares.shares_options import Shares
 
 MIN_REACH = 1.0
-"""Sums up to this distance from its centre must be in a lookup table. Counts could not detect a smaller range."""
+"""A lookup table must cover outputs up to this distance from its centre. With a smaller range, counts of rows outside
+the range could not detect that it is too small."""
 
 
 class SharesFamily(Family[SharesJob]):
@@ -91,10 +92,10 @@ class SharesFamily(Family[SharesJob]):
     name: ClassVar[str] = "shares"
     run_files: ClassVar[tuple[RunFile, ...]] = (
         RunFile(r"chunk-\d+\.(?:ready|bound|spent)", "random masks"),
-        RunFile("lock", "no data: a lock"),
+        RunFile("lock", "no data; the file is a lock"),
         RunFile(
             re.escape(INPUTS_FILE),
-            "inputs of trees: cuts and ends of columns, numbers of rows of leaves and, at the party with labels, "
+            "inputs of trees: cuts and limits of columns, numbers of rows in leaves and, at the party with labels, "
             "boosted trees that were trained on its labels",
         ),
     )
@@ -109,16 +110,17 @@ class SharesFamily(Family[SharesJob]):
         if job.protocol.shares is None:
             if job.model.family == self.name:
                 raise ValueError(
-                    f"protocol.shares: a {job.model.name} model can only be trained on shares, because any residual "
-                    "would disclose an equation about labels for each leaf; set it, as in [protocol.shares]"
+                    f"protocol.shares: a {job.model.name} model can only be trained on shares, because a residual "
+                    f"would disclose an equation about labels for each leaf; add a section [protocol.shares]"
                 )
             raise ValueError(
-                f"protocol.shares: optimizer {job.optimizer.name} trains on shares; set it, as in [protocol.shares]"
+                f"protocol.shares: optimizer {job.optimizer.name} trains only on shares; add a section "
+                f"[protocol.shares]"
             )
         if not job.model.loss.elementwise:
             raise ValueError(
-                f"model: loss {job.model.loss.name} combines the sums of all classes in each residual, and lookup "
-                "tables take one sum; use one_vs_rest"
+                f"model: loss {job.model.loss.name} needs the outputs of all classes for each residual, but lookup "
+                f"tables have one output; use one_vs_rest"
             )
         check_optimizer(job)
         largest_input = 0.0 if not isinstance(job.model, Trees) else job.model.reach
@@ -137,7 +139,8 @@ class SharesFamily(Family[SharesJob]):
             )
         if job.reshuffle:
             raise ValueError(
-                "reshuffle: shares preprocess batches, which therefore must not change; set reshuffle = false"
+                "reshuffle: training on shares generates random material for fixed batches in advance; set reshuffle "
+                "= false"
             )
         available = pair_metrics.pair_metric_names(job.model.loss)
         for key, stop in (("target", job.target), ("patience", job.patience)):
@@ -195,7 +198,7 @@ class SharesFamily(Family[SharesJob]):
         return job.protocol.shares.scores_to or lead
 
     def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
-        """Return how many rows get no score because the model was trained on them."""
+        """Return how many of these rows will be refused because the model was trained on them."""
         return count_trained_rows(state, score_ledger, ids)
 
     def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
@@ -262,11 +265,11 @@ class SharesFamily(Family[SharesJob]):
         return []
 
     def title(self, job: SharesJob, roles: Roles) -> str:
-        """Name the protocol."""
+        """Return a title that names secret sharing."""
         return "additive shares"
 
     def strength(self, job: SharesJob) -> str:
-        """Return the security assumption, and the accuracy of lookup tables."""
+        """Return one line about the security assumption and the accuracy of lookup tables."""
         options, loss = job.protocol.shares, job.model.loss
         step = 2.0 ** options.step_bits(loss.spacing)
         reach = (2 ** (options.table_bits - 1) - 1) * step
@@ -276,7 +279,7 @@ class SharesFamily(Family[SharesJob]):
         )
 
     def opened_values(self, job: SharesJob, facts: RunFacts) -> str:
-        """State how many pairs, sums of losses and counts of out-of-range rows are opened."""
+        """Return one line that states how many pairs, sums of losses and counts of out-of-range rows are opened."""
         return opened_text(facts)
 
     def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
@@ -289,7 +292,7 @@ class SharesFamily(Family[SharesJob]):
         return resource_lines(job, facts)
 
     def statements(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-        """State what a party learns from weights, scores and metrics."""
+        """Return what a party learns from weights, scores and metrics, for its consent sheet."""
         options, requester = job.protocol.shares, self.score_requester(job, roles.lead)
         statements = []
         if party in options.open_weights:
@@ -308,7 +311,7 @@ class SharesFamily(Family[SharesJob]):
         return statements
 
     def coalitions(self, job: SharesJob, roles: Roles) -> str:
-        """State that only the two share holders can reconstruct the shares."""
+        """Return one line that states that only the two share holders together can reconstruct the shared values."""
         partner = roles.with_role(PARTNER) or ("its partner",)
         return (
             f"{roles.lead} and {partner[0]} together learn every residual and sum, and their own weights; no\n"
@@ -320,7 +323,10 @@ class SharesFamily(Family[SharesJob]):
         return SharesParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job itself: on shares, the messages reveal nothing that an ideal job would have to compute."""
+        """Return the job for the audit's ideal run, in which messages disclose only declared outputs.
+
+        It is this job itself, because messages on secret shares disclose nothing else.
+        """
         return job
 
     def final_weights(self, job: SharesJob, state: State, parties: int) -> Floats:

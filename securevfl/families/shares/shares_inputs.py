@@ -1,7 +1,8 @@
 """A party's inputs to a model on secret shares, computed when they are read.
 
-Inputs are columns, or features that a model derives from them (`securevfl.models.inputs`). Rows of a table may be
-stored at worker processes (Dask); inputs are then computed there.
+Inputs are columns, or features that a model derives from them (`securevfl.models.inputs`), such as leaves of trees.
+Inputs are fitted to training rows, for example to choose cuts of trees. Rows of a table may be stored at worker
+processes (Dask); inputs are then computed there. Preprocessing is random material that the parties generate in advance.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models.inputs import Inputs, inputs_at
 
-INPUTS_FILE = "inputs.json"  # this file is in the folder of preprocessing, which depends on these inputs
+# name of the file with the fitted inputs; it is stored next to the preprocessing that was generated for them
+INPUTS_FILE = "inputs.json"
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,10 @@ def read_inputs(file: Path) -> State:
 
 
 def fitted_positions(data: TrainingData, rows: Rows) -> Rows:
-    """Return the position of each row (k,) among the rows to which inputs are fitted; -1 for all other rows."""
+    """Return the position of each row (k,) among the training rows to which the inputs were fitted.
+
+    -1 for other rows.
+    """
     fitted = data.schedule.fitting_rows
     positions = np.minimum(np.searchsorted(fitted, rows), len(fitted) - 1)
     return np.where(fitted[positions] == rows, positions, -1)

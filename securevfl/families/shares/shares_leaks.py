@@ -38,7 +38,7 @@ from securevfl.families.shares.shares_plan import reason_code_bits
 from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
 from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL
 
-MAX_COLUMN_SHARE = 0.5  # one column may contain this share of the information in a row
+MAX_COLUMN_SHARE = 0.5  # maximum share of the information in a row that a single column may contain
 
 
 def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Disclosure]) -> Iterator[Leak]:
@@ -71,7 +71,7 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
                 f"its opened weights are {count} numbers for {equations} "
                 + ("residuals" if is_active else "labels")
                 + (f" (with those of earlier jobs {total})" if total > count else "")
-                + ", and can determine them"
+                + ", which can determine them"
                 + (", and so the other parties' outputs for each row" if is_active else ""),
                 remedy,
             )
@@ -94,7 +94,7 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
 
 
 def metric_leaks(outputs: Sequence[Output], shape: RunShape) -> Iterator[Leak]:
-    """Yield leaks by metrics of few rows, or by too many measurements of the same rows."""
+    """Yield a leak if metrics are measured on few rows, or too often on the same rows."""
     for output in outputs:
         if SMALL_METRICS.name in output.guards:
             yield from _small_metrics(output, shape)
@@ -102,7 +102,7 @@ def metric_leaks(outputs: Sequence[Output], shape: RunShape) -> Iterator[Leak]:
 
 def _small_metrics(output: Output, shape: RunShape) -> Iterator[Leak]:
     rows, times, reasons = output.rows, output.times, []
-    opens_pairs = output.numbers > 0  # otherwise only one sum of losses is opened
+    opens_pairs = output.numbers > 0  # an output without numbers opens a sum of losses and no pairs
     if opens_pairs and rows < MIN_PAIR_ROWS:
         reasons.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
     if opens_pairs and shape.rarest_label_rows is not None and shape.rarest_label_rows < MIN_ROWS_PER_LABEL:
@@ -131,7 +131,7 @@ def _small_metrics(output: Output, shape: RunShape) -> Iterator[Leak]:
 
 
 def score_leaks(job: SharesJob, shape: RunShape, rounder: str) -> Iterator[Leak]:
-    """Yield leaks by scores that disclose too much about a row.
+    """Yield a leak if the scores of a new row can disclose too much about another party's columns.
 
     Args:
         job: the job.

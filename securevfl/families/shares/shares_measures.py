@@ -42,9 +42,10 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Stage
 
 MAX_PRECOMPUTED_SHUFFLES = 4  # maximum number of shuffles generated with the preprocessing of a chunk
-MAX_WRAPPED_SHARE = 0.005  # a larger share of rows beyond the end of the table ends the training
+MAX_WRAPPED_SHARE = 0.005  # the training is aborted if a larger share of rows is beyond the end of the table
 MAX_NEAR_END_SHARE = 0.01  # a larger share of rows near the range's end causes a warning
-OUTER_SHARE = 0.75  # rows beyond this share of the covered range suggest that others have wrapped
+# rows beyond this share of the range are near its end; many of them suggest that the outputs of others have wrapped
+OUTER_SHARE = 0.75
 
 _OUT_OF_RANGE = (
     "share of rows with model outputs outside the table's range; their residuals are wrong and push the weights "
@@ -98,8 +99,8 @@ class Measurements:
         self._training, self._job, self._context = training, job, context
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
-        self._reported_share = 0.0  # share of rows in the latest warning
-        self._is_uncounted = False  # whether the partner did not permit a count of out-of-range rows
+        self._reported_share = 0.0  # share of rows that the latest warning reported
+        self._is_uncounted = False  # True once the partner's ledger has refused a count of out-of-range rows
 
     def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Measurement:
         """Measure the model on the evaluated rows.
@@ -286,7 +287,7 @@ class Measurements:
         return self._job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
 
     def _take_shuffle(self, rows: int) -> Shuffle | None:
-        """Return a shuffle at a share holder: one of the current chunk, or a new one."""
+        """Return a shuffle at a share holder: a precomputed one of the current chunk, or a new one if none is left."""
         shuffles = self._shuffles.get(self._chunk)
         return shuffles.popleft() if shuffles else self._generate_shuffle(self._training.session, rows)
 

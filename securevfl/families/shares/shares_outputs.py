@@ -28,7 +28,7 @@ LARGE_SCORES = LeakKind(
     "scores",
     "scores of new rows disclose more than a fourth of the information in another party's columns, or one column "
     "dominates",
-    'fewer levels (score_bits), or scores = "none"',
+    'fewer bits in a score (score_bits), or scores = "none"',
     ("score_sums", "linked_outputs"),
 )
 
@@ -73,6 +73,11 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
     return job.protocol.shares.permitted_quantizer(job.model.loss.spacing, limit).bits
 
 
+def measurements_of(job: SharesJob, shape: RunShape) -> int:
+    """Return the largest number of measurements of a run of this shape."""
+    return EvaluationSchedule.of_run(job, shape).remaining(shape.start)
+
+
 def measured_rows(shape: RunShape) -> int:
     """Return the number of rows on which metrics are measured; 0 if there are too few."""
     rows = min(evaluated_rows(shape), MAX_LOSS_ROWS // shape.outputs)
@@ -104,7 +109,7 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
 
 def pair_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of (rounded score, label) pairs in random order, which determine metrics."""
-    times, rows = EvaluationSchedule.of_run(job, shape).count_measured_rounds(), measured_rows(shape)
+    times, rows = measurements_of(job, shape), measured_rows(shape)
     pairs = rows * shape.outputs
     return Output(
         "pairs of a score and a label in random order",
@@ -126,7 +131,7 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
 def loss_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of sums of losses and shares of rows near the range's end, for losses without pairs."""
     rows = measured_rows(shape)
-    times = EvaluationSchedule.of_run(job, shape).count_measured_rounds() if rows else 0
+    times = measurements_of(job, shape) if rows else 0
     return Output(
         "sums of losses",
         "scores",
@@ -197,6 +202,9 @@ def partner_of(job: SharesJob, passives: Sequence[str], columns: Mapping[str, in
 
 
 def rounding_party(job: SharesJob, shape: RunShape) -> str:
-    """Return the party that rounds scores: the partner, or the active party if the partner requests scores."""
+    """Return the party that rounds scores: the partner, unless the partner receives the scores.
+
+    Then the active party.
+    """
     partner = partner_of(job, shape.passives, shape.columns)
     return shape.active if job.protocol.shares.scores_to == partner else partner

@@ -72,15 +72,15 @@ SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
 INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
-TOLERATED_SHARE = 0.8  # of the iterations that a training needs; fewer cause a notice
+TOLERATED_SHARE = 0.8  # a notice is issued if a training has less than this share of the iterations that it needs
 LARGE_TABLE_NUMBERS = 1 << 18  # freed memory is returned to the system if a table has more numbers than this
 _ROLLBACK_REASON = (
-    "the loss increased: steps of twice the safe size were too long for these columns; the step is halved"
+    "the loss increased, because steps of twice the safe size are too long for these columns. The step size is halved"
 )
 
 
 def _model_name(shares: SharedState, run: str) -> bytes:
-    """Return the name of a model in score ledgers: a digest of this party's shares of it."""
+    """Return the name of a model in this party's score ledger: a digest of this party's shares of the weights."""
     digest = hashlib.sha256(run.encode())
     for words in (shares.own_share, *(shares.peer_shares[name] for name in sorted(shares.peer_shares))):
         digest.update(np.ascontiguousarray(words, "<u8").tobytes())
@@ -189,12 +189,13 @@ class SharesParticipant(Participant):
         with single_threaded_blas():
             self._measurements.check(data, start)
             training = self._begin(data)
-            training.release_memory()  # returns the memory that reading the table has used
+            training.release_memory()  # returns memory to the system that was used to read the table
             try:
                 while start < len(training.iterations):
                     yield from self._train_until_rollback(training, start)
                     start = self.exchanges
-            except GeneratorExit:  # the training has stopped early, so the remaining preprocessing is useless
+            # this exception shows that the training has stopped early; the remaining preprocessing is not needed
+            except GeneratorExit:
                 training.offline.drop_from(0)
                 raise
             finally:
@@ -305,7 +306,8 @@ class SharesParticipant(Participant):
                 offline.store.drop(number)
                 training.release_memory()
                 self._measurements.count_out_of_range(training.data, self._state, chunk[-1])
-        if len(self.rollbacks) > rollbacks:  # the remaining preprocessing depends on the earlier step size
+        # a rollback has changed the step size, on which the remaining preprocessing depends
+        if len(self.rollbacks) > rollbacks:
             offline.drop_from(0)
             training.role.set_params(self._params_for(training.batch_rows))
 
@@ -343,7 +345,7 @@ class SharesParticipant(Participant):
         return not losses[-1] <= min(limits)
 
     def roll_back(self, best: State | None) -> None:
-        """Record a rollback to an earlier model, or to the start; the next iterations use half the step size."""
+        """Return to an earlier model, or to the start; the next iterations use half the step size."""
         target = 0 if best is None else best["visits"]
         self._facts = self.facts.rolled_back(self.exchanges, target)
         self._measured.pop(self.exchanges, None)
@@ -351,7 +353,7 @@ class SharesParticipant(Participant):
         eventlog.warn(self._context.me, "turned back", event)
 
     def stored_scores(self, request: RowsToScore) -> ScoreResult:
-        """Return from this party's ledger what it knows about rows before it requests their scores."""
+        """Return the results for these rows that this party's ledger contains, before it requests their scores."""
         ledger = self.ledger
         query = ledger.query(self._record_model(), SELF, request.ids, ledger.commitments(request.ids, request.raw))
         states, trained = ledger.row_states(query), ledger.is_trained_on(query)
@@ -369,7 +371,14 @@ class SharesParticipant(Participant):
         return self._stored_state(with_rows=True)
 
     def _stored_state(self, *, with_rows: bool) -> State:
-        """Return the shares and the facts; `with_rows` adds arrays that only the training rows need."""
+        """Return this party's shares and the training's facts as a state.
+
+        Args:
+            with_rows: True to add the arrays that only a resumed training needs, one entry for each training row.
+
+        Returns:
+            The state.
+        """
         shares = self._state
         if shares is None:
             return State(run=self._run)
@@ -452,7 +461,9 @@ class SharesParticipant(Participant):
         return self._training
 
     def _check_iterations(self, data: TrainingData, start: Floats | None) -> None:
-        """Give a notice if the iterations are too few for rare classes or weights, whose mean curvature is small.
+        """Issue a notice if the iterations are too few for this loss.
+
+        That is so if its mean curvature is small, because classes are rare or rows have weights.
 
         Args:
             data: the training data of the active party.
@@ -534,7 +545,8 @@ class SharesParticipant(Participant):
         """Generate the preprocessing of a chunk, unless all parties already have it."""
         offline, number = training.offline, self._chunk_number(training, first)
         self._context.channel.clock.stage = Stage.OFFLINE
-        if offline.is_holder:  # done in the first chunk already, because measurements run concurrently later
+        # the first chunk creates the session now, because later chunks are generated while measurements use it
+        if offline.is_holder:
             self.session.base.establish()
         if agree_on_chunk(offline.greet(), offline, number, len(chunk)):
             offline.skip_chunk(number)
@@ -557,7 +569,7 @@ class SharesParticipant(Participant):
             inputs = ((self._inputs_of_rows(data, rows[block]).clip(-clip, clip), block) for block in blocks)
             chunks = (X if roots is None else X * roots[block][:, None] for X, block in inputs)
         if data.weights is not None:
-            # A party with labels knows all row weights. Other parties use the bound of the weighted loss.
+            # The party with labels knows the weight of each row. Other parties only know an upper bound of the weights.
             loss = self._job.model.loss
         ridge = self._model.ridge_of(len(rows))
         penalty = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
@@ -699,8 +711,8 @@ class SharesParticipant(Participant):
     def _rows_to_score(self, rows: RowSlices, request: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:
         """Return ids and columns of a block of rows.
 
-        Rows of the training table have their ids there. A request for scores contains ids. Other rows occur only in
-        simulations and get generated ids.
+        Rows of the training table have the table's ids. A request for scores contains ids. All other rows occur only in
+        simulations, and get generated ids.
         """
         score_ledger = self._context.resources.account
         if request is not None and score_ledger is not None and not self.facts.has_ids:

@@ -40,8 +40,11 @@ from securevfl.protocols.shares.update_rules import (
 )
 
 RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
-MIN_LIFTED_ROWS = 2048  # from this batch size on, a lift of short table entries saves more time than its round trip
-UNIT_LIFT_BITS, WIDE_LIFT_BITS = 8, 16  # bits of a lifted entry for residuals in a unit interval, and for all others
+# from this number of rows on, it is faster to send short table entries and to extend ("lift") them in one more round
+# trip
+MIN_LIFTED_ROWS = 2048
+# bits of a short table entry, for losses whose residuals are in an interval of length 1 and for all other losses
+UNIT_LIFT_BITS, WIDE_LIFT_BITS = 8, 16
 MEAN_WEIGHT_POWER = 2  # exponent: iteration t has the weight t^2 in the mean of points
 MEAN_FRACTION = 5  # the result of the heavy-ball method is the mean of the latest fifth of all points
 ROUNDING_CARRY = 1.4  # momentum amplifies rounding by this factor (simulated: 1.24 to 1.55)
@@ -157,7 +160,7 @@ def _residual_bits(bound: float) -> int:
 
 
 def _descent(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tuple[float, LinearRule]:
-    """Return the step size and the rule of an optimizer whose update rule is linear in gradients."""
+    """Return the step size, and the rule that combines gradients into weights, of an optimizer with linear updates."""
     l2, iterations = job.model.l2, job.epochs * batches
     etas = [optimizer.eta(t, parties) for t in range(iterations)]
     if _has_memory(optimizer):
@@ -202,7 +205,7 @@ def _has_memory(optimizer: FedBCD) -> bool:
 
 
 def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floats]:
-    """Return a list; its entry t (t,) states how much each of the first t gradients has reduced theta."""
+    """Return a list of vectors; vector t (t,) states by how much each of the first t gradients has reduced theta."""
     iterations, memory = len(etas), None
     theta, responses = np.zeros(iterations), [np.zeros(0)]
     for s, eta in enumerate(etas):
@@ -280,13 +283,15 @@ def _block_descent(
 def _steps(
     optimizer: BlockDescent, momentum: MomentumMethod, step: float, iterations: int
 ) -> list[tuple[float, float]]:
-    """Return the heavy-ball steps and factors of the remaining iterations; empty for Nesterov's momentum."""
+    """Return step sizes and momentum factors of the heavy-ball method for the remaining iterations; else empty."""
     is_safe = optimizer.first * step <= 1
     return heavy_ball(iterations) if momentum == MomentumMethod.HEAVY_BALL and is_safe else []
 
 
 def _mean_weights(momentum: MomentumMethod, iterations: int, is_heavy_ball: bool) -> list[float]:
-    """Return the weights of the latest points in the result (Polyak and Juditsky 1992); empty for the last point only.
+    """Return the weights of a mean of the latest iterates, which is the result (Polyak and Juditsky 1992).
+
+    They are empty if the result is the last iterate alone.
 
     A mean removes most of the rounding of sums (`sum_rounding`). For precise coefficients it contains all points but
     the start, weighted by the square of their numbers. After the heavy-ball method it contains the latest fifth.

@@ -34,7 +34,7 @@ others' parts, for every scored row"""
 
 
 def weights_text(party: str, facts: RunFacts | None) -> str:
-    """State what a party learns from its opened weights."""
+    """Return words for a party's consent sheet: what it learns from its weights, if the job opens them to it."""
     if facts is None:
         return _WEIGHTS_TEXT
     output = next(item for item in facts.outputs if item.group == "weights" and item.receiver == party)
@@ -44,7 +44,7 @@ def weights_text(party: str, facts: RunFacts | None) -> str:
 
 
 def scores_text(job: SharesJob, shape: RunShape | None) -> str:
-    """State what the requesting party learns from scores of new rows."""
+    """Return words for the requesting party's consent sheet: what it learns from scores of new rows."""
     options = job.protocol.shares
     if options.scores == "exact":
         return f"exact scores of new rows, which determine the others' columns {_SCORES_TEXT}"
@@ -66,7 +66,7 @@ def scores_text(job: SharesJob, shape: RunShape | None) -> str:
 
 
 def quality_text(facts: RunFacts) -> str:
-    """State what the active party learns about the quality of the model."""
+    """Return words for the active party's consent sheet: what it learns about the quality of the model."""
     shape = facts.shape
     rows, times, chunks, opens_pairs = _measurements(facts)
     measured = "once" if times == 1 else f"up to {times} times"
@@ -86,7 +86,7 @@ def quality_text(facts: RunFacts) -> str:
 
 
 def opened_text(facts: RunFacts) -> str:
-    """State how many pairs, sums of losses and counts of out-of-range rows a run opens."""
+    """Return words for a consent sheet: how many pairs, sums of losses and counts of out-of-range rows a run opens."""
     rows, times, chunks, opens_pairs = _measurements(facts)
     range_counts = f"{chunks} counts of rows near the end of the lookup table's range, one for each chunk"
     if not opens_pairs:
@@ -104,7 +104,7 @@ def _measurements(facts: RunFacts) -> tuple[int, int, int, bool]:
 
 
 def stop_decisions_text(job: SharesJob) -> str:
-    """State which decisions during the training a party without labels learns; empty if there are none."""
+    """Return words for a consent sheet: which decisions a party without labels learns; empty if there are none."""
     rolls_back = can_roll_back(job)
     facts = ["to stop"] * job.stops_early + ["the model is the best"] * (job.stops_early or rolls_back)
     facts += ["to roll back and halve the step"] * rolls_back

@@ -113,7 +113,7 @@ class NetworkJacobian(SparseRows):
         return self._n * self._d, self._hidden_weights + self._weights[-1].size
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the columns of rows [start, stop) that may not be zero, and their values."""
+        """Return the columns (weights) in which rows start to stop - 1 may have non-zero entries, and the entries."""
         n, width, columns = self._n, self._weights[-1].shape[1], self.columns(start, stop)
         values = np.zeros((stop - start, len(columns)))
         for position, j in enumerate(self._units(start, stop)):
@@ -123,13 +123,13 @@ class NetworkJacobian(SparseRows):
         return columns, values
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Return the columns in which rows [start, stop) may have entries."""
+        """Return the columns (weights) in which rows start to stop - 1 may have non-zero entries."""
         width, units = self._weights[-1].shape[1], self._units(start, stop)
         last_layer = self._hidden_weights + np.arange(units.start * width, units.stop * width)
         return np.concatenate([np.arange(self._hidden_weights), last_layer])
 
     def _units(self, start: int, stop: int) -> range:
-        """Return the units of rows [start, stop)."""
+        """Return the numbers of the units to which rows start to stop - 1 belong."""
         return range(start // self._n, -(-stop // self._n))
 
     def _write_unit(self, j: int, rows: slice, out: Floats, first_column: int) -> None:

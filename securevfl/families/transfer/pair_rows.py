@@ -1,8 +1,9 @@
 """Rows of a Jacobian for pairs of units j <= k, and the positions of their zeros.
 
-A unit is one of the d outputs of a party's network. In the gradient, the row of a pair is multiplied by one number of
-the other party's symmetric matrix (d, d). It can have entries only in the columns (weights) that affect unit j or unit
-k. Pairs are ordered by squares of `SQUARE_UNITS` x `SQUARE_UNITS` units, so that consecutive pairs involve few units.
+A unit is one of the d outputs of a party's network; the columns of the Jacobian are the network's weights. To compute a
+gradient, the row of a pair (j, k) is multiplied by the number (j, k) of the other party's symmetric matrix (d, d). It
+can have entries only in the columns (weights) that affect unit j or unit k. Pairs are ordered by squares of
+`SQUARE_UNITS` x `SQUARE_UNITS` units, so that consecutive pairs involve few units.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class PairRows(SparseRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape (d * (d + 1) / 2, number of columns)."""
+        """The number of pairs, d * (d + 1) / 2, and the number of columns."""
         return len(self._first), self._width
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the columns of rows [start, stop) that may not be zero, and their values."""
+        """Return the columns in which rows start to stop - 1 may have non-zero entries, and the entries."""
         columns, first, second = self.columns(start, stop), self._first[start:stop], self._second[start:stop]
         values = np.zeros((stop - start, len(columns)))
         for unit in self._units(start, stop):
@@ -57,9 +58,9 @@ class PairRows(SparseRows):
         return columns, values
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Return the columns in which rows [start, stop) may have entries."""
+        """Return the columns in which rows start to stop - 1 may have non-zero entries."""
         return np.unique(np.concatenate([self._by_unit[unit][0] for unit in self._units(start, stop)]))
 
     def _units(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Return the units of rows [start, stop)."""
+        """Return the units that occur in the pairs of rows start to stop - 1."""
         return np.union1d(self._first[start:stop], self._second[start:stop])

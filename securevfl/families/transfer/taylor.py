@@ -41,7 +41,15 @@ def vector_length(n: int, d: int) -> int:
 
 
 def largest_entry(largest: float, gamma: float) -> float:
-    """Return an upper bound of all numbers in both vectors, if no representation exceeds `largest`."""
+    """Return an upper bound of the absolute values in both vectors, if those of representations are bounded.
+
+    Args:
+        largest: the bound of representations.
+        gamma: weight of the distance of representations.
+
+    Returns:
+        The bound.
+    """
     return max(largest * (0.5 + 2 * gamma), largest, largest**2)
 
 
@@ -131,9 +139,12 @@ class GuestJacobian(SparseRows):
         p, units = derivatives.shape[1], []
         for k in range(self._d):
             columns = derivatives.columns(k * self._n, (k + 1) * self._n)
-            slope = np.append(mean[k, columns], phi[k] / 2)  # (Phi u)^2 / 8 is half of Phi times its derivative by Phi
+            # half of Phi_k: the sum over k of Phi_k / 2 times the derivative by Phi_k is the term (Phi u)^2 / 8 of the
+            # loss
+            slope = np.append(mean[k, columns], phi[k] / 2)
             by_unit = np.outer(phi, slope) / 4
-            by_unit[k, -1] += gamma  # for the diagonal, whose sum is the mean of |u_i^B|^2
+            # the term gamma |u_i^B|^2: the diagonal of the host's matrix adds up to the mean of |u_i^B|^2
+            by_unit[k, -1] += gamma
             units.append((np.append(columns, p), by_unit))
         self._pairs = PairRows(units)
 
@@ -165,7 +176,7 @@ class GuestJacobian(SparseRows):
 def _joined(
     read_units: RowBlockReader, pairs: PairRows, unit_rows: int, start: int, stop: int
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Return rows [start, stop) of a matrix whose first `unit_rows` rows are of units and whose others are of pairs."""
+    """Return rows start to stop - 1 of J, whose first `unit_rows` rows belong to units and whose others to pairs."""
     if stop <= unit_rows:
         return read_units(start, stop)
     if start >= unit_rows:
@@ -181,7 +192,7 @@ def _joined(
 def _joined_columns(
     read_columns: Callable[[int, int], NDArray[np.intp]], pairs: PairRows, unit_rows: int, start: int, stop: int
 ) -> NDArray[np.intp]:
-    """Return the columns of `_joined` for rows [start, stop), without their values."""
+    """Return the columns in which rows start to stop - 1 of such a matrix J may have non-zero entries."""
     above = [read_columns(start, min(stop, unit_rows))] if start < unit_rows else []
     below = [pairs.columns(max(start, unit_rows) - unit_rows, stop - unit_rows)] if stop > unit_rows else []
     return np.unique(np.concatenate([*above, *below]))

@@ -128,23 +128,23 @@ class TransferFamily(Family[TransferJob]):
         return [job.protocol.residual]
 
     def title(self, job: TransferJob, roles: Roles) -> str:
-        """Name the residual protocol and the disclosed moments."""
+        """Return a title with the name of the residual protocol, and with second moments if they are disclosed."""
         moments = " and second moments shown" if job.model.moments(job.optimizer.steps) else ""
         return f"{job.protocol.residual.name} vectors both ways, gradients opened{moments}"
 
     def strength(self, job: TransferJob) -> str:
-        """Return the strength of the residual protocol."""
+        """Return one line about the security of the residual protocol."""
         return job.protocol.residual.strength
 
     def opened_values(self, job: TransferJob, facts: RunFacts) -> str:
-        """State how many values of gradients are decrypted."""
+        """Return one line that states how many values of gradients are decrypted."""
         shape = facts.shape
         values = sum(job.model.parameters(d, 1) for d in shape.columns.values()) + 1
         openings = shape.batches * job.model.openings(job.optimizer.steps)
         return job.protocol.residual.openings(openings * values, shape.epochs, columns=openings * len(shape.columns))
 
     def statements(self, job: TransferJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-        """State what the guest or the host learns."""
+        """Return what the guest or the host learns, for its consent sheet."""
         sealed, steps = job.protocol.residual.seals, job.model.openings(job.optimizer.steps)
         moments = job.model.moments(job.optimizer.steps)
         p = "p" if facts is None else str(job.model.parameters(facts.shape.columns[party], 1))
@@ -174,7 +174,7 @@ class TransferFamily(Family[TransferJob]):
         return [("learns", learned), ("keeps", "its network, and so its representations, which follow the labels")]
 
     def coalitions(self, job: TransferJob, roles: Roles) -> str:
-        """State that there are only two parties."""
+        """Return one line that states that coalitions do not apply, because there are only two parties."""
         return "not applicable: there are only two parties"
 
     def participant(self, job: TransferJob, context: PartyContext, columns: int, state: State | None) -> Participant:
@@ -182,5 +182,5 @@ class TransferFamily(Family[TransferJob]):
         return TransferParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job with vectors in the clear."""
+        """Return the job for the audit's ideal run: the same job with vectors in the clear."""
         return job.model_copy(update={"protocol": Protocol(residual=OpenResidual()), "max_label_auc": None})

@@ -66,5 +66,5 @@ class Transfer(Model):
         return sum((a + 1) * b for a, b in itertools.pairwise(widths))
 
     def build(self, columns: int, theta: Floats | None) -> DenseNetwork:
-        """Build a party's network, with the weights `theta` (p,) if they are given."""
+        """Build a party's network with the weights `theta` (p,); with zeros if `theta` is None."""
         return DenseNetwork(self.widths(columns), self.l2, theta)

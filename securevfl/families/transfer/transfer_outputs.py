@@ -7,6 +7,7 @@ batch, and p the number of weights of a party's network (`securevfl.families.tra
 from __future__ import annotations
 
 from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows, score_output
 from securevfl.families.rounds.rounds_outputs import COLUMN_GUARDS, LABEL_GUARDS
@@ -73,6 +74,7 @@ def _open_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output]:
             n,
             rows=shape.rows,
             numbers=vectors,
+            identity=identity_of("every exchange"),
             basis="every exchange",
         ),
         Output(
@@ -92,7 +94,7 @@ def _open_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output]:
 
 
 def _host_view(job: TransferJob, shape: RunShape, guest: str) -> list[Output]:
-    """List the output that the host can compute the guest's representations from vectors in the clear."""
+    """List the guest's representations, which the host can compute if vectors are sent in the clear."""
     if job.protocol.residual.seals:
         return []
     (host,), d = shape.passives, job.model.units
@@ -113,7 +115,7 @@ def _host_view(job: TransferJob, shape: RunShape, guest: str) -> list[Output]:
 
 
 def _evaluation_output(job: TransferJob, shape: RunShape, host: str) -> Output:
-    """Return the scores of evaluated rows, in blocks of equal size, or the representations that determine them."""
+    """Return the output of an evaluation: the scores of the evaluated rows, or representations that determine them."""
     times, rows = EvaluationSchedule.of_run(job, shape).evaluations, evaluated_rows(shape)
     numbers_per_row = 1 if job.protocol.residual.seals else job.model.units
     block = min(TRANSFER_SCORE_ROWS, rows)

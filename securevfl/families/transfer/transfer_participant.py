@@ -48,7 +48,7 @@ class ScoreMatrix(SparseRows):
         return self._rows * len(self._phi), self._rows
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the columns of rows [start, stop) that may not be zero, and their values."""
+        """Return the columns in which rows start to stop - 1 may have non-zero entries, and the entries."""
         columns = self.columns(start, stop)
         unit, row = np.divmod(np.arange(start, stop), self._rows)
         values = np.zeros((stop - start, len(columns)))
@@ -56,7 +56,7 @@ class ScoreMatrix(SparseRows):
         return columns, values
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Return the columns in which rows [start, stop) may have entries."""
+        """Return the columns in which rows start to stop - 1 may have non-zero entries."""
         return np.unique(np.arange(start, min(stop, start + self._rows)) % self._rows)
 
     def backward(self, g: Floats) -> Floats:

@@ -7,9 +7,9 @@ The guest has the labels, the host has none (`securevfl.families.transfer.taylor
  3. each party -> the other   a symmetric matrix (d, d) in the clear, if networks are linearised
                                                                                  `TwoWayExchange.exchange_moments`
 
-The matrix of step 3 is the guest's Phi^T Phi, which depends on labels, or the host's mean of u^T u, which depends on
-columns. Already one decrypted gradient discloses the direction of Phi almost as well, to a cosine of 0.99
-(`tests/security/test_transfer_leaks.py`).
+Numbers in comments refer to these steps. The matrix of step 3 is the guest's Phi^T Phi, which depends on labels, or the
+host's mean of u^T u, which depends on columns. Already one decrypted gradient discloses the direction of Phi almost as
+well, to a cosine of 0.99 (`tests/security/test_transfer_leaks.py`).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class _Endpoint:
     greetings: dict[str, SessionOffer]
 
     def __init__(self, credentials: Credentials, peers: Peers, deliver: Any, failed: Any, **_: Any) -> None:
-        self.me, self._deliver = credentials.party, deliver
+        self.me, self.deliver = credentials.party, deliver
         self.lines = {name: _Line(self, name) for name in peers.neighbours(self.me)}
         self.meeting[self.me] = self
 
@@ -67,7 +67,7 @@ class _Endpoint:
             self.greetings[self.me] = letter
         elif isinstance(letter, SessionProof) and self.me == "shop":
             packet = encode_message(self.forge(letter))
-        self.meeting[to]._deliver(self.me, packet)
+        self.meeting[to].deliver(self.me, packet)
 
 
 @dataclass

@@ -103,7 +103,7 @@ def lifted() -> Outcome:
     outcome.statistics("uniform", "active", received)
     decided = (a == 0) | (a == 128)  # in these rows a alone determines the top bit of b, so the active party computes c
     c = e[decided] ^ (a[decided] == 128)
-    index = lifts["chi"][decided, None] >> np.arange(6) & 1
+    index = lifts["chi"][: len(a)][decided, None] >> np.arange(6) & 1
     for what, bits in (("the partner's entry", c), *(("the table index", c ^ bit) for bit in index.T)):
         if float(stats.binomtest(int(bits.sum()), len(bits)).pvalue) < 1e-9:
             outcome.add("choices", "active", f"bits of the lift show {what}")

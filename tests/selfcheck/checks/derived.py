@@ -68,7 +68,7 @@ def _commitment(key: bytes, row: bytes, X: bytes) -> bytes:
 
 def _challenge(coin: bytes, number: int, first: bytes, middle: bytes, last: bytes) -> bytes:
     """Return the tags of one fixed column, which differ by the challenge alone."""
-    end, column = OtSender(bytes(16), [_A] * 128, coin, 2), np.arange(64, dtype=np.uint8).reshape(1, 64)
+    end, column = OtSender(bytes(16), [_A] * 128, coin), np.arange(64, dtype=np.uint8).reshape(1, 64)
     return end._tags(number, first + middle + last, column)
 
 

@@ -15,8 +15,8 @@ from unittest import mock
 import numpy as np
 
 from securevfl.audit.transcript_checks import Outcome
-from securevfl.crypto.transfers import base_transfers, okvs, ot_extension
-from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender
+from securevfl.crypto.transfers import base_transfers, okvs, ot_extension, punctured_seeds
+from securevfl.crypto.transfers.field_transfers import COLUMNS, TransferReceiver, TransferSender
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.errors import SecureVFLError
@@ -163,22 +163,25 @@ def common() -> Outcome:
 def columns() -> Outcome:
     """Check that the tags of columns of transfers, 16 bytes for each column, are compared to their last byte."""
     outcome = Outcome()
-    secret, choices = ot_extension.fresh_secret()
+    secret, choices = punctured_seeds.fresh_secret()
     base, coin = base_transfers.BaseSender(), os.urandom(32)
-    points, seeds = base_transfers.receive_keys(base.offer, choices)
-    message, _ = OtReceiver(base.pairs(points), coin, 2).extend(_ROWS)
-    size = ot_extension._TAG * (BASE_TRANSFERS + 1)
-    OtSender(secret, seeds, coin, 2).extend(_ROWS, message)
-    for number in (
-        1,
-        BASE_TRANSFERS // 2,
-        BASE_TRANSFERS,
-    ):  # the first is the tag of choices, which goes into the others
+    points, keys = base_transfers.receive_keys(base.offer, choices)
+    sums, seeds = punctured_seeds.grow(base.pairs(points), coin)
+    punctured = punctured_seeds.puncture(secret, keys, coin, sums)
+    message, _ = TransferReceiver(seeds, coin, 2, 8).extend(_ROWS)
+    size = ot_extension.TAG_BYTES * (COLUMNS + 1)
+
+    def again() -> TransferSender:
+        """Return a sender that has not processed a block yet."""
+        return TransferSender(secret, punctured, coin, 2, 8)
+
+    again().extend(_ROWS, message)
+    for number in (1, COLUMNS // 2, COLUMNS):  # the first is the tag of choices, which goes into the others
         for place in PLACES:
-            at = len(message) - size + number * ot_extension._TAG
-            tag = altered(message[at : at + ot_extension._TAG], place)
+            at = len(message) - size + number * ot_extension.TAG_BYTES
+            tag = altered(message[at : at + ot_extension.TAG_BYTES], place)
             with suppress(SecureVFLError):
-                OtSender(secret, seeds, coin, 2).extend(_ROWS, message[:at] + tag + message[at + ot_extension._TAG :])
+                again().extend(_ROWS, message[:at] + tag + message[at + ot_extension.TAG_BYTES :])
                 outcome.add("bound", "offerer", f"takes the tag of column {number} altered in its {place} byte")
     return outcome
 

@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from builders import transfer_pair
 
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcript_checks import Outcome
@@ -29,8 +30,6 @@ from securevfl.crypto.lattice.residue_encoding import packed_size
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin
-from securevfl.crypto.transfers import base_transfers, ot_extension
-from securevfl.crypto.transfers.ot_extension import OtReceiver, OtSender
 from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.fdml.local_noise import LocalNoise, LocalNoiseSampler
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
@@ -81,7 +80,10 @@ def _tweaks() -> Iterator[list[bytes]]:
     hash_ = RowHash.__call__
 
     def noting(self: RowHash, x: Words, tweak: Words) -> Words:
-        zeros.extend(row.tobytes() for row in np.broadcast_to(tweak, x.shape).reshape(-1, x.shape[-1]))
+        zeros.extend(
+            row.tobytes()
+            for row in np.broadcast_to(tweak, np.broadcast_shapes(x.shape, tweak.shape)).reshape(-1, x.shape[-1])
+        )
         return hash_(self, x, tweak)
 
     with mock.patch.object(RowHash, "__call__", noting):
@@ -91,16 +93,13 @@ def _tweaks() -> Iterator[list[bytes]]:
 def blocks() -> Outcome:
     """Check that each choice of several blocks of transfers is opened, and that the receiver repeats no tweak."""
     outcome = Outcome()
-    secret, choices = ot_extension.fresh_secret()
-    base, coin = base_transfers.BaseSender(), os.urandom(32)
-    points, seeds = base_transfers.receive_keys(base.offer, choices)
-    chooser, offerer = OtReceiver(base.pairs(points), coin, _BITS), OtSender(secret, seeds, coin, _BITS)
+    chooser, offerer = transfer_pair(_BITS)
     tweaks: list[bytes] = []
     for number, rows in enumerate(_BLOCKS):
         with _tweaks() as hashed:
             message, chosen = chooser.extend(rows)
         tweaks += hashed
-        pads = offerer.extend(rows, message).pads(0, rows)
+        pads = offerer.extend(rows, message).pads()
         if not np.array_equal(pads[chosen.choices, np.arange(rows)], chosen.pads):
             outcome.add("output", "chooser", f"block {number} opens other pads than were chosen")
     if len(set(tweaks)) < len(tweaks):

@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from builders import transfer_pair
 from numpy.typing import NDArray
 
 from securevfl.audit.statistics import Battery, add_uniformity_tests
@@ -32,9 +33,9 @@ from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin
-from securevfl.crypto.transfers import base_transfers, ot_extension, row_hash
+from securevfl.crypto.transfers import base_transfers, field_transfers, punctured_seeds
 from securevfl.crypto.transfers.bit_matrices import transpose_bits
-from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender
+from securevfl.crypto.transfers.punctured_seeds import BLOCKS
 from securevfl.data import datasets
 from securevfl.errors import CryptoError, DivergenceError, LeakageError, ProtocolError
 from securevfl.families.state import State
@@ -143,55 +144,62 @@ def answered() -> Outcome:
 
 
 def transferred() -> Outcome:
-    """Check that a chooser opens the pad it has chosen at random and no other, and carries one choice in all
-    columns."""
-    outcome, battery = Outcome(), Battery()
-    chooser, offerer = _met()
-    streams: list[Words] = []
-
-    def noting(columns: NDArray[np.uint8]) -> Words:
-        streams.append(transpose_bits(columns))
-        return streams[-1]
-
-    with mock.patch.object(ot_extension, "transpose_bits", noting):
-        message, chosen = chooser.extend(_ROWS)
-    pads = offerer.extend(_ROWS, message).pads(0, _ROWS)
-    t = streams[0][: _ROWS * _BITS]
-    keys = chooser._hash(t, row_hash.tweaks(0, _ROWS * _BITS, ot_extension._KEYS)).reshape(_ROWS, _BITS, 2)
-    total = np.bitwise_xor.reduce(keys, axis=1)
-    for j in range(2**_BITS):
-        tweak = row_hash.tweaks(0, _ROWS, ot_extension._PADS)
-        tweak[:, 1] |= np.uint64(j << 8)
-        if ((chooser._hash(total, tweak)[:, 0] == pads[j]) & (chosen.choices != j)).any():
-            outcome.add("choices", "partner", "opens pads that it has not chosen, as keys are put together unhashed")
-            break
-    _, many = chooser.extend(6000)
+    """Check that a receiver opens the pad that it has chosen at random and no other, and that a deviating receiver,
+    whose choices or trees of seeds differ by block, is stopped."""
+    outcome = Outcome()
+    related = _related_keys()
+    if related:
+        outcome.add("choices", "partner", "keys of all rows differ by one value, so one known key opens all others")
+    _, many = transfer_pair(_BITS)[0].extend(6000)
     counts = np.bincount(many.choices, minlength=2**_BITS)
     expected = 6000 / 2**_BITS
     if ((counts - expected) ** 2 / expected).sum() > 250:  # of 63 degrees
         outcome.add("choices", "active", "choices are not random, so places show sums")
-    outcome.statistics("uniform", "active", battery)
-    return outcome.merge(_odd_columns())
+    return outcome.merge(_odd_columns()).merge(_odd_trees())
+
+
+def _related_keys() -> bool:
+    """Return whether the keys of all rows that belong to one difference of a symbol differ from V by the same value."""
+    receiver, sender = transfer_pair(3)
+    rows: list[Words] = []
+
+    def noting(columns: NDArray[np.uint8]) -> Words:
+        rows.append(transpose_bits(columns))
+        return rows[-1]
+
+    with mock.patch.object(field_transfers, "transpose_bits", noting):
+        message, chosen = receiver.extend(_ROWS)
+    pads = sender.extend(_ROWS, message).pads()
+    other = pads[chosen.choices ^ 1, np.arange(_ROWS)]
+    return bool((np.ptp(other ^ rows[0][:_ROWS, 0]) == 0) and (other[0] != other[1]))
 
 
 def _odd_columns() -> Outcome:
     outcome = Outcome()
-    chooser, offerer = _met()
-    message = bytearray(chooser.extend(_ROWS)[0])
-    octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
-    for j in range(BASE_TRANSFERS):
-        message[j * octets] ^= 1 << j % 8
+    receiver, sender = transfer_pair(_BITS)
+    message = bytearray(receiver.extend(_ROWS)[0])
+    octets = (len(message) - field_transfers.TAG_BYTES * (field_transfers.COLUMNS + 1)) // BLOCKS
+    for block in range(BLOCKS):
+        message[block * octets] ^= 1 << block % 8
     with contextlib.suppress(CryptoError):
-        offerer.extend(_ROWS, bytes(message))
-        outcome.add("choices", "active", "accepts columns with several choices, which disclose bits of its secret")
+        sender.extend(_ROWS, bytes(message))
+        outcome.add("choices", "active", "accepts blocks with several choices, which disclose bits of its secret")
     return outcome
 
 
-def _met() -> tuple[Any, Any]:
-    secret, choices = ot_extension.fresh_secret()
+def _odd_trees() -> Outcome:
+    """A partner that alters both sums of one level reaches every secret."""
+    outcome = Outcome()
+    secret, choices = punctured_seeds.fresh_secret()
     base, coin = base_transfers.BaseSender(), os.urandom(32)
-    points, seeds = base_transfers.receive_keys(base.offer, choices)
-    return OtReceiver(base.pairs(points), coin, _BITS), OtSender(secret, seeds, coin, _BITS)
+    points, keys = base_transfers.receive_keys(base.offer, choices)
+    sums = bytearray(punctured_seeds.grow(base.pairs(points), coin)[0])
+    sums[0] ^= 1
+    sums[32] ^= 1
+    with contextlib.suppress(CryptoError):
+        punctured_seeds.puncture(secret, keys, coin, bytes(sums))
+        outcome.add("choices", "active", "accepts wrong trees, so a later failure discloses bits of its secret")
+    return outcome
 
 
 def kept() -> Outcome:

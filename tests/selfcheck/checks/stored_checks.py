@@ -139,13 +139,16 @@ def answered(stored: StoredSum) -> Outcome:
     new = {name: workers[name].conceal(H, 1, 2) for name in WORKERS}
     versions = dict.fromkeys(WORKERS, 2)
     wrong: dict[str, Callable[[], tuple[bytes, dict[str, int]]]] = {
-        "one worker's payload as the sum of all": lambda: (server._add({"P2": new["P2"]}), versions),
+        "one worker's payload as the sum of all": lambda: (server.add_payloads({"P2": new["P2"]}), versions),
         "a sum of two by their names": lambda: (
-            server._add({name: new[name] for name in ("P1", "P2")}),
+            server.add_payloads({name: new[name] for name in ("P1", "P2")}),
             {"P1": 2, "P2": 2},
         ),
-        "older payloads under newer versions": lambda: (server._add(old | {"P1": new["P1"]}), versions),
-        "the worker's part of an older version": lambda: (server._add(new | {"P1": old["P1"]}), versions | {"P1": 1}),
+        "older payloads under newer versions": lambda: (server.add_payloads(old | {"P1": new["P1"]}), versions),
+        "the worker's part of an older version": lambda: (
+            server.add_payloads(new | {"P1": old["P1"]}),
+            versions | {"P1": 1},
+        ),
     }
     for what, make in wrong.items():
         with suppress(SecureVFLError):
@@ -154,7 +157,7 @@ def answered(stored: StoredSum) -> Outcome:
             outcome.add("answers", "P1", f"takes {what}")
     workers["P1"].reveal(server.add(new), versions, 1, H.shape)
     with suppress(SecureVFLError):
-        workers["P1"].reveal(server._add(new | {"P2": old["P2"]}), versions | {"P2": 1}, 1, H.shape)
+        workers["P1"].reveal(server.add_payloads(new | {"P2": old["P2"]}), versions | {"P2": 1}, 1, H.shape)
         outcome.add("answers", "P1", "takes another worker's older payload after a newer one")
     return outcome
 

@@ -8,13 +8,13 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.crypto.transfers import ot_extension
-from securevfl.crypto.transfers.ot_extension import OtReceiver
+from securevfl.crypto.transfers import field_transfers
+from securevfl.crypto.transfers.field_transfers import TransferReceiver
 from securevfl.protocols.shares.carry_lift import CarryLift
 from securevfl.protocols.shares.iteration import LabelParty
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
 
-_extend = OtReceiver.extend
+_extend = TransferReceiver.extend
 _CHECK = "shares: lifted entries"
 _latest: dict[str, Any] = {}
 
@@ -32,7 +32,7 @@ def _bit_of_the_index(self: Any, rows: int) -> Any:
     def drawn(count: int) -> bytes:
         return chosen + os.urandom(count - len(chosen))
 
-    with mock.patch.object(ot_extension, "os", Stand(os, urandom=drawn)):
+    with mock.patch.object(field_transfers, "os", Stand(os, urandom=drawn)):
         return _extend(self, rows)
 
 
@@ -49,7 +49,7 @@ MUTANTS = [
         "the partner's bit c of a lift is the lowest bit of chi",
         _CHECK,
         "choices",
-        patched((OtReceiver, "extend", _bit_of_the_index)),
+        patched((TransferReceiver, "extend", _bit_of_the_index)),
     ),
     Mutant(
         "a lift without c",

@@ -18,7 +18,7 @@ from securevfl.crypto.lattice.lattice_shares import LatticeShareEvaluator
 from securevfl.crypto.lattice.polynomial_ring import SealRing
 from securevfl.crypto.paillier import paillier_messages, paillier_product, paillier_sum
 from securevfl.crypto.transfers import ot_extension
-from securevfl.crypto.transfers.ot_extension import OtSender
+from securevfl.crypto.transfers.field_transfers import TransferSender
 from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.protocols.alignment import psi_many
@@ -54,14 +54,14 @@ _LOST: list[tuple[str, str, Patch]] = [
     ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=id_salt(row_id)", ""))),
     ("commitments", "the key", edited(ScoreLedger, "commitments", ("key=self._file.key, ", ""))),
     ("commitments", "the columns", edited(ScoreLedger, "commitments", ("row.tobytes()", "b''"))),
-    ("challenges", "the columns", edited(ot_extension._Endpoint, "_tags", ("hashed.update(corrections)", "pass"))),
+    ("challenges", "the columns", edited(ot_extension.Endpoint, "_tags", ("hashed.update(corrections)", "pass"))),
     (
         "challenges",
         "the end of the columns",
-        edited(ot_extension._Endpoint, "_tags", ("corrections)", "corrections[:80])")),
+        edited(ot_extension.Endpoint, "_tags", ("corrections)", "corrections[:80])")),
     ),
-    ("challenges", "the block", edited(ot_extension._Endpoint, "_tags", (' + number.to_bytes(8, "little")', ""))),
-    ("challenges", "the session", edited(ot_extension._Endpoint, "_tags", ("self._coin + ", ""))),
+    ("challenges", "the block", edited(ot_extension.Endpoint, "_tags", (' + number.to_bytes(8, "little")', ""))),
+    ("challenges", "the session", edited(ot_extension.Endpoint, "_tags", ("self._coin + ", ""))),
     ("agreed keys", "the session", edited(KeyPair, "agree", ('"agreement", session, ', '"agreement", '))),
     ("agreed keys", "the purpose", edited(KeyPair, "agree", ("session, domain, ", "session, "))),
     ("agreed keys", "the parties", edited(KeyPair, "agree", ("first, first_key, second, ", "first_key, "))),
@@ -135,7 +135,7 @@ MUTANTS = [
         "fresh",
         patched(
             edited(
-                ot_extension._Endpoint,
+                ot_extension.Endpoint,
                 "_next",
                 ("self._blocks, self._rows = number + 1, first + rows", "self._blocks += 1"),
             )
@@ -146,7 +146,7 @@ MUTANTS = [
         "the end that offers takes the numbers of the first block for all",
         _BLOCKS,
         "output",
-        patched(edited(OtSender, "extend", ("self._bits, start, q", "self._bits, 0, q"))),
+        patched(edited(TransferSender, "extend", ("self._octets, start, q", "self._octets, 0, q"))),
     ),
     Mutant(
         "spent marks of one digit",
@@ -220,7 +220,7 @@ MUTANTS = [
         "bound",
         patched(
             edited(
-                OtSender,
+                TransferSender,
                 "_check",
                 ("expected.tobytes()", "expected[:, :8].tobytes()"),
                 ("sent[1:].tobytes()", "sent[1:, :8].tobytes()"),

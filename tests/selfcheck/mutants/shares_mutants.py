@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 from typing import Any
 
@@ -11,8 +12,8 @@ import numpy as np
 from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShareEvaluator
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.transfers import ot_extension
-from securevfl.crypto.transfers.ot_extension import OtSender
+from securevfl.crypto.transfers import field_transfers, punctured_seeds
+from securevfl.crypto.transfers.field_transfers import TransferSender
 from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
@@ -87,10 +88,10 @@ def _by_norm(self: Any, X: Any, rate: float, P: Any = None, *, rows: int | None 
 
 
 class _Unhashed(RowHash):
-    """Puts raw rows of the extension together and hashes the result alone."""
+    """Uses raw rows of the extension as keys."""
 
     def __call__(self, x: Any, tweak: Any) -> Any:
-        return x.copy() if (tweak[..., 1] == ot_extension._KEYS).all() else super().__call__(x, tweak)
+        return np.broadcast_to(x, np.broadcast_shapes(x.shape, tweak.shape)).copy()
 
 
 class _SameKappa(Prg):
@@ -200,24 +201,31 @@ MUTANTS = [
     ),
     Mutant(
         "keys of transfers unhashed",
-        "raw rows of the extension are put together by XOR",
+        "raw rows of the extension are keys",
         "shares: transfers",
         "choices",
-        patched((ot_extension, "RowHash", _Unhashed)),
+        patched((field_transfers, "RowHash", _Unhashed)),
+    ),
+    Mutant(
+        "trees of seeds unchecked",
+        "sums of trees pass that fit no leaves",
+        "shares: transfers",
+        "choices",
+        patched((punctured_seeds, "hmac", Stand(hmac, compare_digest=lambda *_: True))),
     ),
     Mutant(
         "columns of transfers unchecked",
         "columns that carry several choices pass",
         "shares: transfers",
         "choices",
-        patched((OtSender, "_check", lambda *_: None)),
+        patched((TransferSender, "_check", lambda *_: None)),
     ),
     Mutant(
         "choices that are no secret",
         "the partner's choices are zero throughout, so places are its share of the index",
         "shares: transfers",
         "choices",
-        patched((ot_extension, "os", Stand(os, urandom=bytes))),
+        patched((field_transfers, "os", Stand(os, urandom=bytes))),
     ),
     Mutant(
         "preprocessing without marks of used records",

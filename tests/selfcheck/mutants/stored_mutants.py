@@ -47,7 +47,7 @@ def _first(self: Any, stored: Any) -> bytes:
 
 
 def _any_total(self: Any, total: bytes, versions: Any, batch: int, shape: Any) -> Any:
-    """`MaskedWorker._reveal` without a look at the marks."""
+    """`MaskedWorker.decode_total` without a look at the marks."""
     words = np.frombuffer(total, "<u8").astype(np.uint64)
     for name, version in versions.items():
         words -= self._masks.of(name, batch, version, len(words))
@@ -127,14 +127,14 @@ MUTANTS = [
         "a total is the payload of the first worker",
         "stored masks",
         "output",
-        patched((MaskedServer, "_add", _first)),
+        patched((MaskedServer, "add_payloads", _first)),
     ),
     Mutant(
         "stored sum: one payload, and nobody looks at marks",
         "a reader accepts any message as the sum",
         "stored masks: answers",
         "answers",
-        patched((MaskedWorker, "_reveal", _any_total)),
+        patched((MaskedWorker, "decode_total", _any_total)),
     ),
     Mutant(
         "stored sum: any versions",

@@ -1,0 +1,29 @@
+"""Identities of disclosed values: equal ones mean that the same values are disclosed again, so that they count once.
+
+An identity is computed from facts, such as the digest of a table, and not from the words that describe the values. So a
+reworded description does not make values that were disclosed before count as new ones, or the other way round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from securevfl.crypto.key_derivation import encode_context
+
+
+def identity_of(*facts: str | int | bytes) -> str:
+    """Return the identity of values that these facts determine.
+
+    Args:
+        *facts: what the values are, and everything that they depend on.
+
+    Returns:
+        32 hexadecimal digits; different lists of facts have different ones.
+    """
+    return hashlib.sha256(encode_context("identity of disclosed values", *facts)).hexdigest()[:32]
+
+
+EVERY_RESIDUAL = identity_of("every residual")
+"""All residuals of a job, which are the same numbers for every receiver."""
+EVERY_LABEL = identity_of("every label")
+"""All labels, which are the same numbers for every receiver."""
