@@ -307,16 +307,9 @@ def _twins(table: Columns, X: Floats) -> dict[int, str]:
     """Return, for each column that repeats an earlier one, the name of the earlier one."""
     seen: dict[tuple[bytes, tuple[str, ...]], str] = {}  # the first column with these values, by a digest of them
     twins = {}
-<<<<<<< HEAD
     for j, column in read_columns(X, np.arange(len(X)), range(len(table.names))):
         values, name = column + 0.0, table.names[j]  # one zero
         key = hashlib.sha256(values).digest(), tuple(table.categories.get(name, ()))
-=======
-    for j, name in enumerate(table.names):
-        # adding 0.0 turns -0.0 into 0.0, so that equal numbers have equal bytes
-        values = np.ascontiguousarray(X[:, j]) + 0.0
-        key = hashlib.sha256(values.tobytes()).digest(), tuple(table.categories.get(name, ()))
->>>>>>> main
         if key in seen:
             twins[j] = seen[key]
         else:
@@ -324,7 +317,6 @@ def _twins(table: Columns, X: Floats) -> dict[int, str]:
     return twins
 
 
-<<<<<<< HEAD
 def _digests_of_rows(X: Floats) -> NDArray[Any]:
     """Return a digest of 16 bytes for each row, in any order; memory holds the digests and one block of rows."""
     digests = bytearray()
@@ -332,12 +324,6 @@ def _digests_of_rows(X: Floats) -> NDArray[Any]:
         for row in np.ascontiguousarray(block, np.float64) + 0.0:  # one zero
             digests += hashlib.blake2b(row, digest_size=16).digest()
     return np.frombuffer(digests, np.dtype((np.void, 16)))
-=======
-def _bytes_of_rows(X: Floats) -> NDArray[Any]:
-    """Return each row of X (n, d) as one value of its bytes, so that equal rows can be counted."""
-    rows = np.ascontiguousarray(X, np.float64) + 0.0
-    return rows.view(np.dtype((np.void, rows.shape[1] * 8))).ravel()
->>>>>>> main
 
 
 def _day(days: float) -> str:

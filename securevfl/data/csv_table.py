@@ -64,7 +64,6 @@ def read_csv_columns(
     return _convert(file, columns, codes, X, declared, known, where), table
 
 
-<<<<<<< HEAD
 def may_be_numbers(kind: ColumnType) -> bool:
     """Return whether values of this type, or of one that is not decided yet, may be plain numbers."""
     return kind.type in (None, "number") and not kind.decimal and not kind.format
@@ -72,15 +71,6 @@ def may_be_numbers(kind: ColumnType) -> bool:
 
 def read_numbers(column: Any, values: Floats) -> bool:
     """Read a batch of a column as numbers into `values` (k,); return False if it holds others, or leading zeros."""
-=======
-def _may_be_numbers(kind: ColumnType) -> bool:
-    """Return True if values of this type may be plain numbers, also if the type is not decided yet."""
-    return kind.type in (None, "number") and not kind.decimal and not kind.format
-
-
-def _read_numbers(column: Any, values: Floats) -> bool:
-    """Read a batch of a column into `values` (k,). Return False if a value is no number or has leading zeros."""
->>>>>>> main
     pa = import_module("pyarrow")
     try:
         values[:] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -94,13 +84,8 @@ def _read_numbers(column: Any, values: Floats) -> bool:
     return not compute.any(compute.match_substring_regex(column, _LEADING_ZERO)).as_py()
 
 
-<<<<<<< HEAD
 def encode_texts(column: Any, codes: dict[str, int]) -> Floats:
     """Return the number (k,) of each text of a batch, NaN for missing ones; new texts get the next numbers."""
-=======
-def _encode(column: Any, codes: dict[str, int]) -> Floats:
-    """Return the code of each text of a batch (k,), NaN if it is missing. A new text gets the next code."""
->>>>>>> main
     encoded = column.dictionary_encode()
     numbers = [codes.setdefault(text, len(codes)) for text in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)

@@ -28,22 +28,12 @@ from securevfl.data.validation import name_list
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 
 MAX_IN_MEMORY_BYTES = 256 << 20
-<<<<<<< HEAD
 """Bytes of numbers that are held in memory; reading them takes about four times as much."""
 _MAX_COMPRESSION = 64  # bytes of numbers for each byte of a compressed CSV file, about
 
 
 def is_large(path: Path) -> bool:
     """Return whether the table of a file is read from disk."""
-=======
-"""Maximum size of the numbers of a table that is read into memory; reading it takes about four times as much memory."""
-
-
-def is_large(path: Path) -> bool:
-    """Return True if the table of a file is so large that it is read from disk."""
-    if path.suffix != ".parquet":
-        return False
->>>>>>> main
     try:
         with errors_name(path):
             if path.suffix == ".parquet":

@@ -15,12 +15,6 @@ from securevfl.data.readers import stored_names as names_in_file
 from securevfl.data.table_source import TableSource, is_exact_in_float32
 from securevfl.errors import TableError
 
-<<<<<<< HEAD
-=======
-BATCH_BYTES = 8 << 20
-"""Number of bytes of rows that are in memory at a time."""
-_IDS_PER_READ = 1 << 16  # number of ids that are converted to Python objects at a time
->>>>>>> main
 
 class ParquetSource(TableSource):
     """A party's table in a Parquet file; see `TableSource` for the arguments and attributes.
@@ -41,7 +35,6 @@ class ParquetSource(TableSource):
         declared: Types | None = None,
     ) -> None:
         with errors_name(path):
-<<<<<<< HEAD
             # buffered reads of column chunks: a row group may be as large as the file
             self._file = open_parquet(path, buffer_size=1 << 18, pre_buffer=False)
             names = parquet_names(self._file, id_column)
@@ -57,19 +50,6 @@ class ParquetSource(TableSource):
             )
             self._rows = int(self._file.metadata.num_rows)
             if not self._rows:
-=======
-            pa = arrow()
-            # column chunks are read in small buffers, because a row group may be as large as the file
-            self._file = open_parquet(self.path, buffer_size=1 << 18, pre_buffer=False)
-            schema = self._file.schema_arrow
-            names = parquet_names(self._file, self._id)
-            self._key = id_columns(self._id, names)
-            self.columns = table_columns(names, self._key, self._label, chosen, drop)
-            self.labelled = self._label in names
-            self._label = self._label if self.labelled else ""
-            self.rows = int(self._file.metadata.num_rows)
-            if not self.rows:
->>>>>>> main
                 raise TableError(
                     "the table has no rows below its header", "export the table again", code="SVFL-TABLE-EMPTY"
                 )
@@ -100,15 +80,8 @@ class ParquetSource(TableSource):
         """The number of rows."""
         return self._rows
 
-<<<<<<< HEAD
     def _read(self, columns: Sequence[str]) -> Any:
         return read_parquet(self._file, columns)
-=======
-    def written(self) -> list[Any] | None:
-        """Return the unchanged values of the id columns, if ids are composed of them by a rule; otherwise None."""
-        with errors_name(self.path):
-            return written_ids(read_parquet(self._file, self._key.names), self._key) if self._key.by_rule else None
->>>>>>> main
 
     def _batches(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
         stored = [self._stored[name] for name in columns]

@@ -53,19 +53,13 @@ DATE_PARTS: tuple[Literal["month", "weekday"], ...] = ("month", "weekday")
 MIN_FEATURE_ROWS = 5
 """Minimum number of training rows in which a 0/1 column must be 1."""
 MIN_TAIL_DISTANCE = 20
-<<<<<<< HEAD
-"""Interquartile ranges from the median, beyond which a value alone would set the scale of its column."""
-MAX_COLUMN_BYTES = 64 << 20
-"""Bytes of columns that are read from disk at a time."""
-_COLUMNS_PER_READ = 8  # a cache line
-_PROBED_VALUES, _PROBED_QUANTILES = 1000, (0.3, 0.7)  # of a column, which usually prove that it has no heavy tails
-=======
 """A column has heavy tails if a value is further than this many interquartile ranges from the median; such a value
 alone would determine the standard deviation."""
+MAX_COLUMN_BYTES = 64 << 20
+"""Number of bytes of columns that are read from disk at a time."""
 _COLUMNS_PER_READ = 8  # eight numbers of 8 bytes are one cache line
 # these quantiles of this many values of a column usually prove that it has no heavy tails
 _PROBED_VALUES, _PROBED_QUANTILES = 1000, (0.3, 0.7)
->>>>>>> main
 
 TRANSFORMS: Registry[ColumnTransform] = Registry(
     "step",
@@ -351,7 +345,6 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
 
 
 def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> list[str]:
-<<<<<<< HEAD
     """Return the numeric columns to squash because of their training rows; none if the options exclude it."""
     if options.tails == "keep" or any(option is not None for option in (options.clip, options.bins, options.woe)):
         return []
@@ -365,23 +358,6 @@ def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> 
         present = values[~missing] if missing.any() else values
         if len(present) and _is_heavy_tailed(present):
             columns.append(table.names[j])
-=======
-    """Return the numeric columns with heavy tails in the training rows; none if the options do not squash them."""
-    columns = list[str]()
-    if options.tails == "keep" or any(option is not None for option in (options.clip, options.bins, options.woe)):
-        return columns
-    for start in range(0, len(table.names), _COLUMNS_PER_READ):
-        block = slice(start, start + _COLUMNS_PER_READ)
-        # transposed, so that the values of a column, which are read together below, are adjacent
-        X = np.ascontiguousarray(table.X[train, block].T)
-        for column, values in zip(table.names[block], X, strict=True):
-            if column in table.categories or column in table.dates:
-                continue
-            missing = np.isnan(values)
-            present = values[~missing] if missing.any() else values
-            if len(present) and _is_heavy_tailed(present):
-                columns.append(column)
->>>>>>> main
     return columns
 
 

@@ -342,13 +342,8 @@ def _stamp(
     with errors_name(parquet):
         status = parquet.stat()
     facts: list[Any] = [status.st_size, status.st_mtime_ns, id_column, label_column, sorted(drop)]
-<<<<<<< HEAD
     facts += [sorted((name, kind.model_dump(mode="json")) for name, kind in (declared or {}).items())]
     facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # these determine the batches
-=======
-    # the options that determine the batches, and so the order of the rows in the file
-    facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]
->>>>>>> main
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:
         stamp.update(np.ascontiguousarray(rows).data)

@@ -66,16 +66,9 @@ def prepare_rows(job: JobOptions, party: Party, schedule: Schedule) -> Party:
     return party.prepared(fit_preparation(party.name, party.table, schedule.batch_order, options))
 
 
-<<<<<<< HEAD
 def _remote_preparation(party: StoredParty, *, unchanged: bool) -> FittedPreparation:
     """Return the preparation of a table at workers, which leaves the columns as they are."""
     if not unchanged or not party.is_plain:
-=======
-def _check_stored(job: JobOptions, party: Party, *, dropped: bool, row_columns: bool) -> None:
-    """Raise TableError if the job would have to change a table that is read from disk."""
-    code = "SVFL-TABLE-ON-DISK"
-    if dropped:
->>>>>>> main
         raise TableError(
             f"party {party.name}: the rows are at workers, where columns cannot be prepared, and this table has gaps, "
             "texts or dates, or the job changes columns",
