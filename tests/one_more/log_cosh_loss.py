@@ -16,13 +16,16 @@ class LogCoshLoss(NumberLoss):
     curvature = 1.0
 
     def value(self, f: Floats, y: Floats) -> Floats:
+        """Return the loss of each row (n,)."""
         far = np.abs(f - y)[:, 0]
         value: Floats = far + np.log1p(np.exp(-2 * far)) - np.log(2)
         return value
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return its derivative with respect to f (n, 1)."""
         g: Floats = np.tanh(f - y)
         return g
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
+        """Return f - y, which an observer of g infers; the label alone stays unknown."""
         return InvertedResidual(np.full_like(g, np.nan), np.arctanh(np.clip(g, -1 + 1e-12, 1 - 1e-12)))

@@ -85,6 +85,7 @@ class Relayed(Family[RelayedJob]):
 
     name: ClassVar[str] = "relayed"
     options = RelayedJob
+    example_helpers = (("hub", "server"),)
     components = (Means, Relaying)
     leak_kinds = (*Family.leak_kinds, SEEN_BY_SERVER)
 
