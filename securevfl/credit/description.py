@@ -309,7 +309,7 @@ def _twins(table: Columns, X: Floats) -> dict[int, str]:
     twins = {}
     for j, column in read_columns(X, np.arange(len(X)), range(len(table.names))):
         values, name = column + 0.0, table.names[j]  # one zero
-        key = hashlib.sha256(values).digest(), tuple(table.categories.get(name, ()))
+        key = hashlib.sha256(values.tobytes()).digest(), tuple(table.categories.get(name, ()))
         if key in seen:
             twins[j] = seen[key]
         else:

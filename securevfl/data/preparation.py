@@ -379,7 +379,7 @@ def read_columns(X: Floats | ExternalTable, rows: Rows, columns: Sequence[int]) 
         elif block[-1] - block[0] == len(block) - 1:
             values = X[rows, block[0] : block[-1] + 1]
         else:
-            values = X[np.ix_(rows, block)]
+            values = X[np.ix_(rows, np.array(block))]
         yield from zip(block, np.ascontiguousarray(values.T), strict=True)
 
 

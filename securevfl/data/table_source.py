@@ -72,7 +72,7 @@ class TableSource(ABC):
         declared: Types | None,
     ) -> None:
         self.path = path
-        self.kind = np.dtype("<f8")
+        self.kind: np.dtype[Any] = np.dtype("<f8")
         self.constant: list[str] = []
         self.gaps: list[str] = []
         self._name, self._label = name, label_column

@@ -10,7 +10,6 @@ consent     a sheet that passes without its owner's word, a training that is beg
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -282,22 +281,31 @@ def scores() -> Outcome:
 
 
 def tries() -> Outcome:
-    """Check that an end that may follow from data is entered, for those alone who were there, and limited."""
+    """Check that an end that may follow from data is entered, and that ends are limited over all peers together."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
-        errors = [peer_session._record_abort(LeakageError("no"), ledger, ["bank"]) for _ in range(MAX_EARLY_ABORTS)]
-        if not all(isinstance(item, LeakageError) for item in errors):
-            outcome.add("count", "shop", "a recorded abort is reported as another error")
-        refused = []
-        for peers in (["bank"], ["telco"], ["bank", "telco"]):
-            with contextlib.suppress(LeakageError):
-                ledger.check_early_aborts(peers)
-                continue
-            refused.append(peers)
-        if refused != [["bank"]]:
-            outcome.add("count", "shop", "tries are not limited, or some peers end them for others")
+        for number in range(MAX_EARLY_ABORTS):
+            if _refused(ledger):
+                outcome.add("count", "shop", f"the limit holds after {number} ends already")
+                break
+            error = peer_session._record_abort(LeakageError("no"), ledger, [("bank", "telco")[number % 2]])
+            if not isinstance(error, LeakageError):
+                outcome.add("count", "shop", "a recorded abort is reported as another error")
+        if len(_refused(ledger)) < 3:
+            outcome.add("count", "shop", "ends with several peers are not limited together")
     return outcome
+
+
+def _refused(ledger: DisclosureLedger) -> list[list[str]]:
+    """Return the peers with which another session may not begin."""
+    refused = []
+    for peers in (["bank"], ["telco"], ["bank", "telco"]):
+        try:
+            ledger.check_early_aborts(peers)
+        except LeakageError:
+            refused.append(peers)
+    return refused
 
 
 def verdicts() -> Outcome:

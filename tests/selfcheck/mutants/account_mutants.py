@@ -205,10 +205,14 @@ MUTANTS = [
         edited(peer_session, "_record_abort", ("ledger.record_early_abort(others)", "pass")),
     ),
     _mutant(
-        "ends: one count for all",
-        "a peer that has conversations end early shuts out others",
+        "ends: a count for each peer",
+        "an organisation ends conversations early under several names, each with a limit of its own",
         "ends of conversations",
         "count",
-        edited(DisclosureLedger, "_early_aborts", ("if aborts.peers == peers", "if True")),
+        edited(
+            DisclosureLedger,
+            "check_early_aborts",
+            ("for aborts in tries)", "for aborts in tries if aborts.peers == tuple(sorted(peers)))"),
+        ),
     ),
 ]
