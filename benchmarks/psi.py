@@ -26,7 +26,7 @@ from securevfl.runtime.party_threads import run_threads
 
 def side(channel: Channel, *, ids: Iterable[int], names: list[str]) -> tuple[NDArray[np.intp], int, int]:
     """Align as one party; return its rows, sent bytes and sent messages."""
-    rows = align_privately(channel.me, ids, channel, active=names[0], passives=names[1:])
+    rows = align_privately(channel.me, ids, channel, active=names[0], passives=names[1:], ledger=None)
     return rows, channel.counters.bytes_sent(), channel.counters.messages_sent()
 
 

@@ -28,6 +28,7 @@ ALONE = {  # by benchmark: arguments of runs without a real table
     "defences": ["--seeds 1 breast_cancer"],
     "full_batch": ["--rows 200 --columns 2 3 --rounds 2 --json OUT/rows.json"],
     "fuzz": ["--frames 10 --live 1 --json OUT/rows.json"],
+    "iteration_bytes": ["--rows 600 --columns 2"],
     "mode_picture": ["OUT/mode.svg"],
     "neural": ["--rows 8 --columns 3 --hidden 2 --steps 1", "--rows 64 --columns 3 --own 3 --batch 32 --epoch"],
     "ledger_rows": ["--rows 1000 --jobs 1"],

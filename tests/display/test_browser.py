@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape, unescape
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def test_pictures_of_terminals_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path) -> None:
     """Open pages of a party and of a service in one window, in frames as wide as a phone."""
     bank, shop = vfl.datasets.loans()
     job = vfl.Job(
@@ -170,7 +170,7 @@ def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path,
         page_of(vfl.correlate([bank, shop])["shop"]),
         drift_page(drift, part),
         (tmp_path / "card.html").read_text(encoding="utf-8"),
-        status_page(drift, free_port()),
+        status_page(drift),
     ]
     for colours in COLOUR_SCHEMES:
         assert faults(pages, colours, tmp_path) == []

@@ -214,6 +214,6 @@ def test_moved_names_are_reported() -> None:
         "`data.shelf`, `vfl.Jobs(model=1)`, `securevfl.gone`, python -m securevfl.cli.nothing, `data.store`, `vfl.Job`"
     )
     assert sorted(missing_names(page, wrong)) == ["data.shelf", "securevfl.cli.nothing", "securevfl.gone", "vfl.Jobs"]
-    assert list(missing_tables("`SUMS` or `NONE` in\n`tests/protocols/test_rounds.py`")) == [
+    assert list(missing_tables("`TESTED_SUMS` or `NONE` in\n`tests/protocols/test_rounds.py`")) == [
         "NONE in tests/protocols/test_rounds.py"
     ]
