@@ -52,7 +52,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.bit_matrices import transpose_bits
-from securevfl.crypto.transfers.ot_extension import TAG_BYTES, Endpoint, Octets
+from securevfl.crypto.transfers.ot_extension import TAG_BYTES, Octets, TransferEndpoint
 from securevfl.crypto.transfers.punctured_seeds import BLOCKS, ELEMENTS, FIELD_BITS, Leaves
 from securevfl.crypto.transfers.row_hash import BLOCK_WORDS, RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
@@ -90,7 +90,7 @@ def _column_octets(rows: int, bits: int) -> int:
     return bits * _plane_octets(rows) + TAG_BYTES
 
 
-class _FieldEndpoint(Endpoint):
+class _FieldEndpoint(TransferEndpoint):
     """The values that sender and receiver have in common: symbols, the length of pads, and the functions of rows."""
 
     __slots__ = ("_bits", "_hash", "_octets", "_widths")

@@ -67,7 +67,7 @@ def _column_octets(rows: int) -> int:
     return -(-rows // BASE_TRANSFERS) * TAG_BYTES + TAG_BYTES
 
 
-class Endpoint(Secret):
+class TransferEndpoint(Secret):
     """The state that sender and receiver have in common: the numbers of the next block and row.
 
     Args:
@@ -102,7 +102,7 @@ class Endpoint(Secret):
         return b"".join(ghash.encrypt(challenge[16:28], b"", column.data) for column in columns)
 
 
-class OtReceiver(Endpoint):
+class OtReceiver(TransferEndpoint):
     """The receiver, which has the rows t and the choices r.
 
     Args:
@@ -147,7 +147,7 @@ class OtReceiver(Endpoint):
         return b"".join([corrections.data, check]), columns
 
 
-class OtSender(Endpoint):
+class OtSender(TransferEndpoint):
     """The sender, which has the secret s and the rows q.
 
     Args:

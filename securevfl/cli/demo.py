@@ -30,7 +30,7 @@ from securevfl.training.simulate import simulate
 DEMO_NETWORK = Network()
 REPORT = "securevfl-demo.html"
 DEFAULT = "shares"  # the name of the default mode
-LABEL_HINTS = "information about who paid late"
+LABEL_HINTS = "hints at who paid late"
 # for each mode: its protocol, and what the bank and the shop learn in addition to the default mode
 DEMO_PROTOCOLS: dict[str, tuple[Protocol, str, str]] = {
     "CKKS": (Protocol(residual=Ckks()), "sums of the shop's columns", LABEL_HINTS),

@@ -23,7 +23,15 @@ from securevfl.errors import TableError
 
 
 class CsvSource(TableSource):
-    """A party's table in a CSV file; see `TableSource` for the arguments and attributes.
+    """A party's table in a CSV file.
+
+    Args:
+        name: the party.
+        path: the file.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+        label_column: the label column, at the active party.
+        drop: columns that are not read.
+        declared: the declared types of columns.
 
     Raises:
         TableError: if the file has no header. DataError, as in `read_party`, if it cannot be used.

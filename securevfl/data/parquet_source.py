@@ -17,7 +17,16 @@ from securevfl.errors import TableError
 
 
 class ParquetSource(TableSource):
-    """A party's table in a Parquet file; see `TableSource` for the arguments and attributes.
+    """A party's table in a Parquet file.
+
+    Args:
+        name: the party.
+        path: the file.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+        label_column: the label column, at the active party.
+        chosen: the columns to read, in this order, for a prediction.
+        drop: columns that are not read.
+        declared: the declared types of columns.
 
     Raises:
         TableError: if the file has no rows. DataError, as in `read_party`, if it cannot be used.

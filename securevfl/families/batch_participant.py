@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from securevfl.base.arrays import Floats, RowSlices
@@ -22,6 +23,26 @@ from securevfl.options import JobOptions
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
+
+
+@dataclass
+class CurrentRound:
+    """The round that a participant works on.
+
+    Attributes:
+        number: its number; the first round has the number 1.
+        epoch: the epoch of its batch.
+        loss: mean loss of its batch, once a party with labels has computed it; later values do not replace it.
+    """
+
+    number: int
+    epoch: int
+    loss: float | None = None
+
+    def record_loss(self, loss: float) -> None:
+        """Record the mean loss of the batch, unless it is recorded already."""
+        if self.loss is None:
+            self.loss = loss
 
 
 class BatchParticipant(Participant):
@@ -46,10 +67,8 @@ class BatchParticipant(Participant):
         self._channel = context.channel
         self.loss = job.loss
         self._seals = job.protocol.seals
-        self._iteration: Iteration | None = None
-        self._batch_loss: float | None = None
         self._divergence: DivergenceDetector | None = None
-        self._round = 0  # number of the current round; the first one has the number 1
+        self._current = CurrentRound(0, 0)
         self._run_key = b""
         self._sends_outputs = context.me in context.passives
         self._rounding: RoundedOutputs | None = None
@@ -107,7 +126,7 @@ class BatchParticipant(Participant):
     def batches(self) -> Iterator[Batch]:
         """Yield this party's rows of every remaining batch, in an order that is the same at all parties."""
         for number, iteration in enumerate(islice(self._data.schedule.iterations(), self.start, None), self.start + 1):
-            self._round, self._iteration, self._batch_loss = number, iteration, None
+            self._current = CurrentRound(number, iteration.epoch)
             self._channel.gate.begin_iteration(number)
             self._channel.note(IterationStarted(iteration.index))
             yield self.batch(iteration)
@@ -121,7 +140,7 @@ class BatchParticipant(Participant):
 
         None after the last round.
         """
-        iteration = next(islice(self._data.schedule.iterations(), self._round - 1 + k, None), None)
+        iteration = next(islice(self._data.schedule.iterations(), self._current.number - 1 + k, None), None)
         return None if iteration is None else self.batch(iteration)
 
     def batch(self, iteration: Iteration) -> Batch:
@@ -140,21 +159,19 @@ class BatchParticipant(Participant):
         """
         y = batch.labels
         assert self._divergence is not None, "begin was called on data with labels"
-        if self._batch_loss is None:
-            self._batch_loss = self._divergence.add_batch(self._round, f, y)
+        if self._current.loss is None:
+            self._current.loss = self._divergence.add_batch(self._current.number, f, y)
         g = self.loss.residual(f, y)
         if self._seals:
-            self._divergence.check_residual_bound(self._round, g, y)
+            self._divergence.check_residual_bound(self._current.number, g, y)
         return g
 
     def record_loss(self, loss: float) -> None:
         """Record the mean loss of the current batch, unless it has been recorded already in this iteration."""
-        if self._batch_loss is None:
-            self._batch_loss = loss
+        self._current.record_loss(loss)
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
         """Yield a finished round for each step that an optimizer's generator `work` takes."""
         of = len(self._data.schedule)
         for number, _ in enumerate(work, self.start + 1):
-            assert self._iteration is not None, "an optimizer takes a batch before it finishes a round"
-            yield Round(number, of, self._iteration.epoch, self._batch_loss)
+            yield Round(number, of, self._current.epoch, self._current.loss)

@@ -49,9 +49,9 @@ def test_one_command_creates_every_picture_on_the_page() -> None:
     }
     photographed = {
         f"screens/{terminal}-{at}-{how}.png"
-        for terminal in screens.PAGES
-        for at in screens.WIDTHS
-        for how in screens.COLOURS
+        for terminal in screens.PHOTOGRAPHED_PAGES
+        for at in screens.SCREEN_WIDTHS
+        for how in screens.COLOUR_SCHEMES
     }
     elapsed = {
         "demo.svg",

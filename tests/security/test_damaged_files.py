@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.account.database import AccountDatabase
 from securevfl.base.checked_files import write_checked_json
 from securevfl.data.id_keys import id_keys
 from securevfl.data.register import Register
@@ -25,7 +26,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError
 from securevfl.families.shares.shares_inputs import read_inputs
 from securevfl.families.state import State
-from securevfl.organisations.align import FolderJournal
+from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.model_part import PART_SCHEMA, ModelPart
@@ -105,8 +106,12 @@ class _Bound(DiskStore):
         return True
 
 
+def _journal(folder: Path) -> FolderJournal:
+    return FolderJournal(folder, AccountDatabase(folder.with_name("shop.ledger")))
+
+
 def _write_journal(folder: Path) -> Path:
-    journal = FolderJournal(folder / "journal")
+    journal = _journal(folder / "journal")
     journal.append("secrets", bytes(range(50)))
     return next((folder / "journal").iterdir())
 
@@ -124,7 +129,7 @@ KEPT = [
     Kept("inputs of preprocessing", _write_inputs, read_inputs),
     Kept("chunk of preprocessing", _write_chunk, _read_chunk),
     Kept("row order", _write_order, lambda path: read_rows(path.with_name("shop.csv"), of=20)),
-    Kept("alignment", _write_journal, lambda path: FolderJournal(path.parent).chunk("secrets", 0)),
+    Kept("alignment", _write_journal, lambda path: _journal(path.parent).chunk("secrets", 0)),
     Kept(
         "ledger",
         lambda folder: _ledger(folder).path,
@@ -207,7 +212,7 @@ FOR_OTHERS = {  # files that are written for people or for other programs: pages
 TESTED = {  # written by this file, or by the named one
     *("training/model_part", "training/checkpoint", "families/shares/shares_participant", "data/row_order"),
     *("protocols/shares/disk_store", "protocols/shares/spent_chunks"),
-    *("organisations/align", "disclosure/ledger", "disclosure/row_sets"),
+    *("protocols/alignment/journal_folder", "disclosure/ledger", "disclosure/row_sets"),
 }
 OTHERWISE = {
     "protocols/score_ledger/database": "tests/protocols/test_score_ledger.py",

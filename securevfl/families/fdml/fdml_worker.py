@@ -22,7 +22,7 @@ import numpy as np
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import SERVER
 from securevfl.errors import ProtocolError
-from securevfl.families.batch_participant import BatchParticipant
+from securevfl.families.batch_participant import BatchParticipant, CurrentRound
 from securevfl.families.fdml import label_sharing
 from securevfl.families.fdml.fdml_optimizer import FdmlJob, pace_of, readers_of, stored_of, workers_of
 from securevfl.families.fdml.fdml_server import STORED_SUBCHANNEL
@@ -231,7 +231,7 @@ class FdmlWorker(BatchParticipant):
         if self._finished > pending.steps or self._noise is not None:
             # f contains this worker's outputs at the time of the push, with noise. Replace them by its current outputs.
             f = f - pending.H + self.model.forward(X)
-        self._round, self._batch_loss = pending.t + 1, None
+        self._current = CurrentRound(pending.t + 1, pending.batch.epoch)
         g = self.residual(f, pending.batch)
         if link is not None:
             link.publish(g, pending.batch)
@@ -265,7 +265,7 @@ class FdmlWorker(BatchParticipant):
         self._memory.begin()
         self._memory.step(gradient / len(pending.batch.X), self._optimizer.eta(pending.t, self.parties))
         self._finished = pending.t + 1
-        return Round(self._finished, len(self._iterations), pending.batch.epoch, self._batch_loss)
+        return Round(self._finished, len(self._iterations), pending.batch.epoch, self._current.loss)
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
         """Compute the sum of all workers' outputs; the active party receives it, all others return None."""

@@ -17,8 +17,8 @@ from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.lattice.lattice_shares import LatticeShareEvaluator
 from securevfl.crypto.lattice.polynomial_ring import SealRing
 from securevfl.crypto.paillier import paillier_messages, paillier_product, paillier_sum
-from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.field_transfers import TransferSender
+from securevfl.crypto.transfers.ot_extension import TransferEndpoint
 from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.protocols.alignment import psi_many
@@ -54,14 +54,22 @@ _LOST: list[tuple[str, str, Patch]] = [
     ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=id_salt(row_id)", ""))),
     ("commitments", "the key", edited(ScoreLedger, "commitments", ("key=self._file.key, ", ""))),
     ("commitments", "the columns", edited(ScoreLedger, "commitments", ("row.tobytes()", "b''"))),
-    ("challenges", "the columns", edited(ot_extension.Endpoint, "_tags", ("hashed.update(corrections)", "pass"))),
+    (
+        "challenges",
+        "the columns",
+        edited(TransferEndpoint, "_tags", ("hashed.update(corrections)", "pass")),
+    ),
     (
         "challenges",
         "the end of the columns",
-        edited(ot_extension.Endpoint, "_tags", ("corrections)", "corrections[:80])")),
+        edited(TransferEndpoint, "_tags", ("corrections)", "corrections[:80])")),
     ),
-    ("challenges", "the block", edited(ot_extension.Endpoint, "_tags", (' + number.to_bytes(8, "little")', ""))),
-    ("challenges", "the session", edited(ot_extension.Endpoint, "_tags", ("self._coin + ", ""))),
+    (
+        "challenges",
+        "the block",
+        edited(TransferEndpoint, "_tags", (' + number.to_bytes(8, "little")', "")),
+    ),
+    ("challenges", "the session", edited(TransferEndpoint, "_tags", ("self._coin + ", ""))),
     ("agreed keys", "the session", edited(KeyPair, "agree", ('"agreement", session, ', '"agreement", '))),
     ("agreed keys", "the purpose", edited(KeyPair, "agree", ("session, domain, ", "session, "))),
     ("agreed keys", "the parties", edited(KeyPair, "agree", ("first, first_key, second, ", "first_key, "))),
@@ -135,7 +143,7 @@ MUTANTS = [
         "fresh",
         patched(
             edited(
-                ot_extension.Endpoint,
+                TransferEndpoint,
                 "_next",
                 ("self._blocks, self._rows = number + 1, first + rows", "self._blocks += 1"),
             )
