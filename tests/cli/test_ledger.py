@@ -86,6 +86,7 @@ def test_explain_counts_earlier_disclosures(trained: list[str], tmp_path: Path) 
     assert "would be refused: party shop: its ledger allows all peers together at most 6" in sheet
     assert "it receives 9 numbers about each row" in sheet  # 4 then, 4 now, and an evaluation
     elsewhere = tmp_path / "elsewhere.ledger"
+    gc.collect()  # closes the ledger, whose commands ran in this process; an open file must not be renamed
     default_ledger("shop").rename(elsewhere)
     assert "would be refused: party shop" not in run("explain", *trained).stdout
     assert "would be refused: party shop" in run("explain", *trained, "--ledger", elsewhere).stdout
