@@ -149,7 +149,7 @@ def test_no_limit_constant_or_default_has_changed() -> None:
     common = stored.keys() & now.keys()
     assert len(common) > 0.6 * len(stored)
     changed = {name: (stored[name], now[name]) for name in sorted(common) if stored[name] != now[name]}
-    assert not changed, f"{changed}; after a deliberate change write the file anew, as the head of this test says"
+    assert not changed, f"{changed}; after a deliberate change write the file again, as the head of this test says"
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ So far chi is a bit. The bits of a row's index form symbols of up to 3 bits, the
 h + 8 l. A symbol is an element of F_8: with bits chi_0, chi_1 and chi_2 it is chi_0 + chi_1 z + chi_2 z^2, and the same
 sums of q_i and v_i give Q and V of 43 elements, with Q = V + Delta * symbol. The first 128 of their 129 bits are used.
 
-    keys           H(Q + x * Delta; row, symbol) for each value x of a symbol. The receiver has the one for its own
-                   value, H(V; row, symbol)
+    keys           H(Q + x * Delta; row, symbol) for each value x of a symbol. The receiver has the one for the value
+                   of its symbol, H(V; row, symbol)
     pads           each key is expanded to one word for each value of all other symbols of its row. A pad is the sum of
                    one word of one key of each symbol: with 6 bits, pad(h, l) = word l of key h of the first symbol +
                    word h of key l of the second symbol

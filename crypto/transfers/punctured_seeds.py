@@ -17,7 +17,7 @@ children it cannot compute. It needs the child on the side that does not lead to
 
 Without the check, B could send wrong sums that are used only for some values of Delta: A's results would then show by a
 later failure whether Delta is one of them. With the check, A's check words are those that the digest determines, or A
-stops; B learns more than that A stopped only if it has guessed on which path Delta lies (Roy 2022, "SoftSpokenOT",
+stops; B learns more than that A stopped only if it has guessed the path to leaf Delta (Roy 2022, "SoftSpokenOT",
 section 6, figures 14 and 15). Seeds that other functions use are derived from leaves under another label than check
 words.
 """

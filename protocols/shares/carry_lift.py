@@ -20,7 +20,7 @@ random bit c and p_c:
 c equals e exactly if the top bit of b is 0, so Y_c + p_c = (1 - w) - alpha. Therefore g_B = b - (w + alpha) * 2^k, and
 g_B + (a + alpha * 2^k) = u modulo 2^L.
 
-A receives e, which is uniform because c is: c must be a bit of its own that is used for nothing else. B receives two
+A receives e, which is uniform because c is: c must not be used for anything else. B receives two
 uniform words: alpha covers Y_c, and p_(1-c), which B does not know, covers the other one. This holds for any e that B
 sends: a false e makes B's share wrong, and reveals nothing.
 """

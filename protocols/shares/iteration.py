@@ -155,7 +155,7 @@ class RequestStep(NamedTuple):
     """The contents of one of the partner's requests in an iteration, as numbers of blocks.
 
     Attributes:
-        block: the block whose tables are requested; None if there is none.
+        block: the block whose tables are requested, if any.
         carries: the blocks whose bits e (step 8a) the request contains.
         deltas: the blocks whose delta (step 9) it contains.
         answers: the number of answers that the partner receives before it sends this request.
@@ -525,16 +525,16 @@ class PartnerParty(TrainingRole):
         self._send(active, LookupRequest(chunk_name, b"", prepared.offsets))  # 7
         for iteration in range(iterations):
             requests, answers = self._requests(prepared.material), 0
-            asked, opened = {0: prepared}, dict[int, _OpenedEntries]()
+            requested, opened = {0: prepared}, dict[int, _OpenedEntries]()
             carries, deltas = dict[int, bytes](), dict[int, bytes]()
             for request in requests[1:]:
                 while answers < request.answers:
-                    self._read_answer(requests[answers], asked, opened, carries, deltas)
+                    self._read_answer(requests[answers], requested, opened, carries, deltas)
                     answers += 1
                 offsets = b""
                 if request.block is not None:
-                    asked[request.block] = self._prepare(chunk, iteration, request.block, kappas)
-                    offsets = asked[request.block].offsets
+                    requested[request.block] = self._prepare(chunk, iteration, request.block, kappas)
+                    offsets = requested[request.block].offsets
                 elif request is requests[-1] and iteration + 1 < iterations:
                     prepared = self._prepare(chunk, iteration + 1, 0, kappas)
                     offsets = prepared.offsets
@@ -557,7 +557,7 @@ class PartnerParty(TrainingRole):
     def _read_answer(
         self,
         request: RequestStep,
-        asked: dict[int, _PreparedRequest],
+        requested: dict[int, _PreparedRequest],
         opened: dict[int, _OpenedEntries],
         carries: dict[int, bytes],
         deltas: dict[int, bytes],
@@ -566,7 +566,7 @@ class PartnerParty(TrainingRole):
 
         Args:
             request: the request.
-            asked: the blocks whose tables have not arrived; this method removes the block of the request.
+            requested: the blocks whose tables have not arrived; this method removes the block of the request.
             opened: the blocks whose entries are not lifted yet.
             carries: the packed bits of step 8a by block, to which this method adds.
             deltas: the packed deltas by block, to which this method adds.
@@ -574,7 +574,7 @@ class PartnerParty(TrainingRole):
         answer = self._recv(self._context.active, MaskedTables)  # 8, 8b
         lift = self._lift
         if request.block is not None:
-            prepared = asked.pop(request.block)
+            prepared = requested.pop(request.block)
             material, entry = prepared.material, self._open(answer.entries, prepared.chi) + prepared.pad
             if lift is None:
                 deltas[request.block] = self._finish(material, entry)

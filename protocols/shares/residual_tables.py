@@ -5,9 +5,10 @@ spaced values of f, for one label ("target"). The protocol reads an entry for ev
 knows; the mean over its random index equals linear interpolation between the entries. f_g is the number of fractional
 bits of a residual.
 
-If entries are lifted from k bits (carry_lift.py), an entry is the residual minus the *base* of its table, and lies from
-0 to 2^(k-1) - 1. The base is the least residual of the table. If the residuals of a table cover a wider range, which
-those of the square loss and of amounts can, residuals far from 0 are clipped to an interval of this length.
+If entries are lifted from k bits (carry_lift.py), an entry is the residual minus the *base* of its table, and is
+at least 0 and at most 2^(k-1) - 1. The base is the least residual of the table. If the residuals of a table cover a
+wider range, which those of the square loss and of amounts can, residuals far from 0 are clipped to an interval of this
+length.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def find_tool(group: str, name: str) -> Any | None:
         name: name of the entry point.
 
     Returns:
-        The object of the entry point; None if there is none.
+        The object of the entry point; None if no package provides one.
 
     Raises:
         ConfigError: if the import fails, or two packages provide the name.

@@ -19,7 +19,7 @@ def exit_on_signal(describe_stored: Callable[[], str] | None = None) -> Iterator
     Within the context both signals raise KeyboardInterrupt.
 
     Args:
-        describe_stored: describes the files from which the command can resume; empty if there are none.
+        describe_stored: describes the files from which the command can resume; empty if no such file exists.
 
     Yields:
         Nothing.

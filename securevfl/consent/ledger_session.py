@@ -135,7 +135,7 @@ class LedgerSession:
             self._ledger.record_early_abort(self._peers())
 
     def settle(self, *, silent: bool) -> None:
-        """Close the session, successful or not, and remove entries that were made in advance but not disclosed.
+        """Close the session, successful or not, and remove advance entries of values that were not disclosed.
 
         If the ledger cannot be written now, these entries remain.
 

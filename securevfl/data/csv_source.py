@@ -1,7 +1,7 @@
 """A CSV file that is read in pieces (`securevfl.data.table_source`).
 
-The file is read three times: for the types of its columns, for the texts of those that are no numbers, and for its
-rows. Ids and labels are read before that.
+The file is read four times: for ids and labels, for columns of numbers, for the texts of all other columns, and for its
+rows.
 """
 
 from __future__ import annotations
@@ -13,60 +13,28 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.data.column_types import ColumnType, Types, declared_type
+from securevfl.data.column_types import ColumnType, declared_type
 from securevfl.data.csv_file import CsvFile
 from securevfl.data.csv_table import encode_texts, may_be_numbers, read_numbers
 from securevfl.data.raw_columns import ColumnValues, NumberColumn, Place, RawColumn, TextColumn, convert_column
-from securevfl.data.readers import check_names, errors_name
+from securevfl.data.readers import check_names
 from securevfl.data.table_source import TableSource
 from securevfl.errors import TableError
 
 
 class CsvSource(TableSource):
-    """A party's table in a CSV file.
-
-    Args:
-        name: the party.
-        path: the file.
-        id_column: the id column, or a list of columns as `--id` accepts it.
-        label_column: the label column, at the active party.
-        drop: columns that are not read.
-        declared: the declared types of columns.
-
-    Raises:
-        TableError: if the file has no header. DataError, as in `read_party`, if it cannot be used.
-    """
+    """A party's table in a CSV file."""
 
     numbers_from = "values"
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        *,
-        id_column: str,
-        label_column: str = "",
-        drop: Sequence[str] = (),
-        declared: Types | None = None,
-    ) -> None:
-        with errors_name(path):
-            self._file = CsvFile(path)
-            check_names(self._file.names, id_column)
-            super().__init__(
-                name,
-                path,
-                self._file.names,
-                id_column=id_column,
-                label_column=label_column,
-                chosen=None,
-                drop=drop,
-                declared=declared,
-            )
-            self.delimiter = self._file.delimiter
-            if not self.rows:
-                raise TableError(
-                    "the table has no rows below its header", "export the table again", code="SVFL-TABLE-EMPTY"
-                )
+    def _open(self, path: Path, id_column: str) -> list[str]:
+        self._file = CsvFile(path)
+        self.delimiter = self._file.delimiter
+        check_names(self._file.names, id_column)
+        return self._file.names
+
+    def _inspect_columns(self) -> None:
+        """Do nothing, since a CSV file declares no types."""
 
     @cached_property
     def _ids_and_labels(self) -> Any:
@@ -111,7 +79,7 @@ class CsvSource(TableSource):
         return converted
 
     def _read_numbers(self, names: list[str], marked: Sequence[str], folder: Path) -> list[str]:
-        """Return those of the columns that are no numbers; write the numbers of the marked columns to files."""
+        """Return the names of the columns that are not numbers; write the numbers of the marked columns to files."""
         failed = list[str]()
         if not names:
             return failed

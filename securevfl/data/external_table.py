@@ -12,8 +12,10 @@ from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
 
+MAX_BATCH_BYTES = 128 << 20
+"""Maximum size of a batch that is read into memory; larger batches are read in chunks."""
 READ_VALUES = 1 << 20
-"""Values of a table that are read at a time."""
+"""Number of values of a table that are read at a time, where all rows are read."""
 
 
 class ExternalTable(ABC):
@@ -30,12 +32,14 @@ class ExternalTable(ABC):
     def __getitem__(self, rows: Rows | slice) -> Floats:
         """Return these rows (k, d), in this process."""
 
-    @abstractmethod
     def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """Return these rows, scaled, as a matrix that is read in chunks.
 
-        None means that the caller should read the rows with `X[rows]` instead.
+        None means that the caller should read the rows with `X[rows]` instead, because they fit into memory.
         """
+        if len(rows) * self.shape[1] * 8 <= MAX_BATCH_BYTES:
+            return None
+        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
     def blocks(self, rows: Rows) -> Iterator[Floats]:
         """Yield these rows in blocks (k, d), each row once, in the order that is read fastest."""

@@ -17,11 +17,11 @@ from securevfl.data.composite_ids import id_spelling, rule_matches
 from securevfl.data.csv_file import CsvFile
 from securevfl.data.id_keys import Keys
 from securevfl.data.join_tables import join_ids
-from securevfl.data.open_source import open_source
 from securevfl.data.party import Party
 from securevfl.data.readers import column_names, errors_name, open_parquet, read_party
 from securevfl.data.row_order import read_rows, rows_path
 from securevfl.data.schedule import Batched, Rows
+from securevfl.data.source_type import source_type
 from securevfl.data.store import OnProgress, StoredParty, copy_to_temporary_table, store_table, table_path
 from securevfl.data.table_source import TableSource
 from securevfl.data.validation import name_list
@@ -29,7 +29,7 @@ from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 
 MAX_IN_MEMORY_BYTES = 256 << 20
 """Bytes of numbers that are held in memory; reading them takes about four times as much."""
-_MAX_COMPRESSION = 64  # bytes of numbers for each byte of a compressed CSV file, about
+_MAX_COMPRESSION = 64  # at most about this many bytes of numbers are in a byte of a compressed CSV file
 
 
 def is_large(path: Path) -> bool:
@@ -98,7 +98,9 @@ def read_aligned(
     """
     if not is_large(data):
         return read_in_order(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
-    rows = open_source(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared).rows
+    rows = source_type(data)(
+        name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared
+    ).rows
     return store_table(
         name,
         data,
@@ -154,8 +156,10 @@ def read_parties(
     types = declared or {}
     if drop:
         _check_dropped(drop, {name: column_names(path, id_columns[name]) for name, path in paths.items()})
-    tables: dict[str, Party | TableSource] = {
-        name: open_source(
+    tables: dict[str, Party | TableSource] = {}
+    for name, path in paths.items():
+        read = source_type(path) if job is not None and is_large(path) else read_party
+        tables[name] = read(
             name,
             path,
             id_column=id_columns[name],
@@ -163,17 +167,6 @@ def read_parties(
             drop=drop,
             declared=types.get(name),
         )
-        if job is not None and is_large(path)
-        else read_party(
-            name,
-            path,
-            id_column=id_columns[name],
-            label_column=label_column,
-            drop=drop,
-            declared=types.get(name),
-        )
-        for name, path in paths.items()
-    }
     labelled = [
         name for name, table in tables.items() if (table.active if isinstance(table, Party) else table.labelled)
     ]

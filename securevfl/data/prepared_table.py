@@ -9,28 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.data.columns import Columns
-from securevfl.data.external_table import ExternalTable, ScaledExternalRows
+from securevfl.data.external_table import ExternalTable
 from securevfl.data.preparation import FittedPreparation
-from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
 
-MAX_VIEW_BATCH_BYTES = 128 << 20
-"""Bytes of a batch that is read at once; larger ones are read in chunks."""
 
-
-class _View(ExternalTable):
-    """A table whose rows are converted when they are read."""
-
-    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
-        """Return these rows, scaled, as a matrix that is read in chunks; None for small batches."""
-        if len(rows) * self.shape[1] * 8 <= MAX_VIEW_BATCH_BYTES:
-            return None
-        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
-
-
-class SelectedColumns(_View):
+class SelectedColumns(ExternalTable):
     """Some columns of a table.
 
     Args:
@@ -54,7 +39,7 @@ class SelectedColumns(_View):
         return self._table.select(rows, [self._positions[column] for column in columns])
 
 
-class PreparedTable(_View):
+class PreparedTable(ExternalTable):
     """The columns of a table as a preparation converts them.
 
     Args:

@@ -63,7 +63,8 @@ def match_values(what: str, values: Any, ids: NDArray[Any] | None, order: RowOrd
         what: a name of the values for messages, such as "the labels".
         values: a value for each row; a series may have an index of ids.
         ids: the ids of the table's rows in their final order, or None.
-        order: the order in which the table's rows were put; values without ids are put in the same order.
+        order: the final order of the table's rows, as positions in the original table; values without ids get the
+            same order.
 
     Returns:
         The values in the order of the rows.

@@ -35,27 +35,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.base.files import make_private_folder
 from securevfl.base.platform_files import lock_exclusive, read_into
 from securevfl.data.column_types import Types
 from securevfl.data.content_digest import ContentDigest, digest_weights
-from securevfl.data.external_table import READ_VALUES, ExternalTable, ScaledExternalRows
+from securevfl.data.external_table import READ_VALUES, ExternalTable
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
-from securevfl.data.open_source import open_source
 from securevfl.data.party import Party, split
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.prepared_table import PreparedTable, SelectedColumns
 from securevfl.data.readers import errors_name
 from securevfl.data.register import KEYS_PER_READ, Register
-from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Batched, Rows
+from securevfl.data.source_type import source_type
 from securevfl.data.table_header import TableHeader, file_digest, read_header, verify_checksum, write_header
 from securevfl.data.table_source import TableSource
 from securevfl.errors import DataError, TableError
 
-MAX_BATCH_BYTES = 128 << 20
-"""Maximum size of a batch that is read into memory; larger batches are read in chunks."""
 BUCKET_BYTES = 32 << 20
 """Number of bytes of rows that are sorted in memory at a time."""
 
@@ -110,12 +106,6 @@ class StoredTable(ExternalTable):
         """Yield the ranges of positions that are read at a time."""
         step = max(1, READ_VALUES // max(1, self.shape[1]))
         return ((start, min(start + step, len(self))) for start in range(0, len(self), step))
-
-    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
-        """Return these rows, scaled, as a matrix that is read in chunks; None for rows of at most MAX_BATCH_BYTES."""
-        if len(rows) * self.shape[1] * 8 <= MAX_BATCH_BYTES:
-            return None
-        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
     def keys(self, rows: Rows, offset: int) -> Keys:
         """Read the digests (k, ID_DIGEST) of rows from the file, where the digests begin at byte `offset`."""
@@ -240,7 +230,7 @@ class StoredParty(Party):
 
 def store_table(
     name: str,
-    parquet: str | Path,
+    data: str | Path,
     table: str | Path,
     *,
     rows: Rows | None = None,
@@ -258,7 +248,7 @@ def store_table(
 
     Args:
         name: the party.
-        parquet: the source.
+        data: the source.
         table: the file to write.
         rows: row numbers of the source in the order that all parties share (`securevfl.organisations.align`); by
             default all rows in their order.
@@ -272,14 +262,14 @@ def store_table(
     Returns:
         The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
     """
-    parquet, table = Path(parquet), Path(table)
+    data, table = Path(data), Path(table)
     if rows is not None:
         rows = np.asarray(rows)
-    stamp = _stamp(parquet, rows, job, id_column, label_column, drop, declared)
+    stamp = _stamp(data, rows, job, id_column, label_column, drop, declared)
     with suppress(DataError):
         if read_header(table).stamp == stamp:
             return open_table(name, table)
-    source = open_source(name, parquet, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
+    source = source_type(data)(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
     with _draft_folder(table) as folder, _write_errors(table):
         _write(source, folder, rows, job, stamp, on_progress).replace(table)
     return open_table(name, table)
@@ -287,7 +277,7 @@ def store_table(
 
 def copy_to_temporary_table(
     name: str,
-    parquet: str | Path,
+    data: str | Path,
     *,
     rows: Rows | None = None,
     job: Batched | None = None,
@@ -302,7 +292,7 @@ def copy_to_temporary_table(
 
     Args:
         name: the party.
-        parquet: the source; the copy is on the same disk.
+        data: the source; the copy is on the same disk.
         rows: row numbers of the source in the order that all parties share; by default all rows in their order.
         job: the job whose batches the table will serve.
         id_column: the id column, or a list of columns as `--id` accepts it.
@@ -315,22 +305,22 @@ def copy_to_temporary_table(
     Returns:
         The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
     """
-    parquet = Path(parquet)
-    source = open_source(
-        name, parquet, id_column=id_column, label_column=label_column, chosen=chosen, drop=drop, declared=declared
+    data = Path(data)
+    source = source_type(data)(
+        name, data, id_column=id_column, label_column=label_column, chosen=chosen, drop=drop, declared=declared
     )
-    table = table_path(parquet)
+    table = table_path(data)
     with _draft_folder(table) as folder, _write_errors(table):
         return open_table(name, _write(source, folder, rows, job, "", on_progress))
 
 
-def table_path(parquet: str | Path) -> Path:
+def table_path(data: str | Path) -> Path:
     """Return the path of a data file's stored table: a file next to it."""
-    return Path(f"{parquet}.table")
+    return Path(f"{data}.table")
 
 
 def _stamp(
-    parquet: Path,
+    data: Path,
     rows: Rows | None,
     job: Batched | None,
     id_column: str,
@@ -339,8 +329,8 @@ def _stamp(
     declared: Types | None,
 ) -> str:
     """Return a digest of everything on which the stored table of a file depends."""
-    with errors_name(parquet):
-        status = parquet.stat()
+    with errors_name(data):
+        status = data.stat()
     facts: list[Any] = [status.st_size, status.st_mtime_ns, id_column, label_column, sorted(drop)]
     facts += [sorted((name, kind.model_dump(mode="json")) for name, kind in (declared or {}).items())]
     facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # these determine the batches
@@ -428,15 +418,15 @@ def _with_spilled_ids(register: Register, path: Path, keys: Keys) -> Register:
     return replace(register, ids=pieces)
 
 
-def _check_space(parquet: Path, folder: Path, needed: int) -> None:
+def _check_space(data: Path, folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DataError(
-            f"{parquet}: a copy of the table needs {needed / 1e9:.1f} GB of disk space, and {folder.parent} has "
+            f"{data}: a copy of the table needs {needed / 1e9:.1f} GB of disk space, and {folder.parent} has "
             f"{free / 1e9:.1f} GB",
             "free space, or move the file to a larger disk",
             code="SVFL-FILE-NO-SPACE",
-            file=str(parquet),
+            file=str(data),
         )
 
 

@@ -1,7 +1,7 @@
 """A party's table in a file that is read in pieces: ids, labels, and batches of numbers, with the checks of `Party`.
 
-Columns other than plain numbers (texts, dates, columns with a declared type) are converted one at a time before the
-first batch, since the type of a column depends on all of its values, and are kept in files of float64 until then.
+The type of a column depends on all of its values. So columns that are not plain numbers (texts, dates, columns with a
+declared type) are converted one at a time before the first batch, and stored in temporary files of float64.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class TableSource(ABC):
     Args:
         name: the party.
         path: the file.
-        names: the names of the file's columns.
         id_column: the id column, or a list of columns as `--id` accepts it.
         label_column: the label column, at the active party.
         chosen: the columns to read, in this order, for a prediction: then labels are not read, columns may be constant,
@@ -52,6 +51,10 @@ class TableSource(ABC):
         constant: the columns that do not vary, once all numbers have been read.
         gaps: the columns that lack values, once all numbers have been read.
         table: the columns with their types and without rows, once `decide` has decided them.
+
+    Raises:
+        TableError: if the file has no rows, or columns are missing. DataError, as in `read_party`, if the file cannot
+            be used.
     """
 
     delimiter = ""
@@ -63,13 +66,12 @@ class TableSource(ABC):
         self,
         name: str,
         path: Path,
-        names: list[str],
         *,
         id_column: str,
-        label_column: str,
-        chosen: Sequence[str] | None,
-        drop: Sequence[str],
-        declared: Types | None,
+        label_column: str = "",
+        chosen: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        declared: Types | None = None,
     ) -> None:
         self.path = path
         self.kind: np.dtype[Any] = np.dtype("<f8")
@@ -78,17 +80,32 @@ class TableSource(ABC):
         self._name, self._label = name, label_column
         self._chosen = chosen is not None
         self._declared = declared or {}
-        self._key = id_columns(id_column, names)
-        self.columns = table_columns(names, self._key, label_column, chosen, drop)
-        check_declared(self._declared, names)
-        self.labelled = label_column in names
-        self.table = Columns(np.empty((0, len(self.columns))), self.columns)
         self._converted: dict[int, Path] = {}
+        with errors_name(path):
+            names = self._open(path, id_column)
+            self._key = id_columns(id_column, names)
+            self.columns = table_columns(names, self._key, label_column, chosen, drop)
+            check_declared(self._declared, names)
+            self.labelled = label_column in names
+            self.table = Columns(np.empty((0, len(self.columns))), self.columns)
+            if not self.rows:
+                raise TableError(
+                    "the table has no rows below its header", "export the table again", code="SVFL-TABLE-EMPTY"
+                )
+            self._inspect_columns()
+
+    @abstractmethod
+    def _open(self, path: Path, id_column: str) -> list[str]:
+        """Open the file, and return the checked names of its columns."""
+
+    @abstractmethod
+    def _inspect_columns(self) -> None:
+        """Read the types that the file declares for its columns."""
 
     @property
     @abstractmethod
     def rows(self) -> int:
-        """The number of rows; TableError if there are none."""
+        """The number of rows."""
 
     @abstractmethod
     def _read(self, columns: Sequence[str]) -> Any:

@@ -193,11 +193,11 @@ class Disclosure:
 def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job: Sequence[Disclosure] = ()) -> float:
     """Return how much earlier disclosures add to the share (`count / capacity`) of a new one.
 
-    Only earlier disclosures of the same kind and about at least one of the same parties count, whoever has received
-    them: the peers of two jobs may be names of one organisation, or pool what they know. Shares of labels are added
-    unchanged, because batches have different lengths in different jobs. For columns, earlier numbers per row are
-    divided by the capacity of the new disclosure; their group of rows is ignored, because a training row of one job may
-    be a held-out row of another. Sums over all rows are added as shares.
+    Only earlier disclosures of the same kind and about at least one of the same parties count. The disclosures to all
+    peers count together: the peers of two jobs may be names of one organisation, or pool what they know. Shares of
+    labels are added unchanged, because batches have different lengths in different jobs. For columns, earlier numbers
+    per row are divided by the capacity of the new disclosure; their group of rows is ignored, because a training row of
+    one job may be a held-out row of another. Sums over all rows are added as shares.
 
     Args:
         disclosure: the new disclosure.

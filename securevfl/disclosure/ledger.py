@@ -157,7 +157,7 @@ class DisclosureLedger:
 
     @classmethod
     def find(cls, path: str | Path) -> DisclosureLedger:
-        """Open an existing ledger, whoever its owner is: the name of the owner is read from the file.
+        """Open an existing ledger. The name of its owner is read from the file.
 
         Args:
             path: the file.

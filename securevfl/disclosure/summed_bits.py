@@ -3,7 +3,7 @@
 Joint statistics, such as correlations, are computed without a training. In such a sum over rows, the peer chooses the
 factor of each row, and nobody can check its choice. If a column has few bits per row, one sum can reveal the values of
 several rows: with the factors 2, 4, 8 ..., a sum of k bits reveals k - 1 rows of a column of 0 and 1. So the number of
-sums says little about what they disclose, but their bits bound it: a sum of k bits discloses at most k bits, whatever
+sums does not bound what they disclose, but their bits do: a sum of k bits discloses at most k bits, whatever
 the factors are. All joint statistics on a table, with all peers together, may disclose at most
 `MAX_STATISTICS_SHARE` of the bits that the columns have.
 """

@@ -56,7 +56,7 @@ class TrainingData:
         scaling: the scaling, fitted on the training rows.
         target_classes: the classes of the labels, or location and scale of numeric labels (`loss.classes`), from which
             targets are computed; None without labels.
-        classes: `target_classes` for predictions, which are made for one unit of exposure; None without labels.
+        classes: `target_classes` for predictions, which are per unit of exposure; None without labels.
         targets: targets (m, c); None without labels.
         weights: row weights (m,), if the job has any.
         offsets: logarithms of relative exposures (m,), which are added to outputs; None without an exposure.

@@ -1,4 +1,4 @@
-"""The ASGI application of a service, and its description in OpenAPI, both made from one list of endpoints.
+"""The ASGI application of a service, and its description in OpenAPI, both from one list of endpoints.
 
 A gateway and the status port of a serving party (`--monitor`) have the same application, with different endpoints:
 
@@ -7,7 +7,7 @@ A gateway and the status port of a serving party (`--monitor`) have the same app
 /openapi.json     the description of requests and replies
 others            see `securevfl.organisations.http_api` and `securevfl.organisations.monitor`
 
-Requests and replies have types (pydantic models). The schema in the description is made from the same types. No
+Requests and replies have types (pydantic models). The schemas in the description are generated from these types. No
 message of an error contains a value of a request, and no id appears in a URL, a log or a metric.
 """
 
@@ -189,7 +189,7 @@ def openapi(title: str, endpoints: Sequence[HttpEndpoint]) -> dict[str, Any]:
         endpoints: all endpoints.
 
     Returns:
-        The description. Its schemas are made from the types of requests and replies.
+        The description. Its schemas are generated from the types of requests and replies.
     """
     replied = {
         kind: None for endpoint in endpoints for reply in endpoint.replies.values() if (kind := reply.type) is not None

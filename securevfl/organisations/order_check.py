@@ -14,18 +14,18 @@ def keyed_order(order: bytes, channel: Channel) -> bytes:
     return hmac.digest(channel.session, order, hashlib.sha256) if order else b""
 
 
-def check_order(me: str, own: bytes, name: str, other: bytes, rows: str = "rows") -> None:
+def check_order(me: str, my_order: bytes, name: str, other_order: bytes, rows: str = "rows") -> None:
     """Compare the row orders of two parties, if both have sent one.
 
     Args:
         me: name of this party.
-        own: this party's digest.
+        my_order: digest of this party's row order; empty if it has none.
         name: name of the other party.
-        other: its digest.
+        other_order: digest of the other party's row order; empty if it has none.
         rows: what the rows are called in the message.
 
     Raises:
         IdError: the orders differ.
     """
-    if other and own and not hmac.compare_digest(other, own):
+    if my_order and other_order and not hmac.compare_digest(my_order, other_order):
         raise IdError(f"{name} and {me} have the {rows} in a different order", code="SVFL-ID-ORDER", peer=name)

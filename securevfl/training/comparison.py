@@ -65,7 +65,7 @@ class ComparedModel:
         auc: AUC on the held-out rows.
         log_loss: log loss on the held-out rows.
         seconds: processor time if a party is alone; otherwise time from start to end on the given network.
-        tells: description of the values that were disclosed for it.
+        disclosed: description of the values that were disclosed for it.
     """
 
     columns: str
@@ -73,7 +73,7 @@ class ComparedModel:
     auc: float
     log_loss: float
     seconds: float
-    tells: str
+    disclosed: str
 
 
 class MeasuredModel(NamedTuple):
@@ -158,7 +158,7 @@ NOTE = (
 
 def _cells(row: ComparedModel) -> dict[str, str | int | float | None]:
     figures = {"AUC": row.auc, "log loss": row.log_loss, "seconds": row.seconds}
-    return {"columns of": row.columns, "model": row.model, **figures, "discloses": row.tells}
+    return {"columns of": row.columns, "model": row.model, **figures, "discloses": row.disclosed}
 
 
 def compare(
@@ -289,8 +289,8 @@ def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object
 
 def joint_row(together: str, name: str, part: ModelPart, seconds: float) -> MeasuredModel:
     """Return a joint model with its figures, from the model part of the party with labels."""
-    tells = f"{part.held_out:,} (score, label) pairs"
-    row = ComparedModel(together, name, part.metrics["auc"], part.metrics["log_loss"], seconds, tells)
+    disclosed = f"{part.held_out:,} (score, label) pairs"
+    row = ComparedModel(together, name, part.metrics["auc"], part.metrics["log_loss"], seconds, disclosed)
     return MeasuredModel(row, part.metric_std_errors.get("auc", 0.0), spread_within_classes(part.calibration))
 
 

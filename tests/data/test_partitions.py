@@ -15,7 +15,7 @@ from pyarrow import parquet
 import securevfl as vfl
 from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.crypto.kernel import row_plaintexts
-from securevfl.data import store
+from securevfl.data import external_table
 from securevfl.data.location_scale import moments
 from securevfl.data.partitions import PartitionedParty, PartitionedTable, partition_party
 from securevfl.data.scaling import Scaling
@@ -154,7 +154,7 @@ def test_a_table_on_disk_is_never_whole_in_memory(stored_tables: Path, monkeypat
     """With a batch larger than the rows read at a time, the model is the same up to rounding."""
     parties = [open_table(name, stored_tables / f"{name}.table") for name in ("bank", "shop")]
     in_memory = vfl.simulate(scaled_job("open"), parties)
-    monkeypatch.setattr(store, "MAX_BATCH_BYTES", 0)
+    monkeypatch.setattr(external_table, "MAX_BATCH_BYTES", 0)
     monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK_NUMBERS", 8 * 100)
     blocks = vfl.simulate(scaled_job("open"), parties)
     for name, part in in_memory.parts.items():

@@ -82,7 +82,7 @@ def test_what_the_other_columns_are_worth_is_said(comparison: Comparison) -> Non
 def test_nothing_but_figures_comes_back(comparison: Comparison) -> None:
     for row in comparison.rows:
         assert all(isinstance(value, str | float) for value in astuple(row))
-    disclosed = {row.tells for row in comparison.rows if row.columns == "bank alone"}
+    disclosed = {row.disclosed for row in comparison.rows if row.columns == "bank alone"}
     assert disclosed == {"nothing"}
 
 

@@ -95,8 +95,8 @@ class PhasesFamily(Family[PhasesJob]):
     def outputs(self, job: PhasesJob, shape: RunShape) -> list[Output]:
         """List the scores; phases are not counted.
 
-        A number of phases would say nothing, because already the first exchange of phases discloses all of their
-        dimensions. `statements` describes in words what they disclose.
+        A number of phases would not bound what they disclose, because the first exchange already discloses all of
+        their dimensions. `statements` describes in words what they disclose.
         """
         return [score_output(job, shape)]
 

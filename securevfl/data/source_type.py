@@ -1,0 +1,14 @@
+"""The kind of a table's file, which decides how the file is read in pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from securevfl.data.csv_source import CsvSource
+from securevfl.data.parquet_source import ParquetSource
+from securevfl.data.table_source import TableSource
+
+
+def source_type(path: Path) -> type[TableSource]:
+    """Return the class that reads this file: `ParquetSource` for names that end in .parquet, otherwise `CsvSource`."""
+    return ParquetSource if path.suffix == ".parquet" else CsvSource
