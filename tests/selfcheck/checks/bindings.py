@@ -87,7 +87,7 @@ def _meet(
     """Bank and shop agree on a session: the bank's, or its error."""
     outcomes: dict[str, bytes | SecureVFLError] = {}
     heard = {} if greetings is None else greetings
-    endpoint = type("TransferEndpoint", (_Endpoint,), {"meeting": {}, "forge": staticmethod(forge), "greetings": heard})
+    endpoint = type("Endpoint", (_Endpoint,), {"meeting": {}, "forge": staticmethod(forge), "greetings": heard})
 
     def play(transport: SecureTransport) -> None:
         try:
@@ -95,7 +95,7 @@ def _meet(
         except SecureVFLError as error:
             outcomes[transport.me] = error
 
-    with mock.patch.object(secure_transport, "TransferEndpoint", endpoint):
+    with mock.patch.object(secure_transport, "Endpoint", endpoint):
         posts = [SecureTransport(credentials[name], _PEERS, {"job": "one"}) for name in ("bank", "shop")]
     threads = [threading.Thread(target=play, args=(post,), name=post.me, daemon=True) for post in posts]
     for thread in threads:
