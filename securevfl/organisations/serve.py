@@ -20,7 +20,6 @@ from typing import Literal
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
-from securevfl.job import Job
 from securevfl.organisations.peer_session import ServiceEnded, run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
@@ -137,6 +136,7 @@ class Server:
         table = TableServer(rows.ids, executor) if len(part.parties) == 2 else None
         self.served = ServedTable(rows, max_ids, executor, code_policy, table)
         self._manager = SessionManager(part.name, self._run_client_session, settings.limits)
+        self._rows_to_score = len(rows.ids) - self._count_trained_rows()
         self._sessions: list[_Session] = []  # running sessions
         self._lock = threading.Lock()
         self._stopping: Callable[[], bool] = lambda: False
@@ -175,10 +175,9 @@ class Server:
         facts: dict[str, str | int | float] = {"rows": len(rows.ids), "most": max_ids}
         if policy is not None:
             facts |= {"codes": policy.codes_per_row, "bits_of_codes": round(policy.bits(self._part), 1)}
-        scorable = len(rows.ids) - self._count_trained_rows()
-        facts |= {"may_be_scored": scorable}
+        facts |= {"may_be_scored": self._rows_to_score}
         eventlog.emit(self._part.name, "serving", facts)
-        if not scorable:
+        if not self._rows_to_score:
             reason = "the model was trained on all rows of this table, so every row will be refused"
             eventlog.warn(self._part.name, "no row may be scored", {"reason": reason})
         if self._settings.session_id:
@@ -193,7 +192,7 @@ class Server:
         """Return the number of rows of the table that are refused because the model was trained on them."""
         part, ids = self._part, self.served.rows.ids
         digests = (id_digest(part.name, row_id) for row_id in ids)
-        return Job.from_dict(part.job).family.count_trained_rows(part.state, ScoreLedger(self._ledger.path), digests)
+        return part.parsed_job.family.count_trained_rows(part.state, ScoreLedger(self._ledger.path), digests)
 
     def _run_many(self) -> None:
         """Accept clients in several sessions at a time."""

@@ -49,7 +49,7 @@ class _Lifts:
 
 
 def _run() -> _Lifts:
-    """Ten iterations on all rows of two parties."""
+    """Run twenty iterations on all rows of two parties, so that about 67 rows show the choice of a wrong lift."""
     lifts = _Lifts()
     request, answer, finish, take = CarryLift.request, CarryLift.answer, CarryLift.finish, OfflinePhase.take
 
@@ -78,7 +78,7 @@ def _run() -> _Lifts:
         optimizer=FedSGD(lr=0.3),
         protocol=Protocol(shares=Shares(chunk=5)),
         batch_size="all",
-        epochs=10,
+        epochs=20,
     )
     with (
         mock.patch.object(shares_plan, "MIN_LIFTED_ROWS", 1),
@@ -86,9 +86,7 @@ def _run() -> _Lifts:
         mock.patch.object(CarryLift, "answer", answered),
         mock.patch.object(CarryLift, "finish", finished),
         mock.patch.object(OfflinePhase, "take", taken),
-        contextlib.suppress(
-            DivergenceError
-        ),  # what a mutant breaks trains no model, and its messages are tested anyway
+        contextlib.suppress(DivergenceError),  # a mutant may not train a model; its messages are tested anyway
     ):
         simulate(job, datasets.breast_cancer(), workers=1)
     return lifts

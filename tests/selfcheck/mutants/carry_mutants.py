@@ -38,13 +38,6 @@ def _bit_of_the_index(self: Any, rows: int) -> Any:
 
 MUTANTS = [
     Mutant(
-        "a lift without alpha, seen by the simulator",
-        "the word that the partner opens is the carry alone",
-        "simulator shares, lifted",
-        "simulator",
-        patched(edited(CarryLift, "answer", ("-(mask.high + pads)", "np.uint64(0) - pads"))),
-    ),
-    Mutant(
         "a bit of the index in the lift",
         "the partner's bit c of a lift is the lowest bit of chi",
         _CHECK,
