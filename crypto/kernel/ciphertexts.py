@@ -4,14 +4,17 @@ Polynomials have N = 4096 coefficients modulo q, stored as residues modulo P pri
 (ntt.py). s is the secret key and (b, a) the public key. A query contains encrypted messages m, as pairs of polynomials
 (c0, a') with c0 = m + e - a' * s: e are small errors, and a' is computed from a seed. The evaluator multiplies both
 polynomials by its matrix. An answer contains the product plus an encryption of zero, (b * u + e0, a * u + e1), with new
-random u, e0 and e1. Of the first polynomial, it contains only the wanted coefficients, those with results, each plus a
-mask that is uniform modulo q. docs/proof.md explains why an answer reveals nothing else. A layout (ring_layout.py)
-divides matrices into blocks: r outputs in a block, and F blocks of columns.
+random u, e0 and e1. Of the first polynomial, only the wanted coefficients, those with results, are masked and sent. In
+gradient.py, each of them plus a mask that is uniform modulo q is sent. In shares.py, the masked coefficients are
+computed from a public seed, which is sent; the mask is the difference between them and the product. docs/proof.md
+explains why an answer reveals nothing else. A layout (ring_layout.py) divides matrices into blocks: r outputs in a
+block, and F blocks of columns.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -46,14 +49,19 @@ def answer_size(primes: Primes, layout: RingLayout, d: int) -> int:
 
 
 def seeded_answer_size(primes: Primes, layout: RingLayout, d: int) -> int:
-    """Return the number of bytes of the ciphertexts in an answer whose wanted coefficients are given by seeds."""
+    """Return the number of bytes of the ciphertexts in an answer that contains seeds instead of coefficients of c0."""
     groups = sum(1 for _ in column_groups(layout, d))
     blocks = layout.output_blocks * layout.column_blocks(d)
     return blocks * packed_size(primes, DEGREE) + layout.output_blocks * groups * SYMMETRIC_KEY_BYTES
 
 
-def first_of_seed(primes: Primes, seed: bytes, shape: tuple[int, ...]) -> Floats:
-    """Compute the wanted coefficients of c0 (P, *shape) from a public seed of 32 bytes; they are exactly uniform."""
+def new_seed() -> bytes:
+    """Draw the public seed of a group of ciphertexts; it must be fresh for each group, because it replaces a mask."""
+    return os.urandom(SYMMETRIC_KEY_BYTES)
+
+
+def masked_first(primes: Primes, seed: bytes, shape: tuple[int, ...]) -> Floats:
+    """Compute masked coefficients of c0 (P, *shape), uniform modulo each prime, from a public seed of 32 bytes."""
     return uniform(Prg(seed, REPLY_FIRST_LABEL), primes, shape)
 
 
@@ -115,7 +123,7 @@ class KernelSecretKey(Secret):
             second = unpack(primes, view, (layout.points, layout.r, count))
             view = view[packed_size(primes, DEGREE * count) :]
             if seeded:
-                first = first_of_seed(primes, bytes(view[:SYMMETRIC_KEY_BYTES]), (column_count, width))
+                first = masked_first(primes, bytes(view[:SYMMETRIC_KEY_BYTES]), (column_count, width))
                 view = view[SYMMETRIC_KEY_BYTES:]
             else:
                 first = unpack(primes, view, (column_count, width))

@@ -14,18 +14,18 @@ and 1; e, e0, e1 are small random errors, and u is a random polynomial like s:
     1. holder      ciphertexts (c0, a') with c0 = round(q/t * V) + e - a' * s; a' is computed from a
                    seed, which is sent with c0                                                      `encrypt`
     2. evaluator   multiplies both polynomials of each ciphertext by those of W, and adds up        `product`
-    3. evaluator   adds an encryption of zero, (b * u + e0, a * u + e1); replaces each wanted
-                   coefficient of the first polynomial by one that is computed from a seed, uniform
-                   modulo q; sends the seed and c1. The mask r is the new coefficient minus the old
-                   one; the evaluator's share is -round(t * r / q)                                  `product`
+    3. evaluator   adds an encryption of zero, (b * u + e0, a * u + e1), which yields (x0, c1); draws
+                   a seed and computes a number c0, uniform modulo q, from it for each wanted
+                   coefficient; sends the seed and c1; its share is -round(t * r / q) with the mask
+                   r = c0 - x0                                                                      `product`
     4. holder      decrypts w = c0 + c1 * s = r + q/t * W^T V + noise; its share is round(t * w / q)  `open`
 
-The coefficients of a seed are uniform modulo q and do not depend on anything else. So the mask is uniform too, the
-holder decrypts uniform values, noise included, and the other coefficients are never sent. A masked product is already a
-share (as in the offline phase of Delphi, Mishra et al. 2020). The second polynomial c1 of the reply contains a * u +
-e1, which looks uniform under the RLWE (ring learning with errors) assumption for any key and any query of the holder,
-because no holder can choose a. Of c0, only the seed is sent. The holder sends nothing back, so nothing that it decrypts
-can reveal its key (the attack of Li and Micciancio 2021 does not apply).
+The numbers c0 are uniform modulo q and independent of x0, so the mask r is uniform, and the holder decrypts uniform
+values, noise included. The coefficients that contain no result are never sent. A masked product is already a share (as
+in the offline phase of Delphi, Mishra et al. 2020). The second polynomial c1 of the reply contains a * u + e1, which
+looks uniform under the RLWE (ring learning with errors) assumption for any key and any query of the holder, because no
+holder can choose a. The seed is a random number. The holder sends nothing back, so nothing that it decrypts can reveal
+its key (the attack of Li and Micciancio 2021 does not apply).
 
 The sum of the two shares differs from W^T V by one if r is close to a multiple of q/t. That happens for a fraction
 E|noise| * t / q of the values (`error_rate`). The encryption of zero adds noise with a standard deviation of about 240.
@@ -49,10 +49,11 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import blas_check
 from securevfl.crypto.kernel.ciphertexts import (
-    REPLY_FIRST_LABEL,
     KernelSecretKey,
     ProductHider,
     column_groups,
+    masked_first,
+    new_seed,
     seeded_answer_size,
 )
 from securevfl.crypto.kernel.ntt import transform
@@ -246,10 +247,9 @@ class KernelEvaluator(ProductHider, RingEvaluator):
 
     def _hidden(self, layout: RingLayout, total: Floats, shape: tuple[int, int], prg: Prg) -> tuple[bytes, Floats]:
         """Hide products, with wanted coefficients of c0 from a fresh public seed; see `RingEvaluator._hidden`."""
-        primes, seed = self._primes, os.urandom(SYMMETRIC_KEY_BYTES)
+        primes, seed = self._primes, new_seed()
         first, second = self._encrypted(layout, total, shape, prg)
-        sent = self._uniform(Prg(seed, REPLY_FIRST_LABEL), shape)
-        return pack(primes, second) + seed, primes.reduce(sent - first)
+        return pack(primes, second) + seed, primes.reduce(masked_first(primes, seed, shape) - first)
 
     def _share(self, mask: Floats) -> Words:
         return self._primes.nearest(mask, self._parameters.ring.bits)
