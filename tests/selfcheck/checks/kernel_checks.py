@@ -75,7 +75,7 @@ def answered() -> Outcome:
         outcome.add("fresh", "holder", "two answers differ by a small multiple of the key's polynomial, without errors")
     seeds = {evaluator.product(prepared, sealed)[0][-SYMMETRIC_KEY_BYTES:] for _ in range(8)}
     if len(seeds) < 8:
-        outcome.add("fresh", "holder", "answers have a seed in common, so shares of different products are not independent")
+        outcome.add("fresh", "holder", "answers have a seed in common, so their shares are not independent")
     first = [ciphertexts.masked_first(primes, seed, (250,)) for seed in seeds]  # what a key s = 0 decrypts
     masks = np.concatenate(first, axis=1)
     if not _filled(primes, masks):
