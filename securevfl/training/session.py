@@ -113,7 +113,7 @@ def take_part(
             )
         if any(hello.saved for hello in setup.hellos.values()):
             reason = "there is no checkpoint of this job that all parties have with unchanged tables"
-            eventlog.warn(channel.me, "starts again", {"reason": reason})
+            eventlog.warn(channel.me, "training starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
     data = None
     # create the training data now, so that unsuitable labels, classes and exposures are refused before consent
