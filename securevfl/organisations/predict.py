@@ -126,7 +126,7 @@ def predict_rows(
         )
 
     handshake = {"job": part.job, "parties": part.parties, "task": "predict"}
-    counts = run_session(part.name, settings, handshake, talk, ledger=party_ledger)
+    counts = run_session(part.name, settings, handshake, talk, ledger=party_ledger, rows=max(0, rows.count))
     eventlog.emit(part.name, "predicted", {"rows": rows.count})
     return counts
 

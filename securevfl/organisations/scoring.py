@@ -165,7 +165,8 @@ def score_rows(
                 on_progress(min(start + client.max_ids, len(rows.ids)), len(rows.ids))
         client.end()
 
-    run_session(part.name, scoring_settings(settings), scoring_handshake(part), talk, ledger=party_ledger)
+    session = scoring_settings(settings)
+    run_session(part.name, session, scoring_handshake(part), talk, ledger=party_ledger, rows=len(rows.ids))
     counts = sum((ScoreCounts.of(result.states) for result in results), ScoreCounts(0, 0))
     if counts.unknown == counts.requested:
         others = part.parties[1:]
