@@ -27,7 +27,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings, check_among
-from securevfl.organisations.preconditions import JOURNAL_ID_BYTES
+from securevfl.organisations.preconditions import JOURNAL_ID_BYTES, SessionNeeds
 from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
@@ -98,8 +98,7 @@ def align_with(
             talk,
             ledger=account,
             resumes=True,
-            writes={journal: JOURNAL_ID_BYTES * count},
-            rows=count,
+            needs=SessionNeeds({journal: JOURNAL_ID_BYTES * count}, count),
         )
         progress.clear()
         return rows

@@ -19,6 +19,7 @@ from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings, check_among
+from securevfl.organisations.preconditions import SessionNeeds
 from securevfl.protocols.shares.disk_store import check_unlocked
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -127,8 +128,7 @@ def join(
             partial(train_over, train, on_step),
             ledger=party_ledger,
             resumes=earlier is not None,
-            writes=_written(save, states, preprocessing),
-            rows=len(party),
+            needs=SessionNeeds(_written(save, states, preprocessing), len(party)),
             stored_result=None if earlier is None else earlier.stored_result,
         )
         if save is not None and (earlier is None or part is not earlier.saved):

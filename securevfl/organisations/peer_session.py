@@ -12,8 +12,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from securevfl.account.commit_counter import shared_disk_warning
@@ -30,7 +28,7 @@ from securevfl.errors import (
     stop_reason_of,
 )
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.organisations.preconditions import check_preconditions
+from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime import eventlog
@@ -75,8 +73,7 @@ def run_session(
     ledger: DisclosureLedger | None,
     resumes: bool = False,
     stored_result: Callable[[], T | None] | None = None,
-    writes: Mapping[Path, int] = MappingProxyType({}),
-    rows: int = 0,
+    needs: SessionNeeds = SessionNeeds(),  # noqa: B008  it is immutable
 ) -> T:
     """Run one session: connect to all parties, call `talk`, and report completion to the others.
 
@@ -90,9 +87,7 @@ def run_session(
         resumes: True if `talk` can run again after a peer was lost.
         stored_result: returns the result of an earlier run if it is on disk, else None. It is returned instead of
             running `talk` if the other parties cannot be reached or have their results as well.
-        writes: the paths that the session writes, and the maximum number of bytes of each. They are checked before this
-            party listens or calls anybody.
-        rows: number of rows that the session may add to the ledger.
+        needs: what the session writes. It is checked before this party listens or calls anybody.
 
     Returns:
         The result of `talk`, or the stored result.
@@ -117,7 +112,7 @@ def run_session(
     for warning in expiry_warnings(settings.certs, me):
         eventlog.emit(me, "certificate", {"reason": warning}, logging.ERROR)
     if settings.router is None:  # a party that stays up has checked this before it listens
-        check_preconditions(ledger, writes, rows)
+        check_preconditions(ledger, needs)
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:

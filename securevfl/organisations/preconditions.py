@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from securevfl.account.commit_counter import state_folder
 from securevfl.base.disk_space import check_disks
@@ -23,22 +25,33 @@ PREDICTION_ROW_BYTES = 256
 """Maximum number of bytes of a row in a file of predictions."""
 
 
-def check_preconditions(ledger: DisclosureLedger | None, writes: Mapping[Path, int], rows: int = 0) -> None:
+class SessionNeeds(NamedTuple):
+    """What a session writes.
+
+    Attributes:
+        writes: the paths that the session writes, apart from the ledger, and the maximum number of bytes of each.
+        rows: number of rows that the session may add to the ledger.
+    """
+
+    writes: Mapping[Path, int] = MappingProxyType({})
+    rows: int = 0
+
+
+def check_preconditions(ledger: DisclosureLedger | None, session: SessionNeeds) -> None:
     """Check that a session will be able to write all of its files.
 
     Args:
         ledger: the party's ledger; None if no table is involved.
-        writes: the paths that the session writes, and the maximum number of bytes of each.
-        rows: number of rows that the session may add to the ledger.
+        session: what the session writes.
 
     Raises:
         StorageError: a path or the ledger cannot be written, or another program has locked the ledger.
         ConfigError: a disk has too little free space.
         DataError: the ledger is damaged or is an older copy.
     """
-    needs = dict(writes)
+    needs = dict(session.writes)
     if ledger is not None:
-        needs |= {ledger.path: ACCOUNT_ROW_BYTES * rows, state_folder(): 0}
+        needs |= {ledger.path: ACCOUNT_ROW_BYTES * session.rows, state_folder(): 0}
     check_disks(needs)
     if ledger is not None:
         ledger.database.check_writable()

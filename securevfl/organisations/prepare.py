@@ -16,6 +16,7 @@ from securevfl.job import Job
 from securevfl.organisations.join import check_role
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds
 from securevfl.protocols.shares.disk_store import check_unlocked
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -62,6 +63,6 @@ def prepare(
         talk,
         ledger=DisclosureLedger.open(party.name, None),
         resumes=True,
-        writes={folder: 0},
+        needs=SessionNeeds({folder: 0}),
     )
     eventlog.emit(party.name, "prepared", {})
