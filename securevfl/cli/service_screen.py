@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from securevfl.organisations.serve import RequestOutcome
 
 SCREEN_WIDTH = 80
-REDRAWS_PER_SECOND = 2
-LINE_SECONDS = 60.0  # seconds between two lines without a terminal
+SCREEN_REDRAWS_PER_SECOND = 2
+SERVICE_LINE_SECONDS = 60.0  # seconds between two lines without a terminal
 RATE_SECONDS = 60.0  # seconds over which the rate is measured
 LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
 MAX_EVENTS = 4  # latest events on the screen
@@ -279,11 +279,12 @@ class _EventHandler(logging.Handler):
 
 
 @contextmanager
-def service_screen(screen: ServiceScreen) -> Iterator[None]:
+def service_screen(screen: ServiceScreen, line_seconds: float = SERVICE_LINE_SECONDS) -> Iterator[None]:
     """Show the screen while the context is entered, and print the last figures when it ends.
 
     Args:
         screen: the screen.
+        line_seconds: seconds between two looks for changed figures, if there is no terminal.
 
     Yields:
         Nothing.
@@ -295,7 +296,7 @@ def service_screen(screen: ServiceScreen) -> Iterator[None]:
     eventlog.LOGGER.addHandler(handler)
     eventlog.LOGGER.setLevel(min(logging.INFO, eventlog.LOGGER.getEffectiveLevel()))
     try:
-        with _on_terminal(screen, console) if console.is_terminal else _in_lines(screen):
+        with _on_terminal(screen, console) if console.is_terminal else _in_lines(screen, line_seconds):
             yield
     finally:
         eventlog.LOGGER.removeHandler(handler)
@@ -311,12 +312,12 @@ def _on_terminal(screen: ServiceScreen, console: Console) -> Iterator[None]:
     from rich.live import Live
 
     console.width = min(console.width, SCREEN_WIDTH)
-    with Live(console=console, get_renderable=screen.drawing, refresh_per_second=REDRAWS_PER_SECOND):
+    with Live(console=console, get_renderable=screen.drawing, refresh_per_second=SCREEN_REDRAWS_PER_SECOND):
         yield
 
 
 @contextmanager
-def _in_lines(screen: ServiceScreen) -> Iterator[None]:
+def _in_lines(screen: ServiceScreen, line_seconds: float) -> Iterator[None]:
     ended = threading.Event()
     printed = ""
 
@@ -328,7 +329,7 @@ def _in_lines(screen: ServiceScreen) -> Iterator[None]:
             print_line(text)
 
     def repeat() -> None:
-        while not ended.wait(LINE_SECONDS):
+        while not ended.wait(line_seconds):
             show()
 
     show()
