@@ -212,12 +212,21 @@ class _Wire(NamedTuple):
             counts += [count, -seal_io.SEAL_SEED_BYTES] * blocks if self.on_seal else [-SEED, count * blocks]
         return counts
 
-    def answer(self, where: RingLayout, d: int) -> list[int]:
-        """Return the counts for `split` of an answer about d columns: c1, then the requested coefficients of c0."""
+    def answer(self, where: RingLayout, d: int, *, seeded: bool = False) -> list[int]:
+        """Return the counts for `split` of an answer about d columns.
+
+        Args:
+            where: the layout.
+            d: the number of columns.
+            seeded: whether a seed follows c1 in place of the requested coefficients of c0.
+
+        Returns:
+            The counts.
+        """
         groups = lattice_shares.blocks(where, d, 1) if self.on_seal else column_groups(where, d)
         sizes = [(1 if self.on_seal else group.stop - group.start, part.stop - part.start) for group, part in groups]
         widths = [outputs.stop - outputs.start for outputs in where.outputs]
-        return [x for width in widths for b, f in sizes for x in (b * DEGREE, f * width)]
+        return [x for width in widths for b, f in sizes for x in (b * DEGREE, -SEED if seeded else f * width)]
 
 
 def _wire(parameters: Any) -> _Wire:
@@ -277,7 +286,7 @@ def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
         if len(view) != (ring_parameters.query_size(where) if asks else ring_parameters.reply_size(where, sizes[3])):
             continue
         if not asks:
-            counts = wire.answer(where, sizes[3])
+            counts = wire.answer(where, sizes[3], seeded=not wire.on_seal)
         elif wire.on_seal:
             counts = wire.sealed(where, where.sample_blocks)
         else:  # one seed for all ciphertexts
@@ -311,7 +320,7 @@ _READERS: dict[bytes, Callable[[bytes], Body]] = {
     **dict.fromkeys((b"SGO1", b"SLO4"), _parse_opened),
     **dict.fromkeys((b"SGG2", b"SGB2"), lambda data: _gradient(data, _wire(_gradients()[0]))),
     **dict.fromkeys((b"SLG3", b"SLB4"), lambda data: _gradient(data, _wire(_gradients()[1]))),
-    **dict.fromkeys((b"SKV2", b"SKR2"), lambda data: _shared(data, shares.ShareParameters)),
+    **dict.fromkeys((b"SKV2", b"SKR3"), lambda data: _shared(data, shares.ShareParameters)),
     **dict.fromkeys((b"SSV2", b"SSR2"), lambda data: _shared(data, _share_parameters)),
 }
 
