@@ -146,8 +146,8 @@ def read_table(
         known: the types of the columns in the training of a model, which replace all others.
 
     Returns:
-        The contents. DataError, as in `read_party`, if the file cannot be used. A notice states what was decided from
-        values.
+        The contents. DataError, as in `read_party`, if the file cannot be used. A notice reports types that were
+        decided from values.
 
     Raises:
         TableError: if the table has no rows, or columns are missing, empty or of mixed types.
