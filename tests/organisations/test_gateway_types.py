@@ -147,7 +147,7 @@ def test_predictions_join_back_to_the_file(id_column: str, tmp_path: Path) -> No
     parties, _ = read_parties(paths, ReadOptions(id_column, drop=job.prepare.drop))
     run = vfl.simulate(job, parties)
     out = tmp_path / "predictions.csv"
-    predict_files(run, paths, out, id_columns=dict.fromkeys(paths, id_column))
+    predict_files(run, paths, out, options=dict.fromkeys(paths, ReadOptions(id_column)))
     rows = list(csv.DictReader(out.open(encoding="utf-8")))
     names = id_column.split(",") if id_column == "name,born" else ["id"]
     written = [tuple(row[name] for name in names) for row in rows]

@@ -76,7 +76,7 @@ def test_2000_rows_get_the_predictions_of_the_file(id_column: str, names: list[s
     job = JOB.model_copy(update={"prepare": {"drop": tuple(dropped)}})
     parties, _ = read_parties(paths, ReadOptions(id_column, drop=job.prepare.drop))
     run, meeting = vfl.simulate(job, parties), meet(2, None, job)
-    predict_files(run, paths, tmp_path / "predictions.csv", id_columns=dict.fromkeys(paths, id_column))
+    predict_files(run, paths, tmp_path / "predictions.csv", options=dict.fromkeys(paths, ReadOptions(id_column)))
     with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
         predicted = {tuple(row[name] for name in names): row for row in csv.DictReader(file)}
     with paths["bank"].open(encoding="utf-8", newline="") as file:
