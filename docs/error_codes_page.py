@@ -22,6 +22,7 @@ AREAS = {
     "PACKAGE": "Packages that tools need",
     "PARTIES": "Parties and roles",
     "TABLE": "Tables",
+    "DATABASE": "Databases",
     "LABEL": "Labels",
     "ID": "Ids",
     "CONSENT": "Consent",

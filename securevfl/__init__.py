@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the only list of public names: type checkers read it, and s
     from securevfl.data.party import Helper as Helper
     from securevfl.data.party import Party as Party
     from securevfl.data.preparation import Preparation as Preparation
+    from securevfl.data.query_rows import read_sql as read_sql
     from securevfl.families.fdml.fdml_optimizer import FDML as FDML
     from securevfl.families.fdml.local_noise import LocalNoise as LocalNoise
     from securevfl.families.fdml.masked_store import StoredMasks as StoredMasks

@@ -92,6 +92,10 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "The data file is missing, damaged or not of the format that its name states.",
         "Check the path, or export the file again.",
     ),
+    "SVFL-DATABASE": ErrorCode(
+        "A database cannot be reached, or it ends a query with an error.",
+        "Run the query with psql at the same address, which states the reason.",
+    ),
     "SVFL-TABLE-ENCODING": ErrorCode(
         "A text file is not encoded in UTF-8.",
         "Export the file again as UTF-8.",

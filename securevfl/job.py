@@ -23,6 +23,7 @@ from securevfl.base.extensions import Extension
 from securevfl.data.column_types import ColumnType, read_types
 from securevfl.data.duplicates import Duplicates, check_duplicates
 from securevfl.data.party import Party
+from securevfl.data.query_rows import file_of_table
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families import FAMILIES, FAMILY_EXTENSIONS, leak_kinds
@@ -233,7 +234,7 @@ def tables_of(path: str | Path) -> dict[str, Path]:
             code="SVFL-JOB-FILE",
             path=str(path),
         )
-    return {name: Path(path).parent / file for name, file in files.items()}
+    return {name: Path(path).parent / file_of_table(file) for name, file in files.items()}
 
 
 def column_types_of(path: str | Path) -> dict[str, dict[str, ColumnType]]:

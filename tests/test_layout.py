@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -137,7 +137,7 @@ def loads_by_name(source: str) -> bool:
 
 
 @pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="no checkout")
-def test_code_is_loaded_by_name_in_the_files_that_the_architecture_names() -> None:
+def test_the_architecture_page_names_all_loading_by_name() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page.partition("## What is loaded by name")[2].partition("\n## ")[0]
     loading = {
@@ -161,3 +161,120 @@ def test_code_is_loaded_by_name_in_the_files_that_the_architecture_names() -> No
 def test_code_that_is_loaded_by_name_is_found(source: str) -> None:
     assert loads_by_name(source)
     assert not loads_by_name("from securevfl.families import FAMILIES")
+
+
+# Tests that name what is private, replace parts of the package or repeat its wording hold its structure in place. Their
+# numbers may fall and not rise. Lower a limit when a count has fallen.
+MAX_WORDING_ASSERTIONS = 60
+MAX_PRIVATE_ACCESSES = 350
+MAX_PATCHES = 430
+MAX_BUILDERS_ELSEWHERE = 38
+MAX_LONG_TEST_NAMES = 0
+LONG_TEST_NAME = 60  # characters
+PATCHING_METHODS = {"setattr", "delattr", "setitem", "delitem"}
+BUILDER_NAMES = {"job", "jobs", "a_job", "party", "parties", "table", "tables"}
+BUILTIN_PRIVATE = {"os._exit", "sys._getframe"}  # documented functions of the standard library
+NAMEDTUPLE_METHODS = {"_asdict", "_fields", "_replace"}
+
+Finding = tuple[int, str]
+"""A line and what it contains."""
+
+
+def is_private(name: str) -> bool:
+    """Whether a name is private; `_repr_html_` and the like are the interface to notebooks."""
+    return name.startswith("_") and not name.endswith("_")
+
+
+def wording_assertions(tree: ast.AST) -> Iterator[Finding]:
+    """Yield the `match` arguments of calls, which compare the wording of an error or a warning."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "match":
+            yield node.value.lineno, f"match={ast.unparse(node.value)}"
+
+
+def private_accesses(tree: ast.AST) -> Iterator[Finding]:
+    """Yield the private names that are imported, and the private attributes of other objects than `self`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, alias.name) for alias in node.names if is_private(alias.name))
+        elif isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in NAMEDTUPLE_METHODS:
+            owner = ast.unparse(node.value)
+            if owner not in ("self", "cls", "super()") and f"{owner}.{node.attr}" not in BUILTIN_PRIVATE:
+                yield node.lineno, f"{owner}.{node.attr}"
+
+
+def patches(tree: ast.AST) -> Iterator[Finding]:
+    """Yield the calls of pytest's `monkeypatch` and of `mock.patch` that replace something; variables of the process,
+    which are an interface to users, do not count."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            called = ast.unparse(node.func)
+            owner, _, method = called.rpartition(".")
+            if (owner and method in PATCHING_METHODS) or re.search(r"\bpatch(\.(object|dict|multiple))?$", called):
+                yield node.lineno, called
+
+
+def builders(tree: ast.AST) -> Iterator[Finding]:
+    """Yield the functions that are called like a job, a party or a table, whatever underscores surround the name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.strip("_") in BUILDER_NAMES:
+            yield node.lineno, node.name
+
+
+def long_test_names(tree: ast.AST) -> Iterator[Finding]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and len(node.name) > LONG_TEST_NAME:
+            yield node.lineno, node.name
+
+
+@pytest.mark.parametrize(
+    ("count", "limit"),
+    [
+        (wording_assertions, MAX_WORDING_ASSERTIONS),
+        (private_accesses, MAX_PRIVATE_ACCESSES),
+        (patches, MAX_PATCHES),
+        (builders, MAX_BUILDERS_ELSEWHERE),
+        (long_test_names, MAX_LONG_TEST_NAMES),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_tests_pin_little_of_the_structure(count: Callable[[ast.AST], Iterator[Finding]], limit: int) -> None:
+    findings = [
+        f"{path.relative_to(ROOT)}:{line}: {what}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path != ROOT / "tests" / "builders.py"
+        for line, what in count(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert len(findings) <= limit, f"{len(findings)} of at most {limit}:\n" + "\n".join(findings)
+
+
+def constants(path: Path) -> list[str]:
+    """Return the public constants that a module defines."""
+    targets: list[ast.expr] = []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        targets += node.targets if isinstance(node, ast.Assign) else []
+        targets += [node.target] if isinstance(node, ast.AnnAssign) and node.value is not None else []
+    return [node.id for node in targets if isinstance(node, ast.Name) and re.fullmatch(r"[A-Z][A-Z0-9_]+", node.id)]
+
+
+def test_a_name_of_a_constant_has_one_meaning() -> None:
+    assert not several((name, path) for path in files_below(PACKAGE) for name in constants(path))
+
+
+def test_the_counts_find_what_they_look_for() -> None:
+    tree = ast.parse(
+        """
+from securevfl.x import _hidden
+def test_a(monkeypatch, key):
+    with pytest.raises(E, match="prose"), mock.patch.object(key, "_secret"):
+        monkeypatch.setattr(key, "_secret", key._secret)
+        monkeypatch.setenv("X", "1")
+def _job(): ...
+"""
+        + f"def test_{'a' * LONG_TEST_NAME}(): ..."
+    )
+    assert [what for _, what in wording_assertions(tree)] == ["match='prose'"]
+    assert sorted(what for _, what in private_accesses(tree)) == ["_hidden", "key._secret"]
+    assert sorted(what for _, what in patches(tree)) == ["mock.patch.object", "monkeypatch.setattr"]
+    assert [what for _, what in builders(tree)] == ["_job"]
+    assert [line for line, _ in long_test_names(tree)] == [8]

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 
-FIELD_BITS = 128
+BINARY_FIELD_BITS = 128
 """Number of bits of an element."""
-_OCTETS = FIELD_BITS // 8
+_OCTETS = BINARY_FIELD_BITS // 8
 _REDUCTION = np.uint64(0xE1 << 56)
 _ONE = np.uint64(1)
 _ELEMENTS_AT_ONCE = 1 << 14
@@ -41,8 +41,8 @@ class Multiplier(Secret):
 
     def __init__(self, element: bytes) -> None:
         power = np.frombuffer(element, np.uint64)[None].copy()
-        basis = np.empty((FIELD_BITS, 2), np.uint64)
-        for power_of_x in range(FIELD_BITS):
+        basis = np.empty((BINARY_FIELD_BITS, 2), np.uint64)
+        for power_of_x in range(BINARY_FIELD_BITS):
             basis[power_of_x] = power[0]
             power = _times_x(power)
         self._tables = np.zeros((_OCTETS, 256, 2), np.uint64)
@@ -64,7 +64,7 @@ class Multiplier(Secret):
 def combine_powers(elements: Words) -> Words:
     """Return, for each of n rows of 128 elements (n, 128, 2), the sum of element number k times x^k (n, 2)."""
     total = np.zeros((len(elements), 2), np.uint64)
-    for power in reversed(range(FIELD_BITS)):
+    for power in reversed(range(BINARY_FIELD_BITS)):
         total = _times_x(total)
         total ^= elements[:, power]
     return total

@@ -52,17 +52,17 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.bit_matrices import transpose_bits
-from securevfl.crypto.transfers.ot_extension import TAG_BYTES, Octets, TransferEndpoint
-from securevfl.crypto.transfers.punctured_seeds import BLOCKS, ELEMENTS, FIELD_BITS, Leaves
+from securevfl.crypto.transfers.ot_extension import CHECK_BYTES, Octets, TransferEndpoint
+from securevfl.crypto.transfers.punctured_seeds import BLOCKS, ELEMENTS, SMALL_FIELD_BITS, Leaves
 from securevfl.crypto.transfers.row_hash import BLOCK_WORDS, RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 
 PAD_TYPES: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 8: np.uint64}
 """The possible lengths of a pad in bytes, and the types of their arrays."""
-COLUMNS = BLOCKS * FIELD_BITS
+COLUMNS = BLOCKS * SMALL_FIELD_BITS
 """Number of columns of bits of Q and V."""
 _HASH_BITS = 128
-STREAM_LABEL = "transfers over the field of 8 elements"
+FIELD_TRANSFER_LABEL = "transfers over the field of 8 elements"
 """Label from which keyed streams and the key of the hash H are derived."""
 _ROWS_AT_ONCE = 1024  # rows whose pads the sender computes at a time, so that they fit into the cache
 _CHOSEN_ROWS_AT_ONCE = 4096  # rows whose chosen pads the receiver computes at a time
@@ -71,23 +71,23 @@ _HEAD = struct.Struct(f"<BBQ{BLOCKS}s")
 
 def symbol_widths(bits: int) -> tuple[int, ...]:
     """Return the number of bits of each symbol of an index of `bits` bits, the lowest symbol first."""
-    count = -(-bits // FIELD_BITS)
+    count = -(-bits // SMALL_FIELD_BITS)
     return tuple(bits // count + (number < bits % count) for number in range(count))
 
 
 def message_bytes(rows: int, bits: int) -> int:
     """Return the length in bytes of the receiver's message for a block."""
-    return BLOCKS * _column_octets(rows, bits) + TAG_BYTES * (COLUMNS + 1)
+    return BLOCKS * _column_octets(rows, bits) + CHECK_BYTES * (COLUMNS + 1)
 
 
 def _plane_octets(rows: int) -> int:
     """Return the length in bytes of one bit of all rows, padded to blocks of 16 bytes."""
-    return -(-rows // _HASH_BITS) * TAG_BYTES
+    return -(-rows // _HASH_BITS) * CHECK_BYTES
 
 
 def _column_octets(rows: int, bits: int) -> int:
     """Return the length in bytes of a column: all bits of an index, one after the other, and 128 additional ones."""
-    return bits * _plane_octets(rows) + TAG_BYTES
+    return bits * _plane_octets(rows) + CHECK_BYTES
 
 
 class _FieldEndpoint(TransferEndpoint):
@@ -107,13 +107,13 @@ class _FieldEndpoint(TransferEndpoint):
                 f"pads cannot have {pad_octets} bytes", "use 1, 2 or 8 bytes", code="SVFL-CRYPTO-PARAMETERS"
             )
         super().__init__(coin)
-        self._hash = RowHash(derive_key(coin, STREAM_LABEL, bits, pad_octets)[:16])
+        self._hash = RowHash(derive_key(coin, FIELD_TRANSFER_LABEL, bits, pad_octets)[:16])
         self._bits, self._widths, self._octets = bits, symbol_widths(bits), pad_octets
 
     def _symbol_rows(self, columns: Octets, rows: int) -> Words:
         """Return the first 128 bits of Q or V for each symbol and row (symbols, rows, 2), from all columns."""
         plane, start = _plane_octets(rows), 0
-        planes = columns[:, :, : self._bits * plane].reshape(BLOCKS, FIELD_BITS, self._bits, plane)
+        planes = columns[:, :, : self._bits * plane].reshape(BLOCKS, SMALL_FIELD_BITS, self._bits, plane)
         out = np.empty((len(self._widths), rows, BLOCK_WORDS), np.uint64)
         for symbol, width in enumerate(self._widths):
             total = planes[:, :, start + width - 1].copy()
@@ -139,13 +139,13 @@ def _sums(streams: Octets) -> tuple[Octets, tuple[Octets, Octets, Octets]]:
 
 def _multiples(secret: bytes) -> Words:
     """Return the first 128 bits of x * Delta for each x of the field (8, 2)."""
-    powers = [np.array([(delta >> bit & 1) for delta in secret for bit in range(FIELD_BITS)], np.uint8)]
-    for _ in range(FIELD_BITS - 1):
-        elements = powers[-1].reshape(BLOCKS, FIELD_BITS, 1)
+    powers = [np.array([(delta >> bit & 1) for delta in secret for bit in range(SMALL_FIELD_BITS)], np.uint8)]
+    for _ in range(SMALL_FIELD_BITS - 1):
+        elements = powers[-1].reshape(BLOCKS, SMALL_FIELD_BITS, 1)
         powers.append(_times_z(elements).reshape(COLUMNS))
     rows = np.zeros((ELEMENTS, COLUMNS), np.uint8)
     for x in range(ELEMENTS):
-        for bit in range(FIELD_BITS):
+        for bit in range(SMALL_FIELD_BITS):
             rows[x] ^= powers[bit] * np.uint8(x >> bit & 1)
     packed = np.packbits(rows[:, :_HASH_BITS], axis=1, bitorder="little")
     return packed.view("<u8").astype(np.uint64)
@@ -203,7 +203,7 @@ class TransferReceiver(_FieldEndpoint):
 
     def __init__(self, seeds: Sequence[Leaves], coin: bytes, bits: int, pad_octets: int) -> None:
         super().__init__(coin, bits, pad_octets)
-        self._prgs = [[Prg(seed, STREAM_LABEL) for seed in block] for block in seeds]
+        self._prgs = [[Prg(seed, FIELD_TRANSFER_LABEL) for seed in block] for block in seeds]
 
     def extend(self, rows: int) -> tuple[bytes, ReceiverBlock]:
         """Generate the next block with this number of rows; return the message for the sender, and the results."""
@@ -211,7 +211,7 @@ class TransferReceiver(_FieldEndpoint):
         size = _column_octets(rows, self._bits)
         chi = np.frombuffer(os.urandom(size), np.uint8)
         corrections = np.empty((BLOCKS, size), np.uint8)
-        columns = np.empty((BLOCKS, FIELD_BITS, size), np.uint8)
+        columns = np.empty((BLOCKS, SMALL_FIELD_BITS, size), np.uint8)
         streams = np.empty((ELEMENTS, size // 8), np.uint64)
         for correction, column, prgs in zip(corrections, columns, self._prgs, strict=True):
             for stream, prg in zip(streams, prgs, strict=True):
@@ -221,7 +221,7 @@ class TransferReceiver(_FieldEndpoint):
             column[0], column[1], column[2] = v
         sent = corrections.data.cast("B")
         check = self._tags(number, sent, [chi, *columns.reshape(COLUMNS, size)])
-        planes = chi[:-TAG_BYTES].reshape(self._bits, -1)
+        planes = chi[:-CHECK_BYTES].reshape(self._bits, -1)
         bits = np.unpackbits(planes, axis=1, count=rows, bitorder="little")
         choices = np.packbits(bits.T, axis=1, bitorder="little")[:, 0]
         pads = self._pads(self._symbol_rows(columns, rows), start, choices)
@@ -262,7 +262,7 @@ class TransferSender(_FieldEndpoint):
     def __init__(self, secret: bytes, seeds: Sequence[Leaves], coin: bytes, bits: int, pad_octets: int) -> None:
         super().__init__(coin, bits, pad_octets)
         self._secret = secret
-        self._prgs = [[Prg(seed, STREAM_LABEL) if seed else None for seed in block] for block in seeds]
+        self._prgs = [[Prg(seed, FIELD_TRANSFER_LABEL) if seed else None for seed in block] for block in seeds]
 
     def extend(self, rows: int, message: bytes) -> SenderBlock:
         """Process the receiver's message for the next block.
@@ -287,24 +287,24 @@ class TransferSender(_FieldEndpoint):
         size = _column_octets(rows, self._bits)
         sent = memoryview(message)[: BLOCKS * size]
         corrections = np.frombuffer(sent, np.uint8).reshape(BLOCKS, size)
-        columns = np.empty((BLOCKS, FIELD_BITS, size), np.uint8)
+        columns = np.empty((BLOCKS, SMALL_FIELD_BITS, size), np.uint8)
         streams = np.zeros((ELEMENTS, size // 8), np.uint64)
         for delta, correction, column, prgs in zip(self._secret, corrections, columns, self._prgs, strict=True):
             for x, prg in enumerate(prgs):
                 if prg is not None:  # number Delta, whose factor is 0
                     prg.fill(streams[x ^ delta], number=number)
             _, w = _sums(streams.view(np.uint8))
-            for bit in range(FIELD_BITS):
+            for bit in range(SMALL_FIELD_BITS):
                 np.bitwise_xor(w[bit], correction & np.uint8(255 * (delta >> bit & 1)), out=column[bit])
         self._check(number, sent, message[BLOCKS * size :], columns.reshape(COLUMNS, size))
         q = self._symbol_rows(columns, rows)
         return SenderBlock(self._hash, self._bits, self._octets, start, q, self._secret)
 
     def _check(self, number: int, corrections: memoryview, check: bytes, columns: Octets) -> None:
-        chosen = np.array([delta >> bit & 1 for delta in self._secret for bit in range(FIELD_BITS)], bool)
+        chosen = np.array([delta >> bit & 1 for delta in self._secret for bit in range(SMALL_FIELD_BITS)], bool)
         zero = np.zeros(columns.shape[1], np.uint8)
-        tags = np.frombuffer(self._tags(number, corrections, [zero, *columns]), np.uint8).reshape(-1, TAG_BYTES)
-        sent = np.frombuffer(check, np.uint8).reshape(-1, TAG_BYTES)
+        tags = np.frombuffer(self._tags(number, corrections, [zero, *columns]), np.uint8).reshape(-1, CHECK_BYTES)
+        sent = np.frombuffer(check, np.uint8).reshape(-1, CHECK_BYTES)
         expected = tags[1:] ^ np.where(chosen[:, None], sent[0] ^ tags[0], 0).astype(np.uint8)
         if not hmac.compare_digest(expected.tobytes(), sent[1:].tobytes()):
             raise CryptoError(

@@ -38,14 +38,14 @@ from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.bit_matrices import transpose_bits
 from securevfl.errors import ConfigError, CryptoError
 
-BASE_TRANSFERS = 128
+ROW_BASES = 128
 """Number of base transfers, which is the number of bits of the sender's secret s."""
-SECRET_BYTES = BASE_TRANSFERS // 8
+SECRET_BYTES = ROW_BASES // 8
 MAX_BLOCK_ROWS = 1 << 22
 """Largest number of rows of a block."""
-TAG_BYTES = 16
+CHECK_BYTES = 16
 """Length of a check value of the consistency check, at the end of a message."""
-STREAM_LABEL = "transfers by rows"
+ROW_TRANSFER_LABEL = "transfers by rows"
 """Label from which keyed streams are derived."""
 
 Octets = NDArray[np.uint8]
@@ -59,12 +59,12 @@ def fresh_secret() -> tuple[bytes, list[bool]]:
 
 def message_bytes(rows: int) -> int:
     """Return the length in bytes of the receiver's message for a block."""
-    return BASE_TRANSFERS * _column_octets(rows) + TAG_BYTES * (BASE_TRANSFERS + 1)
+    return ROW_BASES * _column_octets(rows) + CHECK_BYTES * (ROW_BASES + 1)
 
 
 def _column_octets(rows: int) -> int:
     """Return the length in bytes of a column: its bits padded to blocks of 16 bytes, and the 128 additional ones."""
-    return -(-rows // BASE_TRANSFERS) * TAG_BYTES + TAG_BYTES
+    return -(-rows // ROW_BASES) * CHECK_BYTES + CHECK_BYTES
 
 
 class TransferEndpoint(Secret):
@@ -114,8 +114,8 @@ class OtReceiver(TransferEndpoint):
 
     def __init__(self, pairs: Sequence[tuple[bytes, bytes]], coin: bytes) -> None:
         super().__init__(coin)
-        self._first = [Prg(first, STREAM_LABEL) for first, _ in pairs]
-        self._second = [Prg(second, STREAM_LABEL) for _, second in pairs]
+        self._first = [Prg(first, ROW_TRANSFER_LABEL) for first, _ in pairs]
+        self._second = [Prg(second, ROW_TRANSFER_LABEL) for _, second in pairs]
 
     @staticmethod
     def choice_bytes(rows: int) -> int:
@@ -161,7 +161,7 @@ class OtSender(TransferEndpoint):
     def __init__(self, secret: bytes, seeds: Sequence[bytes], coin: bytes) -> None:
         super().__init__(coin)
         self._secret = np.frombuffer(secret, np.uint8)
-        self._seeds = [Prg(seed, STREAM_LABEL) for seed in seeds]
+        self._seeds = [Prg(seed, ROW_TRANSFER_LABEL) for seed in seeds]
 
     def correlated(self, rows: int, message: bytes) -> Words:
         """Process the receiver's message for the next block.
@@ -188,13 +188,13 @@ class OtSender(TransferEndpoint):
                 code="SVFL-PROTOCOL-SIZE",
             )
         octets = _column_octets(rows)
-        corrections = memoryview(message)[: BASE_TRANSFERS * octets]
+        corrections = memoryview(message)[: ROW_BASES * octets]
         chosen = np.unpackbits(self._secret, bitorder="little").astype(bool)
         columns = _streams(self._seeds, number, octets)
-        received = np.frombuffer(corrections, np.uint8).reshape(BASE_TRANSFERS, octets)
+        received = np.frombuffer(corrections, np.uint8).reshape(ROW_BASES, octets)
         for column, correction, mask in zip(columns, received, chosen * np.uint8(255), strict=True):
             column ^= correction & mask
-        self._check(number, corrections, message[BASE_TRANSFERS * octets :], columns, chosen)
+        self._check(number, corrections, message[ROW_BASES * octets :], columns, chosen)
         return transpose_bits(columns)[:rows]
 
     def _check(
@@ -202,7 +202,7 @@ class OtSender(TransferEndpoint):
     ) -> None:
         zero = np.zeros(columns.shape[1], np.uint8)
         tags = np.frombuffer(self._tags(number, corrections, [zero, *columns]), np.uint8)
-        tags, sent = tags.reshape(-1, TAG_BYTES), np.frombuffer(check, np.uint8).reshape(-1, TAG_BYTES)
+        tags, sent = tags.reshape(-1, CHECK_BYTES), np.frombuffer(check, np.uint8).reshape(-1, CHECK_BYTES)
         expected = tags[1:] ^ np.where(chosen[:, None], sent[0] ^ tags[0], 0).astype(np.uint8)
         if not hmac.compare_digest(expected.tobytes(), sent[1:].tobytes()):
             raise CryptoError(
@@ -213,7 +213,7 @@ class OtSender(TransferEndpoint):
 
 def _streams(prgs: Sequence[Prg], number: int, octets: int) -> Octets:
     """Return the pseudorandom columns (128, octets) of block `number`, one from each generator."""
-    columns = np.empty((BASE_TRANSFERS, octets // 8), np.uint64)
+    columns = np.empty((ROW_BASES, octets // 8), np.uint64)
     for column, prg in zip(columns, prgs, strict=True):
         prg.fill(column, number=number)
     return columns.view(np.uint8)

@@ -32,15 +32,15 @@ from collections.abc import Sequence
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, derive_key
 from securevfl.errors import CryptoError
 
-FIELD_BITS = 3
+SMALL_FIELD_BITS = 3
 """Number of levels of a tree, and of bits of an element of the field."""
-ELEMENTS = 1 << FIELD_BITS
+ELEMENTS = 1 << SMALL_FIELD_BITS
 """Number of seeds of a block, which is the number of elements of the field."""
 BLOCKS = 43
 """Number of blocks. The secret has 3 bits in each, 129 in all."""
-BASE_TRANSFERS = FIELD_BITS * BLOCKS
+TREE_BASES = SMALL_FIELD_BITS * BLOCKS
 """Number of base transfers, one for each level of each tree."""
-TREES_BYTES = BLOCKS * (2 * (FIELD_BITS - 1) + 1) * SYMMETRIC_KEY_BYTES + SYMMETRIC_KEY_BYTES
+TREES_BYTES = BLOCKS * (2 * (SMALL_FIELD_BITS - 1) + 1) * SYMMETRIC_KEY_BYTES + SYMMETRIC_KEY_BYTES
 """Length of B's message in bytes."""
 
 Leaves = list[bytes]
@@ -49,30 +49,30 @@ Leaves = list[bytes]
 
 def fresh_secret() -> tuple[bytes, list[bool]]:
     """Return a random number below 8 for each block, a byte each, and the choices of A in the base transfers."""
-    bits = int.from_bytes(os.urandom(-(-BASE_TRANSFERS // 8)), "little")
-    secret = bytes(bits >> (FIELD_BITS * block) & (ELEMENTS - 1) for block in range(BLOCKS))
+    bits = int.from_bytes(os.urandom(-(-TREE_BASES // 8)), "little")
+    secret = bytes(bits >> (SMALL_FIELD_BITS * block) & (ELEMENTS - 1) for block in range(BLOCKS))
     return secret, choices_of(secret)
 
 
 def choices_of(secret: bytes) -> list[bool]:
     """Return A's choices: for each level of each tree, the side that does not lead to leaf number Delta."""
-    return [not delta >> level & 1 for delta in secret for level in reversed(range(FIELD_BITS))]
+    return [not delta >> level & 1 for delta in secret for level in reversed(range(SMALL_FIELD_BITS))]
 
 
 def grow(pairs: Sequence[tuple[bytes, bytes]], context: bytes) -> tuple[bytes, list[Leaves]]:
     """Compute all trees, at B.
 
     Args:
-        pairs: both keys of each base transfer; their number is `BASE_TRANSFERS`.
+        pairs: both keys of each base transfer; their number is `TREE_BASES`.
         context: public bytes that identify the session, which the digest covers.
 
     Returns:
         The message for A, and the 8 seeds of each block.
     """
     message, words, blocks = list[bytes](), list[bytes](), list[Leaves]()
-    for start in range(0, BASE_TRANSFERS, FIELD_BITS):
+    for start in range(0, TREE_BASES, SMALL_FIELD_BITS):
         nodes = list(pairs[start])
-        for pair in pairs[start + 1 : start + FIELD_BITS]:
+        for pair in pairs[start + 1 : start + SMALL_FIELD_BITS]:
             nodes = [child for node in nodes for child in _children(node)]
             message += [_xor([key, *nodes[side::2]]) for side, key in enumerate(pair)]
         checks = [derive_key(leaf, "check of punctured seeds") for leaf in nodes]
@@ -106,8 +106,8 @@ def puncture(secret: bytes, keys: Sequence[bytes], context: bytes, message: byte
     parts = [message[at : at + SYMMETRIC_KEY_BYTES] for at in range(0, len(message), SYMMETRIC_KEY_BYTES)]
     words, blocks, sent = list[bytes](), list[Leaves](), iter(parts)
     for block, delta in enumerate(secret):
-        known = keys[block * FIELD_BITS : (block + 1) * FIELD_BITS]
-        sides = [1 - (delta >> level & 1) for level in reversed(range(FIELD_BITS))]
+        known = keys[block * SMALL_FIELD_BITS : (block + 1) * SMALL_FIELD_BITS]
+        sides = [1 - (delta >> level & 1) for level in reversed(range(SMALL_FIELD_BITS))]
         nodes = [b"", b""]
         nodes[sides[0]] = known[0]
         for key, side in zip(known[1:], sides[1:], strict=True):

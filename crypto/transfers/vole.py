@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
-from securevfl.crypto.transfers.binary_field import FIELD_BITS, Multiplier, combine_powers, ghash
+from securevfl.crypto.transfers.binary_field import BINARY_FIELD_BITS, Multiplier, combine_powers, ghash
 from securevfl.crypto.transfers.ot_extension import OtReceiver, OtSender
 from securevfl.crypto.transfers.vole_pieces import TREES_PER_GROUP, VoleSize
 from securevfl.crypto.transfers.vole_public import NODES, VolePublic
@@ -99,7 +99,7 @@ class VoleSender(Secret):
         level_rows = size.trees * size.depth
         keys = np.stack([self._public.keys(x, first) for x in (q[:level_rows], q[:level_rows] ^ self._delta)])
         levels ^= keys.reshape(2, size.depth, size.trees, 2)
-        short = combine_powers(q[level_rows : size.rows].reshape(-1, FIELD_BITS, 2))
+        short = combine_powers(q[level_rows : size.rows].reshape(-1, BINARY_FIELD_BITS, 2))
         totals = np.bitwise_xor.reduce(leaves.reshape(-1, 1 << size.depth, TREES_PER_GROUP, 2), axis=1).reshape(-1, 2)
         message = b"".join([levels.tobytes(), (totals ^ short[:-1]).tobytes()])
         challenge = self._public.challenge(number, request, message)
@@ -195,8 +195,8 @@ class VoleReceiver(Secret):
         keys = self._public.keys(t[:level_rows], first).reshape(size.depth, size.trees, 2)
         chosen = np.where(bits[:, :, None].astype(bool), levels[1], levels[0]) ^ keys
         leaves, alpha = regrow_trees(self._public, chosen, bits)
-        short = combine_powers(t[level_rows : size.rows].reshape(-1, FIELD_BITS, 2))
-        betas = np.packbits(r[level_rows : size.rows].reshape(-1, FIELD_BITS), axis=1).view(np.uint64)
+        short = combine_powers(t[level_rows : size.rows].reshape(-1, BINARY_FIELD_BITS, 2))
+        betas = np.packbits(r[level_rows : size.rows].reshape(-1, BINARY_FIELD_BITS), axis=1).view(np.uint64)
         trees = np.arange(size.trees)
         places = (trees // TREES_PER_GROUP << size.depth | alpha) * TREES_PER_GROUP + trees % TREES_PER_GROUP
         totals = np.bitwise_xor.reduce(leaves.reshape(-1, 1 << size.depth, TREES_PER_GROUP, 2), axis=1).reshape(-1, 2)

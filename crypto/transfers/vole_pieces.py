@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from securevfl.crypto.transfers.binary_field import FIELD_BITS
+from securevfl.crypto.transfers.binary_field import BINARY_FIELD_BITS
 from securevfl.crypto.transfers.ot_extension import OtReceiver
 
 MIN_TREES = 848
@@ -51,7 +51,7 @@ class VoleSize(NamedTuple):
     @property
     def rows(self) -> int:
         """Number of oblivious transfers: one for each level of a tree, 128 for each tree, and 128 for the check."""
-        return self.trees * self.depth + FIELD_BITS * (self.trees + 1)
+        return self.trees * self.depth + BINARY_FIELD_BITS * (self.trees + 1)
 
     @property
     def answer_bytes(self) -> int:

@@ -41,7 +41,7 @@ from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, encode_context
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import okvs, vole_prf
 from securevfl.crypto.transfers.base_transfers import EDWARDS_POINT_BYTES, BaseSender, receive_keys
-from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, SECRET_BYTES, fresh_secret
+from securevfl.crypto.transfers.ot_extension import ROW_BASES, SECRET_BYTES, fresh_secret
 from securevfl.crypto.transfers.vole import CHECK_DIGEST_BYTES, SUM_BYTES, VoleReceiver, VoleSender, VoleSenderPiece
 from securevfl.crypto.transfers.vole_pieces import choice_bytes, split_outcomes
 from securevfl.crypto.transfers.vole_prf import PrfHash
@@ -132,7 +132,7 @@ def ready(work: AlignmentWork) -> bool:
 
 
 def questions(rows: int) -> int:
-    """Return the number of ids that P_1 can ask about if it has stated this number of rows: one per slot."""
+    """Return about how many ids P_1 can ask P_i if its stated number of rows is `rows`: one id per slot."""
     return okvs.table_rows(rows)
 
 
@@ -160,9 +160,9 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     pieces = split_outcomes(len(store))
     for passive, offerer in offerers.items():
         points = work.channel.recv(passive, BaseOtChoices).points  # 0
-        if len(points) != BASE_TRANSFERS * EDWARDS_POINT_BYTES:
+        if len(points) != ROW_BASES * EDWARDS_POINT_BYTES:
             raise ProtocolError(
-                f"{passive} sent {len(points)} bytes of choices instead of {BASE_TRANSFERS * EDWARDS_POINT_BYTES}",
+                f"{passive} sent {len(points)} bytes of choices instead of {ROW_BASES * EDWARDS_POINT_BYTES}",
                 code="SVFL-PROTOCOL-SIZE",
                 party=passive,
             )
@@ -207,8 +207,8 @@ def _receive_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> t
     """
     secrets_, stream = work.journal.chunk(work.stream("pairs", passive), 0), work.stream("back", passive)
     keys, left = (
-        _keys(secrets_[: 2 * BASE_TRANSFERS * SYMMETRIC_KEY_BYTES]),
-        secrets_[2 * BASE_TRANSFERS * SYMMETRIC_KEY_BYTES :],
+        _keys(secrets_[: 2 * ROW_BASES * SYMMETRIC_KEY_BYTES]),
+        secrets_[2 * ROW_BASES * SYMMETRIC_KEY_BYTES :],
     )
     receiver, pieces = (
         VoleReceiver(list(zip(keys[::2], keys[1::2], strict=True)), _coin(work, passive)),

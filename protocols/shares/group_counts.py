@@ -16,8 +16,8 @@ a step. If there are two groups, A receives the counts of one group, because it 
 
 If A deviates, it may use larger numbers than 1 as marks, so that one count of k bits reveals the groups of k - 1 rows.
 The disclosure is therefore recorded in bits: `disclosed_counts` * k, whatever A uses
-(`securevfl.disclosure.summed_bits`). Groups of fewer than `MIN_GROUP_ROWS` rows are merged with others, because A could
-compute the counts of an omitted group from those of all rows.
+(`securevfl.disclosure.summed_bits`). Groups of fewer than `MIN_SHARED_GROUP_ROWS` rows are merged with others,
+because A could compute the counts of an omitted group from those of all rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from securevfl.protocols.shares.summed_products import summed_products
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 MIN_COUNTED_ROWS = 400
-MIN_GROUP_ROWS = 100
+MIN_SHARED_GROUP_ROWS = 100
 OUTCOME_CELLS = 4
 _SHIFT = 3
 COUNT_STEP = 2**_SHIFT

@@ -40,7 +40,7 @@ from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.transfers import base_transfers, punctured_seeds
 from securevfl.crypto.transfers.field_transfers import SenderBlock, TransferReceiver, TransferSender
-from securevfl.crypto.transfers.punctured_seeds import BASE_TRANSFERS, Leaves
+from securevfl.crypto.transfers.punctured_seeds import TREE_BASES, Leaves
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
@@ -120,7 +120,7 @@ class BaseTransfers(Secret):
         sender = context.meter("transfer", base_transfers.BaseSender)
         channel.send(peer, TransferOffer(sender.offer), context.subchannel)  # 0
         points = channel.recv(peer, TransferChoices, context.subchannel).points  # 0
-        size = BASE_TRANSFERS * base_transfers.EDWARDS_POINT_BYTES
+        size = TREE_BASES * base_transfers.EDWARDS_POINT_BYTES
         if len(points) != size:
             raise ProtocolError(
                 f"{peer} sent {len(points)} bytes of base transfer choices instead of {size}",
@@ -234,7 +234,7 @@ def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
 
 
 def short_pads(stored: tuple[bytes, ...]) -> NDArray[Any]:
-    """Return all pads (2^b, rows) of an iteration in the type of their length."""
+    """Return all pads (2^b, rows) of an iteration as unsigned integers of a pad's length, from the stored values."""
     return SenderBlock.restored(stored).pads()
 
 

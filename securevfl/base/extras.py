@@ -3,6 +3,7 @@
 sklearn   scikit-learn and scipy: audit, sample tables, baselines of the benchmark
 phe       python-paillier: conversion and comparison
 plot      matplotlib: plots of a run
+sql       adbc-driver-postgresql: tables from PostgreSQL
 serve     prometheus-client, starlette, uvicorn: metrics of a service, the gateway for applications
 bench     sklearn and plot: the benchmark
 torch     PyTorch: neural networks

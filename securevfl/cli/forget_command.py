@@ -8,12 +8,19 @@ from typing import Annotated
 import typer
 
 from securevfl.cli.party_options import CheckpointDir, Ledger, ModelFile, Name, PreprocessingDir
+from securevfl.data.query_rows import file_of_table
 
 
 def forget(
     party: Name,
     data: Annotated[
-        Path, typer.Option("--data", metavar="FILE", help="The table of the training, which may be deleted already.")
+        Path,
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            parser=file_of_table,
+            help="The table of the training, which may be deleted already.",
+        ),
     ],
     model: ModelFile = None,
     checkpoints: CheckpointDir = None,

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from securevfl.runtime import eventlog
 
@@ -24,17 +24,27 @@ if TYPE_CHECKING:
 
 OnStep = Callable[[int, int], None]
 
-REDRAWS_PER_SECOND = 5
-LINE_SECONDS = 30.0  # seconds between two lines without a terminal
 WAIT_SECONDS = 3.0  # seconds of waiting after which the line reports for which parties this one waits
-FIRST_LINE_SECONDS = 10.0  # seconds before the first line without a terminal
 # the line shows the first of these metrics that the training measures
 LINE_METRICS = ("auc", "accuracy", "r2", "rmse", "loss")
 METRIC_NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
 
 
+class StatusPace(NamedTuple):
+    """How often the status line is redrawn on a terminal, and printed without one."""
+
+    redraws_per_second: float = 5
+    first_line_seconds: float = 10.0
+    """Seconds before the first printed line."""
+    line_seconds: float = 30.0
+    """Seconds between two printed lines."""
+
+
+STATUS_PACE = StatusPace()
+
+
 @contextmanager
-def live(others: Sequence[str], step: str) -> Iterator[OnStep]:
+def live(others: Sequence[str], step: str, pace: StatusPace = STATUS_PACE) -> Iterator[OnStep]:
     """Show the status line while the context is entered.
 
     On a terminal rich prints whatever is written to stderr within the context above the line.
@@ -42,6 +52,7 @@ def live(others: Sequence[str], step: str) -> Iterator[OnStep]:
     Args:
         others: names of the parties for which this party waits.
         step: name of a step.
+        pace: how often the line is shown.
 
     Yields:
         A function that any thread may call with the number of steps done and the maximum.
@@ -50,7 +61,7 @@ def live(others: Sequence[str], step: str) -> Iterator[OnStep]:
 
     status = TrainingStatus(others, step)
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    display: _Display = _TerminalLine(status, console) if console.is_terminal else _PrintedLines(status)
+    display: _Display = _TerminalLine(status, console, pace) if console.is_terminal else _PrintedLines(status, pace)
     handler = _EventHandler(status, display)
     level = eventlog.LOGGER.level
     eventlog.LOGGER.addHandler(handler)
@@ -175,7 +186,7 @@ class _EventHandler(logging.Handler):
 class _TerminalLine:
     """The line on a terminal, drawn by rich."""
 
-    def __init__(self, status: TrainingStatus, console: Console) -> None:
+    def __init__(self, status: TrainingStatus, console: Console, pace: StatusPace) -> None:
         from rich.progress import Progress, ProgressColumn, Task
         from rich.text import Text
 
@@ -184,7 +195,7 @@ class _TerminalLine:
                 return Text(status.text(), no_wrap=True, overflow="ellipsis")
 
         self._progress = Progress(
-            StatusColumn(), console=console, transient=True, refresh_per_second=REDRAWS_PER_SECOND
+            StatusColumn(), console=console, transient=True, refresh_per_second=pace.redraws_per_second
         )
         self._progress.add_task("", total=None)
         self._stopped = False
@@ -209,8 +220,8 @@ class _TerminalLine:
 class _PrintedLines:
     """The line on a stream that is not a terminal, printed from time to time."""
 
-    def __init__(self, status: TrainingStatus) -> None:
-        self._status, self._stopped = status, threading.Event()
+    def __init__(self, status: TrainingStatus, pace: StatusPace) -> None:
+        self._status, self._pace, self._stopped = status, pace, threading.Event()
         self._thread = threading.Thread(target=self._print, daemon=True)
         self._thread.start()
 
@@ -225,10 +236,10 @@ class _PrintedLines:
         self._thread.join()
 
     def _print(self) -> None:
-        wait = FIRST_LINE_SECONDS
+        wait = self._pace.first_line_seconds
         while not self._stopped.wait(wait):
             if text := self._status.text():
                 # nobody may read the stream any more; the training continues without the line
                 with suppress(OSError, ValueError):
                     print(text, file=sys.stderr, flush=True)
-            wait = LINE_SECONDS
+            wait = self._pace.line_seconds

@@ -31,7 +31,9 @@ from securevfl.cli import (
 )
 from securevfl.cli import party_options as options
 from securevfl.cli.bench import bench
+from securevfl.cli.database_tables import fetch
 from securevfl.cli.job_files import load_job, with_helpers, with_modules
+from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 
 if TYPE_CHECKING:
@@ -134,6 +136,7 @@ for command in (
     *(line_command.line, forget_command.forget),
     *(serve_commands.serve, serve_commands.score),
     ledger_command.ledger,
+    fetch,
 ):
     app.command()(option_groups.expand_option_groups(command))
 
@@ -348,7 +351,7 @@ def compare(
         columns = dict(option_groups.pair("--columns", item, "NAME=FILE.TOML", "") for item in tables.columns or ())
         table = option_groups.TableOptions(
             party,
-            Path(data[0]),
+            file_of_table(data[0]),
             tables.id_columns([party])[party],
             tables.label_column,
             Path(columns[party]) if party in columns else None,

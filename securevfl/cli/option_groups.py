@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 import typer
 
 from securevfl.base.files import check_writable, write_atomic
+from securevfl.cli.database_tables import with_stored_queries
+from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def named_files(data: list[str] | None) -> dict[str, Path]:
             raise ConfigError(
                 f"--data names two files for {name}", "rename or drop one", code="SVFL-COMMAND-USAGE", party=name
             )
-        files[name] = Path(path)
+        files[name] = file_of_table(path)
     return files
 
 
@@ -99,7 +101,17 @@ class TablesOptions:
     data: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=FILE", help="A party's table: .csv, .csv.gz, .parquet or .npz. Repeat for each party."
+            metavar="NAME=FILE",
+            help="A party's table: .csv, .csv.gz, .parquet or .npz, or the address of a PostgreSQL database "
+            "(postgresql://HOST/DATABASE, with --query). Repeat for each party.",
+        ),
+    ] = None
+    query: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SELECT",
+            help="The SQL query that reads a party's table from its database. The name may be left out if only one "
+            "table is in a database. Repeatable.",
         ),
     ] = None
     id_column: Annotated[
@@ -176,7 +188,8 @@ class TablesOptions:
         """Return each party's file, from the options or else from the job file."""
         from securevfl.job import tables_of
 
-        return named_files(self.data) or tables_of(job_file)
+        files = with_stored_queries(tuple(self.data or ()), tuple(self.query or ()))
+        return named_files(list(files)) or tables_of(job_file)
 
     def id_columns(self, names: Collection[str]) -> dict[str, str]:
         """Return the id column of each party: the one that --id names for this party, or else for all parties."""

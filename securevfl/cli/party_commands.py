@@ -13,6 +13,7 @@ from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
 from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
+from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ OptionalData = Annotated[
     Path | None,
     typer.Option(
         "--data",
+        parser=file_of_table,
         metavar="FILE",
         help="Your table: .csv, .csv.gz, .parquet or .npz; none for a server, which only FDML has.",
     ),

@@ -10,8 +10,13 @@ from typing import Annotated
 
 import typer
 
+from securevfl.data.query_rows import file_of_table
+
 Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Your party's name.")]
-Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
+Data = Annotated[
+    Path,
+    typer.Option("--data", metavar="FILE", parser=file_of_table, help="Your table: .csv, .csv.gz, .parquet or .npz."),
+]
 IdColumn = Annotated[
     str,
     typer.Option("--id", metavar="COLUMN", help="Column of ids; several columns, separated by commas, form one key."),

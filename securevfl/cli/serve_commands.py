@@ -50,7 +50,7 @@ def serve(
     counts both and refuses beyond its limits: securevfl ledger --party NAME --limit scores=100000 --limit ids=50000.
     All rows of the table are served, independent of an alignment. With --reasons and --codes the party also learns
     which of your columns raise a row's score most, under names that you choose. Events are written to stderr or --log,
-    one line of JSON each. On a terminal a screen shows them with sessions, rate and what is left of the limits. SIGTERM
+    one line of JSON each. On a terminal a screen shows them with sessions, rate and unused limits. SIGTERM
     lets a request that is being processed finish.
     """
     from securevfl.cli.service_screen import (

@@ -11,6 +11,7 @@ import typer
 
 from securevfl.cli import option_groups
 from securevfl.cli import party_options as options
+from securevfl.data.query_rows import file_of_table
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +20,10 @@ def register(app: typer.Typer) -> None:
 
 
 def describe(
-    data: Annotated[Path, typer.Argument(metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")],
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", parser=file_of_table, help="Your table: .csv, .csv.gz, .parquet or .npz."),
+    ],
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")
     ] = None,

@@ -319,7 +319,7 @@ def _twins(table: Columns, X: Floats) -> dict[int, str]:
     seen: dict[tuple[bytes, tuple[str, ...]], str] = {}  # the first column with these values, by a digest of them
     twins = {}
     for j, column in read_columns(X, np.arange(len(X)), range(len(table.names))):
-        values, name = column + 0.0, table.names[j]  # one zero
+        values, name = column + 0.0, table.names[j]  # turns -0.0 into 0.0, so that equal columns have equal bytes
         key = hashlib.sha256(values.tobytes()).digest(), tuple(table.categories.get(name, ()))
         if key in seen:
             twins[j] = seen[key]
@@ -332,7 +332,7 @@ def _digests_of_rows(X: Floats) -> NDArray[Any]:
     """Return a digest of 16 bytes for each row, in any order; memory holds the digests and one block of rows."""
     digests = bytearray()
     for block in row_blocks(X):
-        for row in np.ascontiguousarray(block, np.float64) + 0.0:  # one zero
+        for row in np.ascontiguousarray(block, np.float64) + 0.0:  # turns -0.0 into 0.0, so that equal rows match
             digests += hashlib.blake2b(row, digest_size=16).digest()
     return np.frombuffer(digests, np.dtype((np.void, 16)))
 

@@ -21,7 +21,7 @@ def drift(
     model: Model,
     data: Annotated[Path, typer.Option("--data", metavar="FILE", help="New rows with your columns, as for predict.")],
     scores: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Their predictions, as predict wrote them.")
+        Path | None, typer.Option(metavar="FILE", help="Predictions of these rows, written by securevfl predict.")
     ] = None,
     row_ids: IdOptions = IdOptions(),
     alarms: Annotated[

@@ -46,7 +46,7 @@ from securevfl.protocols.shares import group_counts
 from securevfl.protocols.shares.group_counts import (
     COUNT_STEP,
     MIN_COUNTED_ROWS,
-    MIN_GROUP_ROWS,
+    MIN_SHARED_GROUP_ROWS,
     bits_per_count,
     disclosed_counts,
     receive_group_counts,
@@ -82,13 +82,13 @@ def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]
     """
     names, positions, counts = np.unique(np.asarray(values).astype(str), return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    large = [int(k) for k in order if counts[k] >= MIN_GROUP_ROWS]
+    large = [int(k) for k in order if counts[k] >= MIN_SHARED_GROUP_ROWS]
     merged_rows = len(positions) - int(counts[large].sum())
-    while 0 < merged_rows < MIN_GROUP_ROWS and large:
+    while 0 < merged_rows < MIN_SHARED_GROUP_ROWS and large:
         merged_rows += int(counts[large.pop()])
     if not 2 <= len(large) + (merged_rows > 0) <= MAX_GROUPS:
         raise TableError(
-            f"the column has {len(large)} groups of at least {MIN_GROUP_ROWS} rows",
+            f"the column has {len(large)} groups of at least {MIN_SHARED_GROUP_ROWS} rows",
             f"choose a column with 2 to {MAX_GROUPS} such groups",
             code="SVFL-TABLE-GROUPS",
             groups=len(large),
@@ -328,7 +328,7 @@ def _sheet(party: Party, names: list[str], disclosure: Disclosure, before: Seque
         f"assumes: {ASSUMPTIONS}",
         f"  reveals   to {learner} these names, and for each group the number of rows by class and predicted class:",
         f"            {disclosure.count} counts of {bits_per_count(len(party))} bits, rounded at random to {COUNT_STEP}"
-        f" rows; groups of fewer than {MIN_GROUP_ROWS} rows are merged.",
+        f" rows; groups of fewer than {MIN_SHARED_GROUP_ROWS} rows are merged.",
         f"            They are {disclosure.share:.2g} of the bits in the groups of all rows. If {learner} uses weights "
         "instead",
         "            of outcomes, it learns equally many bits",

@@ -96,7 +96,7 @@ def columns_of(
         known: the types of the columns in the training of a model, which replace all others.
 
     Returns:
-        The columns. A notice states what was decided from values.
+        The columns. A notice reports types that were decided from values.
 
     Raises:
         TableError: if X is not a table of rows and columns, chosen columns are missing, or a column is neither numeric,
@@ -172,7 +172,7 @@ def join_columns(names: list[str], columns: Sequence[ColumnValues], where: str) 
 
 
 def typed_columns(X: Floats, names: list[str], columns: Sequence[ColumnValues], where: str) -> Columns:
-    """Return a table (n, d) with the types of these columns, and warn of what was decided from values."""
+    """Return a table (n, d) with the types of these columns, and warn of types that were decided from values."""
     by_name = dict(zip(names, columns, strict=True))
     types = {name: column.type for name, column in by_name.items()}
     _announce(by_name, where)

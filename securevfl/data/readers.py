@@ -129,8 +129,8 @@ def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTa
         options: the columns to read, their types, and what happens to several rows of one id.
 
     Returns:
-        The contents. DataError, as in `read_party`, if the file cannot be used. A notice states what was decided from
-        values, and which rows were left out.
+        The contents. DataError, as in `read_party`, if the file cannot be used. A notice reports types that were
+        decided from values, and rows that were left out.
 
     Raises:
         TableError: if the table has no rows, or columns are missing, empty or of mixed types.

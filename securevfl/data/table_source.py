@@ -226,7 +226,7 @@ class TableSource(ABC):
         if empty:
             raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
         self.gaps = [self.columns[j] for j in np.flatnonzero(missing)]
-        high = np.where((missing > 0) & (low == high), high + 1, high)  # gaps vary
+        high = np.where((missing > 0) & (low == high), high + 1, high)  # a constant column with gaps counts as varying
         self.constant = check_extremes(self._name, low, high, self.columns, count)
 
 

@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 OnStep = Callable[[int, int], None]
 """A function of the number of steps done and the total number of steps, which is 0 if unknown."""
 
-LINE_SECONDS = 30.0  # seconds between two lines of output that is not on a terminal
+PROGRESS_LINE_SECONDS = 30.0  # seconds between two lines of output that is not on a terminal
 
 
 @contextmanager
-def progress(label: str) -> Iterator[OnStep]:
+def progress(label: str, line_seconds: float = PROGRESS_LINE_SECONDS) -> Iterator[OnStep]:
     """Show the progress of an operation while the `with` block runs.
 
-    On a terminal the bar disappears at the end. Without a terminal a line is printed every `LINE_SECONDS` seconds, and
+    On a terminal the bar disappears at the end. Without a terminal a line is printed every `line_seconds` seconds, and
     none for operations that take less.
 
     Args:
         label: a name of the operation, for the display.
+        line_seconds: the least time between two printed lines.
 
     Yields:
         A function that any thread may call with the number of steps done and the total.
@@ -35,7 +36,7 @@ def progress(label: str) -> Iterator[OnStep]:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    with _bar(label, console) if _draws(console) else _lines(label) as on_step:
+    with _bar(label, console) if _draws(console) else _lines(label, line_seconds) as on_step:
         yield on_step
 
 
@@ -98,31 +99,38 @@ def _bar(label: str, console: Console) -> Iterator[OnStep]:
 
 
 @contextmanager
-def _lines(label: str) -> Iterator[OnStep]:
-    lines = ProgressLines(label)
+def _lines(label: str, line_seconds: float) -> Iterator[OnStep]:
+    lines = ProgressLines(label, line_seconds)
     yield lines.step
     lines.end()
 
 
 class ProgressLines:
-    """Prints lines of progress on stderr: at most one every `LINE_SECONDS` seconds, and a final one.
+    """Prints lines of progress on stderr: at most one every `line_seconds` seconds, and a final one.
 
     Args:
         label: a name of the operation, for the display.
+        line_seconds: the least time between two lines.
+        clock: returns the present time in seconds.
     """
 
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._start = self._printed_at = time.monotonic()
+    def __init__(
+        self,
+        label: str,
+        line_seconds: float = PROGRESS_LINE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label, self._line_seconds, self._clock = label, line_seconds, clock
+        self._start = self._printed_at = clock()
         self._lock = threading.Lock()
         self._done = self._printed = 0
 
     def step(self, done: int, total: int) -> None:
         """Record the number of steps done and the total, and print them unless a line was printed recently."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             self._done = done
-            if now - self._printed_at < LINE_SECONDS:
+            if now - self._printed_at < self._line_seconds:
                 return
             self._printed_at, self._printed = now, done
         self._print(f"{done:,} of {total:,}" if total else f"{done:,}", now)
@@ -130,7 +138,7 @@ class ProgressLines:
     def end(self) -> None:
         """Print the final number of steps, if an earlier line printed another one."""
         if self._printed and self._printed != self._done:
-            self._print(f"{self._done:,}, finished", time.monotonic())
+            self._print(f"{self._done:,}, finished", self._clock())
 
     def _print(self, status: str, now: float) -> None:
         print(f"{self._label}: {status}, {now - self._start:.0f} s", file=sys.stderr, flush=True)

@@ -160,7 +160,7 @@ class Gateway:
 
         Args:
             timeout: maximum number of seconds for the waiting rows. The sessions then have `_END_SECONDS` to end, and
-                no time if the servers are away.
+                no time if the servers cannot be reached.
         """
         self._stopping = True
         self._queue.put(None)
@@ -187,7 +187,7 @@ class Gateway:
             For each row its answer, or a future that will contain the answer.
 
         Raises:
-            ServiceUnavailable: too many rows are waiting, or the servers are away.
+            ServiceUnavailable: too many rows are waiting, or the servers cannot be reached.
             IdError: an id is invalid.
             TableError: the columns of a row are invalid.
         """
@@ -317,7 +317,7 @@ class Gateway:
         client.end()
 
     def _next_block(self, max_rows: int) -> list[_QueuedRow] | None:
-        """Wait for the rows of the next block. Their ids are different.
+        """Wait for the rows of the next block. No two of them have the same id.
 
         Args:
             max_rows: the largest number of rows of a block.

@@ -137,7 +137,7 @@ def score_rows(
     Raises:
         PartiesError: `part` does not belong to the leading party.
         IdError: no id is common.
-        TransportError: a party is away or refuses; the message states the reason.
+        TransportError: a party cannot be reached or refuses; the message states the reason.
     """
     if not part.leads:
         raise PartiesError(

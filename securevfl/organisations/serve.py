@@ -40,7 +40,7 @@ Outcome = Literal["answered", "refused", "failed"]
 
 FAILURE_PAUSE = 1.0  # seconds that the server waits after a failed request before it listens again
 _CONNECT_SECONDS = 30.0  # seconds for all parties of a session to connect
-_MAX_PATIENCE = 15.0  # seconds after which a disconnected client is lost, if the server has several sessions at a time
+_MAX_PATIENCE = 15.0  # if there may be several sessions: seconds until the session of a disconnected client ends
 _LINGER_SECONDS = 20.0  # seconds that a client has to finish when the server shuts down
 _POLL_SECONDS = 0.1  # the server checks once in this many seconds whether to shut down
 _ABORT_SECONDS = 5.0  # seconds in which an aborted session notifies its client

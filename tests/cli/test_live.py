@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import sys
+from contextlib import redirect_stderr
 from typing import Any
 
 import pytest
 
 import securevfl as vfl
-from securevfl.cli import live as cli_live
-from securevfl.cli.live import TrainingStatus, live
+from securevfl.cli.live import StatusPace, TrainingStatus, live
 from securevfl.runtime import eventlog
 
 
@@ -57,13 +56,10 @@ class Screen(io.StringIO):
 @pytest.mark.parametrize("screen", [Screen(), io.StringIO()], ids=["terminal", "pipe"])
 def test_a_training_shows_its_status(screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(cli_live, "REDRAWS_PER_SECOND", 50)
-    monkeypatch.setattr(cli_live, "FIRST_LINE_SECONDS", 0.01)
-    monkeypatch.setattr(cli_live, "LINE_SECONDS", 0.01)
     level, handlers = eventlog.LOGGER.level, list(eventlog.LOGGER.handlers)
     job = vfl.Job(model=vfl.Logistic(), protocol="open", epochs=40, evaluate_every=5, accepts=["columns", "rank"])
-    with live((), "round") as on_round:
+    pace = StatusPace(redraws_per_second=50, first_line_seconds=0.01, line_seconds=0.01)
+    with redirect_stderr(screen), live((), "round", pace) as on_round:
         vfl.simulate(job, vfl.datasets.breast_cancer(2), on_round=on_round)
         eventlog.warn("bank", "lost", {"reason": "cut"})
     assert (eventlog.LOGGER.level, list(eventlog.LOGGER.handlers)) == (level, handlers)

@@ -1,11 +1,9 @@
 """The command as users run it: help, errors as lines and exit code 2, training from files, the JSON report."""
 
-import io
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.display import progress as progress_module
+from securevfl.display.progress import ProgressLines
 from securevfl.models.metrics import area_under_curve
 from securevfl.runtime.costs import CostCounters, Stage
 
@@ -351,12 +349,9 @@ def test_ids_that_occur_twice_are_found_by_their_rows(tmp_path: Path, overlappin
     assert "[SVFL-ID-DUPLICATE]" in done.stderr
 
 
-def test_long_work_says_where_it_stands_outside_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    err = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", err)
-    now = iter([0.0, 1.0, 40.0, 41.0])
-    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    lines = progress_module.ProgressLines("training")
+def test_long_work_says_where_it_stands_outside_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = iter([0.0, 1.0, 40.0, 41.0])
+    lines = ProgressLines("training", clock=lambda: next(seconds))
     for done in (1, 500, 501):
         lines.step(done, 1000)
-    assert err.getvalue() == "training: 500 of 1,000, 40 s\n"
+    assert capsys.readouterr().err == "training: 500 of 1,000, 40 s\n"

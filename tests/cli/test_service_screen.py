@@ -37,7 +37,7 @@ def drawn(screen: ServiceScreen, width: int, **options: Any) -> str:
     return out.getvalue()
 
 
-def test_no_line_is_wider_than_80_columns_and_every_figure_is_on_the_screen() -> None:
+def test_the_screen_shows_every_figure_in_80_columns() -> None:
     screen = ServiceScreen("shop serves 6,000,000 rows " * 5, lambda: FIGURES, lambda: BUDGETS)
     screen.note("12:00:00 refused: reason " + "a limit of the ledger is reached " * 9)
     text = drawn(screen, 80)
@@ -102,14 +102,11 @@ def test_a_tally_counts_each_outcome() -> None:
     assert str(tally) == "2 requests answered, 1,400 rows scored, 1 requests refused, 1 failed"
 
 
-def test_without_a_terminal_lines_are_printed_when_figures_change(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_screen, "LINE_SECONDS", 0.02)
+def test_a_pipe_gets_a_line_whenever_figures_change(capsys: pytest.CaptureFixture[str]) -> None:
     figures = [ServiceFigures(0, 4, 0, 0, 0)]
     screen = ServiceScreen("bank's gateway", lambda: figures[-1], lambda: BUDGETS[1:], lambda: 0.0)
     level = eventlog.LOGGER.level
-    with service_screen.service_screen(screen):
+    with service_screen.service_screen(screen, line_seconds=0.02):
         time.sleep(0.2)
         figures.append(ServiceFigures(2, 4, 3, 120, 5))
         time.sleep(0.2)

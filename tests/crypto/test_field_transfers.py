@@ -22,7 +22,7 @@ from securevfl.crypto.transfers.field_transfers import (
     message_bytes,
     symbol_widths,
 )
-from securevfl.crypto.transfers.punctured_seeds import BLOCKS, ELEMENTS, FIELD_BITS
+from securevfl.crypto.transfers.punctured_seeds import BLOCKS, ELEMENTS, SMALL_FIELD_BITS
 from securevfl.errors import ConfigError, CryptoError
 from tests.builders import raises_code, transfer_pair
 from tests.crypto.test_ot_rows import slow_hash
@@ -64,7 +64,7 @@ def test_pads_are_those_of_the_docstring(bits: int, octets: int) -> None:
     streams = np.empty((BLOCKS, ELEMENTS, size // 8), np.uint64)
     for block in range(BLOCKS):
         for x in range(ELEMENTS):
-            Prg(seeds[block][x], field_transfers.STREAM_LABEL).fill(streams[block, x], number=0)
+            Prg(seeds[block][x], field_transfers.FIELD_TRANSFER_LABEL).fill(streams[block, x], number=0)
     bit_of = np.unpackbits(streams.view(np.uint8).reshape(BLOCKS, ELEMENTS, size), axis=2, bitorder="little")
     widths = symbol_widths(bits)
     for row in range(rows):
@@ -272,7 +272,7 @@ def test_all_seeds_except_one_are_common(delta: int | None) -> None:
 def test_secrets_are_uniform() -> None:
     counts = np.bincount(list(b"".join(punctured_seeds.fresh_secret()[0] for _ in range(300))), minlength=ELEMENTS)
     assert stats.chisquare(counts).pvalue > 1e-9
-    assert len(counts) == ELEMENTS == 2**FIELD_BITS
+    assert len(counts) == ELEMENTS == 2**SMALL_FIELD_BITS
 
 
 @pytest.mark.parametrize("level", [0, 1])

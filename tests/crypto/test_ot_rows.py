@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from securevfl.crypto.transfers import base_transfers, bit_matrices, ot_extension, row_hash
 from securevfl.crypto.transfers.bit_matrices import transpose_bits
-from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender, fresh_secret, message_bytes
+from securevfl.crypto.transfers.ot_extension import (
+    ROW_BASES,
+    OtReceiver,
+    OtSender,
+    fresh_secret,
+    message_bytes,
+)
 from securevfl.crypto.transfers.row_hash import RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 from tests.builders import raises_code
@@ -137,15 +143,15 @@ def test_a_hash_with_one_permutation_call_is_not_tweakable():
 class OddColumns(OtReceiver):
     """Flips the choice of row j in column j alone, for every j in `odd`."""
 
-    odd = range(BASE_TRANSFERS)
+    odd = range(ROW_BASES)
 
     def correlated(self, rows, choices):
         message, r, t = super().correlated(rows, choices)
-        octets = (len(message) - ot_extension.TAG_BYTES * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
-        columns = np.frombuffer(message[: BASE_TRANSFERS * octets], np.uint8).reshape(BASE_TRANSFERS, octets).copy()
+        octets = (len(message) - ot_extension.CHECK_BYTES * (ROW_BASES + 1)) // ROW_BASES
+        columns = np.frombuffer(message[: ROW_BASES * octets], np.uint8).reshape(ROW_BASES, octets).copy()
         for j in self.odd:
             columns[j, j // 8] ^= 1 << j % 8
-        return columns.tobytes() + message[BASE_TRANSFERS * octets :], r, t
+        return columns.tobytes() + message[ROW_BASES * octets :], r, t
 
 
 class Unchecked(OtSender):
@@ -156,8 +162,8 @@ class Unchecked(OtSender):
 def secret_read(offerer_type):
     """Whether the chooser reads all bits of s: row j is right if and only if s_j = 0."""
     chooser, offerer = meet(OddColumns, offerer_type)
-    message, r, t = correlated(chooser, BASE_TRANSFERS)
-    q = offerer.correlated(BASE_TRANSFERS, message)
+    message, r, t = correlated(chooser, ROW_BASES)
+    q = offerer.correlated(ROW_BASES, message)
     s = offerer._secret.view("<u8").astype(np.uint64)
     read = (q != (t ^ r[:, None] * s)).any(axis=1).astype(np.uint8)
     return (np.packbits(read, bitorder="little") == offerer._secret).all()
@@ -178,15 +184,15 @@ def test_each_column_is_compared(column):
 
         def _tags(self, number, corrections, columns):
             altered = np.frombuffer(corrections, np.uint8).copy()
-            octets = len(altered) // BASE_TRANSFERS
+            octets = len(altered) // ROW_BASES
             altered[column * octets + column // 8] ^= 1 << column % 8
             return super()._tags(number, altered.data, columns)
 
     for _ in range(40):  # none of 40 such columns is used with probability 1e-12
         chooser, offerer = meet(One)
-        message = correlated(chooser, BASE_TRANSFERS)[0]
+        message = correlated(chooser, ROW_BASES)[0]
         if offerer._secret[column // 8] >> column % 8 & 1:  # otherwise the received value is not used
             break
-        offerer.correlated(BASE_TRANSFERS, message)
+        offerer.correlated(ROW_BASES, message)
     with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
-        offerer.correlated(BASE_TRANSFERS, message)
+        offerer.correlated(ROW_BASES, message)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from securevfl.display import html, svg
-from securevfl.display.progress import progress, watched
+from securevfl.display.progress import ProgressLines, progress, watched
 
 
 def test_ticks_are_round_and_span() -> None:
@@ -121,20 +121,17 @@ def test_a_notebook_without_widgets_gets_lines(
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("securevfl.display.progress.LINE_SECONDS", 0.0)
-    with progress("training") as on_step:
+    with progress("training", line_seconds=0.0) as on_step:
         on_step(1, 4)
     assert capsys.readouterr().err.startswith("training: 1 of 4")
 
 
-def test_lines_of_a_log_end_with_where_the_work_ended(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("securevfl.display.progress.LINE_SECONDS", 0.0)
-    with progress("training") as on_step:
-        on_step(17, 40)
-        monkeypatch.setattr("securevfl.display.progress.LINE_SECONDS", 1e9)
-        on_step(30, 40)
+def test_lines_of_a_log_end_with_where_the_work_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = iter([0.0, 10.0, 11.0, 12.0])
+    progress_lines = ProgressLines("training", line_seconds=5.0, clock=lambda: next(seconds))
+    progress_lines.step(17, 40)
+    progress_lines.step(30, 40)
+    progress_lines.end()
     lines = capsys.readouterr().err.splitlines()
     assert [line.rpartition(", ")[0] for line in lines] == ["training: 17 of 40", "training: 30, finished"]
     with progress("short") as on_step:

@@ -16,7 +16,7 @@ from builders import raises_code
 
 import securevfl as vfl
 from securevfl.data.readers import read_party
-from securevfl.errors import TransportError
+from securevfl.errors import ConfigError, TransportError
 from securevfl.organisations.join import join
 from securevfl.organisations.toml_writer import to_toml
 from securevfl.training.checkpoint import Checkpoints
@@ -128,7 +128,7 @@ def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start, 
 
 
 @pytest.mark.slow
-def test_an_earlier_model_is_said_to_be_one_and_is_of_the_same_table(meeting: Any) -> None:
+def test_an_earlier_model_is_returned_only_for_the_same_table(meeting: Any) -> None:
     job = vfl.Job.from_dict(meeting.job.to_dict() | {"epochs": 2})
     bank, shop = vfl.datasets.breast_cancer(2)
 
@@ -161,8 +161,11 @@ def test_an_earlier_model_is_said_to_be_one_and_is_of_the_same_table(meeting: An
         change(edited)
         assert edited.digest != bank.digest
         assert edited.order == bank.order
-        with raises_code(TransportError, "SVFL-PEER-AWAY", peer="shop"):
+        with raises_code(ConfigError, "SVFL-FILE-EXISTS"):  # before the party waits for anybody
             join(job, edited, **own(edited, timeout=3, patience=60))
+        with raises_code(TransportError, "SVFL-PEER-AWAY", peer="shop"):
+            join(job, edited, **own(edited, timeout=3, patience=60, replace=True))
+        assert (meeting.kit("bank") / "part.json").stat().st_mtime_ns == written
 
 
 @pytest.mark.slow

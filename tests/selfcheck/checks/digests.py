@@ -169,7 +169,7 @@ def columns() -> Outcome:
     sums, seeds = punctured_seeds.grow(base.pairs(points), coin)
     punctured = punctured_seeds.puncture(secret, keys, coin, sums)
     message, _ = TransferReceiver(seeds, coin, 2, 8).extend(_ROWS)
-    size = ot_extension.TAG_BYTES * (COLUMNS + 1)
+    size = ot_extension.CHECK_BYTES * (COLUMNS + 1)
 
     def again() -> TransferSender:
         """Return a sender that has not processed a block yet."""
@@ -178,10 +178,10 @@ def columns() -> Outcome:
     again().extend(_ROWS, message)
     for number in (1, COLUMNS // 2, COLUMNS):  # the first is the tag of choices, which goes into the others
         for place in PLACES:
-            at = len(message) - size + number * ot_extension.TAG_BYTES
-            tag = altered(message[at : at + ot_extension.TAG_BYTES], place)
+            at = len(message) - size + number * ot_extension.CHECK_BYTES
+            tag = altered(message[at : at + ot_extension.CHECK_BYTES], place)
             with suppress(SecureVFLError):
-                again().extend(_ROWS, message[:at] + tag + message[at + ot_extension.TAG_BYTES :])
+                again().extend(_ROWS, message[:at] + tag + message[at + ot_extension.CHECK_BYTES :])
                 outcome.add("bound", "offerer", f"takes the tag of column {number} altered in its {place} byte")
     return outcome
 

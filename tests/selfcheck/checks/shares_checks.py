@@ -35,7 +35,7 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.crypto.transfers import base_transfers, field_transfers, punctured_seeds
 from securevfl.crypto.transfers.bit_matrices import transpose_bits
-from securevfl.crypto.transfers.ot_extension import TAG_BYTES
+from securevfl.crypto.transfers.ot_extension import CHECK_BYTES
 from securevfl.crypto.transfers.punctured_seeds import BLOCKS
 from securevfl.data import datasets
 from securevfl.errors import CryptoError, DivergenceError, LeakageError, ProtocolError
@@ -179,7 +179,7 @@ def _odd_columns() -> Outcome:
     outcome = Outcome()
     receiver, sender = transfer_pair(_BITS)
     message = bytearray(receiver.extend(_ROWS)[0])
-    octets = (len(message) - TAG_BYTES * (field_transfers.COLUMNS + 1)) // BLOCKS
+    octets = (len(message) - CHECK_BYTES * (field_transfers.COLUMNS + 1)) // BLOCKS
     for block in range(BLOCKS):
         message[block * octets] ^= 1 << block % 8
     with contextlib.suppress(CryptoError):

@@ -55,7 +55,7 @@ MUTANTS = [
         "counts of groups of fewer than 100 rows are disclosed",
         "counts by group",
         "groups",
-        (fairness_by_group, "MIN_GROUP_ROWS", 1),
+        (fairness_by_group, "MIN_SHARED_GROUP_ROWS", 1),
     ),
     _mutant(
         "counts by group: omitted groups follow",
@@ -63,7 +63,9 @@ MUTANTS = [
         "counts by group",
         "groups",
         edited(
-            fairness_by_group, "merge_small_groups", ("while 0 < merged_rows < MIN_GROUP_ROWS and large", "while False")
+            fairness_by_group,
+            "merge_small_groups",
+            ("while 0 < merged_rows < MIN_SHARED_GROUP_ROWS and large", "while False"),
         ),
     ),
     _mutant(

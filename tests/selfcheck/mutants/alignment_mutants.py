@@ -65,7 +65,7 @@ def _any_trees(self: Any, confirmed: bytes) -> None:
 
 
 def _no_choices() -> Any:
-    return bytes(ot_extension.SECRET_BYTES), [False] * ot_extension.BASE_TRANSFERS
+    return bytes(ot_extension.SECRET_BYTES), [False] * ot_extension.ROW_BASES
 
 
 def _any_point(point: bytes) -> None:
