@@ -224,7 +224,10 @@ class OfflinePhase:
         self._iteration += len(batches)
 
     def _vectors(self, counts: Mapping[int, int]) -> dict[int, int]:
-        """Return the number of columns of psi for each block: one for each output and iteration on its batch."""
+        """Return for each block the number of columns of psi: one for each output and each iteration on its batch.
+
+        `counts` is the number of iterations on each batch.
+        """
         params = self._params
         return {block: count * params.outputs for batch, count in counts.items() for block in params.blocks_of(batch)}
 

@@ -102,6 +102,6 @@ class BlockDescent(Optimizer):
         """Whether steps are longer than the safe step, so that the training may have to roll back."""
         return self.momentum and self.first > 1
 
-    def extrapolation(self, visit: int) -> float:
-        """Return the extrapolation after `visit` iterations, from 1, in units of the latest change of the weights."""
-        return (visit - 1) / (visit + 2) if self.momentum else 0.0
+    def extrapolation(self, iteration: int) -> float:
+        """Return the extrapolation in an iteration, numbered from 1, in units of the latest change of the weights."""
+        return (iteration - 1) / (iteration + 2) if self.momentum else 0.0

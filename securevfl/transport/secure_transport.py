@@ -182,7 +182,7 @@ class SecureTransport:
                 self._send(name, offer)
         waiting = dict(self._encrypted)
         while waiting:
-            for name, encrypted in [*waiting.items()]:  # a party that is away does not delay offers to the others
+            for name, encrypted in [*waiting.items()]:  # a party without a connection does not delay offers to others
                 if encrypted.wait(0.1 / len(waiting)):
                     waiting.pop(name)
                     self._send(name, offer)

@@ -44,7 +44,7 @@ def test_measured_rounds_are_those_of_a_loop_over_rounds(interval: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7, 8, 9, 40, "all"])
-def test_batches_hold_every_training_row_once_and_sizes_are_counted(batch: int | str) -> None:
+def test_batches_contain_every_training_row_once(batch: int | str) -> None:
     for rows in (*sizes_around(8, 2), 40):
         schedule = Schedule(rows, batch_size=batch, epochs=3, seed=1, test_fraction=0.2, reshuffle=False)  # type: ignore[arg-type]
         held_out = round(rows * 0.2)
@@ -130,7 +130,7 @@ def test_public_sizes_are_counted_from_the_tables() -> None:
     y[job.schedule(90).train[:20]] = 1
     shape = pooled_run_facts(job, parties_of(blocks, y)).shape
     assert (shape.rows, shape.held_out, shape.batches, shape.epochs) == (63, 27, 3, 4)
-    assert (shape.smallest_batch, shape.visits, shape.residuals) == (21, 12, 21)
+    assert (shape.smallest_batch, shape.steps, shape.residuals) == (21, 12, 21)
     assert dict(shape.columns) == {"bank": 3, "shop": 2, "telco": 4}
     assert dict(shape.parameters) == {"shop": 2, "telco": 4}
     assert (shape.active, shape.passives, shape.outputs) == ("bank", ("shop", "telco"), 1)

@@ -407,9 +407,9 @@ class SharesParticipant(Participant):
         context, schedule = self._context, data.schedule
         if data.is_remote and self._options.library != "own":
             raise ConfigError(
-                f"{context.me}: protocol.shares.library = {self._options.library!r} cannot use rows at workers, where "
-                "products are computed without keys",
-                "leave protocol.shares.library out, or use open_table",
+                f"{context.me}: the library {self._options.library!r} (protocol.shares.library) cannot multiply rows "
+                "at workers, because it needs the keys, which workers do not have",
+                "leave protocol.shares.library out, or read the table in this process with open_table",
                 code="SVFL-JOB-COMBINATION",
             )
         if data.is_remote:
