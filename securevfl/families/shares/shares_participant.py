@@ -239,10 +239,13 @@ class SharesParticipant(Participant):
             finally:
                 training.offline.store.close()
 
-    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
-        """Measure metrics of shuffled pairs; after the last round also end the training."""
-        if last and self._training is not None:
+    def end_training(self) -> None:
+        """Open weights to the parties that the job names, and record the model in the ledger."""
+        if self._training is not None:
             self._end()
+
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
+        """Measure metrics of shuffled pairs."""
         if self._state is None:
             return Measurement()
         if self.exchanges not in self._measured:
