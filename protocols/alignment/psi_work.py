@@ -42,6 +42,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermi
 
 ITEMS_PER_MESSAGE = 1 << 16  # number of points, slots or tags in a chunk of a list
 TAG_BYTES = 16
+MIN_ROWS_FOR_TRANSFERS = 4096  # if all tables have fewer rows, elliptic-curve points are faster
 
 Progress = Callable[[int, int], None]
 IdRecorder = Callable[[str, Mapping[str, int]], None]
@@ -180,6 +181,8 @@ class AlignmentWork:
         executor: runs curve operations.
         on_progress: function that receives the number of completed operations and the total number.
         granted: number of ids that the active party must ask about, by points, if the parties agreed on it before.
+        min_transfer_rows: the active party chooses transfers in place of points if a table has this number of rows;
+            `MIN_ROWS_FOR_TRANSFERS` by default.
 
     Attributes:
         rows: number of ids n.
@@ -201,6 +204,7 @@ class AlignmentWork:
         executor: Executor | None = None,
         on_progress: Progress | None = None,
         granted: int | None = None,
+        min_transfer_rows: int | None = None,
     ) -> None:
         self.channel = channel
         self.me = channel.me
@@ -214,6 +218,7 @@ class AlignmentWork:
         self.nonce = b""
         self.transfers = False
         self.granted = granted
+        self.min_transfer_rows = MIN_ROWS_FOR_TRANSFERS if min_transfer_rows is None else min_transfer_rows
         self.pair_keys: dict[str, bytes] = {}
         parties = encode_context(self.me, active, *passives)
         self._subject = hashlib.sha256(parties + self.keys.tobytes()).digest()

@@ -29,7 +29,7 @@ from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 
 LEASED_ITERATIONS = 16
-"""Minimum number of steps (iterations) for which disclosures are entered in advance."""
+"""Minimum number of steps (iterations) for which disclosures are entered in advance, unless the ledger sets another."""
 
 
 class SessionId(NamedTuple):
@@ -105,7 +105,7 @@ class LedgerSession:
         everything = self._expected(self._end, weights=True)
         ledger.check_admission(register, self._session, everything, self._check)
         consent()
-        ahead = self._expected_until(self._start + LEASED_ITERATIONS)
+        ahead = self._expected_until(self._start + (ledger.leased_iterations or LEASED_ITERATIONS))
         everything = self._expected(self._end, weights=True)
         self._reservation = ledger.reserve(register, self._session, everything, self._check, ahead=ahead)
         self._note_lease(ahead)
@@ -203,7 +203,7 @@ class LedgerSession:
             return
         self._opens_weights |= record.group == "weights"
         done = max(record.iteration, self._start + 1)
-        until = done + max(LEASED_ITERATIONS, (done - self._start) // 4, self._pace(done))
+        until = done + self._steps_in_advance(done)
         before, steps = self._leased_numbers.get(key, 0), max(1, until - done)
         disclosures = []
         for item in self._expected_until(until):
@@ -216,6 +216,12 @@ class LedgerSession:
         self._reservation.lease(disclosures)
         self._leased_until = max(self._leased_until, min(until, self._end))
         self._note_lease(disclosures)
+
+    def _steps_in_advance(self, done: int) -> int:
+        """Return the number of steps to enter in advance: that of the ledger, or more the longer the run lasts."""
+        if self._ledger is not None and self._ledger.leased_iterations is not None:
+            return self._ledger.leased_iterations
+        return max(LEASED_ITERATIONS, (done - self._start) // 4, self._pace(done))
 
     def _pace(self, step: int) -> int:
         """Return how many steps take about half a second: entering them in advance makes writes of fast runs rare."""

@@ -144,7 +144,14 @@ class Dictionary:
     def bank(self, piece: list[int]) -> object:
         def ask(channel: Channel) -> None:
             journal = Journal()
-            work = AlignmentWork(channel, canonical_ids(piece), active="bank", passives=["shop"], journal=journal)
+            work = AlignmentWork(
+                channel,
+                canonical_ids(piece),
+                active="bank",
+                passives=["shop"],
+                journal=journal,
+                min_transfer_rows=1 if self.transfers else None,
+            )
             if self.first is not None:
                 self._resume_with_other_ids(work, journal)
             self.first = self.first or journal
@@ -178,7 +185,6 @@ class Dictionary:
 
             with monkeypatch.context() as patch:
                 patch.setattr(psi_many, "intersect", learn)
-                patch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 1 if self.transfers else 1 << 40)
                 with pytest.raises(Stop):
                     run_threads({"bank": self.bank(piece), "shop": self.shop}, WallClock, timeout=20)
 

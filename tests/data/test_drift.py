@@ -17,7 +17,7 @@ from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
 from securevfl.credit.drift import MIN_NEW_ROWS, measure_drift
 from securevfl.credit.two_samples import chi_square_p, kolmogorov_p, population_stability_index, share_difference_p
-from securevfl.data.baseline import Baseline, baselines
+from securevfl.data.baseline import MAX_BASELINE_ROWS, Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
 from securevfl.errors import DataError, TableError
 from securevfl.training.model_part import PART_SCHEMA, ModelPart
@@ -96,15 +96,14 @@ def test_tables_that_cannot_be_compared_are_told() -> None:
         measure_drift([], table(M, 1))
 
 
-def test_a_sorted_table_is_not_judged_by_its_top(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securevfl.data.baseline.MAX_BASELINE_ROWS", 50)
-    X = np.arange(400.0)[:, None]
+def test_a_sorted_table_is_not_judged_by_its_top() -> None:
+    X = np.arange(60_000.0)[:, None]
     parties = [vfl.Party("bank", X % 7, (X[:, 0] % 2).astype(int), aligned=True), vfl.Party("shop", X, aligned=True)]
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
     baseline = vfl.simulate(job, parties).parts["shop"].baseline[0]
-    assert baseline.rows == 50
-    assert baseline.points[0] < 10
-    assert baseline.points[-1] > 390
+    assert baseline.rows == MAX_BASELINE_ROWS < 59_000
+    assert baseline.points[0] < 1_000
+    assert baseline.points[-1] > 59_000
 
 
 def write(path: Path, columns: list[str], X: np.ndarray) -> Path:

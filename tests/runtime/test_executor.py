@@ -17,7 +17,6 @@ from builders import raises_code
 
 import securevfl as vfl
 from securevfl.errors import CryptoError, TransportError
-from securevfl.runtime import executor as offload
 from securevfl.runtime import worker_backend
 from securevfl.runtime.executor import Task, TimedExecutor
 from securevfl.runtime.worker_backend import WorkerFuture
@@ -138,9 +137,8 @@ class Silent(Executor):
         return Future()
 
 
-def test_a_lost_task_runs_in_the_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload, "TASK_TIMEOUT", 0.05)
-    outcome = TimedExecutor(Silent(), 1).submit(threading.get_ident)
+def test_a_lost_task_runs_in_the_waiting_thread() -> None:
+    outcome = TimedExecutor(Silent(), 1, task_timeout=0.05).submit(threading.get_ident)
     with pytest.raises(TimeoutError):
         outcome.result(timeout=0.01)
     assert outcome.result() == threading.get_ident()
