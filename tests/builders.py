@@ -49,6 +49,16 @@ OPEN_JOB: dict[str, Any] = {
 }
 """A small training in rounds whose residuals are open."""
 
+CKKS_JOB: dict[str, Any] = {
+    "model": "logistic",
+    "optimizer": {"name": "fedbcd", "lr": 0.1},
+    "protocol": {"residual": "ckks"},
+    "batch_size": 40,
+    "epochs": 1,
+    "accepts": ("columns",),
+}
+"""A small training in rounds whose residuals are encrypted."""
+
 SHARES_JOB: dict[str, Any] = {
     "model": "logistic",
     "optimizer": {"name": "fedsgd", "lr": 0.3},

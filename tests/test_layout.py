@@ -170,7 +170,7 @@ def test_code_that_is_loaded_by_name_is_found(source: str) -> None:
 MAX_WORDING_ASSERTIONS = 60
 MAX_PRIVATE_ACCESSES = 350
 MAX_PATCHES = 400
-MAX_BUILDERS_ELSEWHERE = 38
+MAX_BUILDERS_ELSEWHERE = 15
 MAX_LONG_TEST_NAMES = 0
 LONG_TEST_NAME = 60  # characters
 PATCHING_METHODS = {"setattr", "delattr", "setitem", "delitem"}

@@ -181,8 +181,6 @@ class AlignmentWork:
         executor: runs curve operations.
         on_progress: function that receives the number of completed operations and the total number.
         granted: number of ids that the active party must ask about, by points, if the parties agreed on it before.
-        min_transfer_rows: the active party chooses transfers in place of points if a table has this number of rows;
-            `MIN_ROWS_FOR_TRANSFERS` by default.
 
     Attributes:
         rows: number of ids n.
@@ -190,6 +188,7 @@ class AlignmentWork:
         keys: a digest of each id, as two words of 64 bits (n, 2); see `id_keys`.
         nonce: nonce of the alignment.
         transfers: whether the PRF is evaluated by oblivious transfer.
+        min_transfer_rows: the active party chooses transfers in place of points if a table has this number of rows.
         pair_keys: for each other party, the key that the two have in common; empty if there are only two parties.
     """
 
@@ -204,7 +203,6 @@ class AlignmentWork:
         executor: Executor | None = None,
         on_progress: Progress | None = None,
         granted: int | None = None,
-        min_transfer_rows: int | None = None,
     ) -> None:
         self.channel = channel
         self.me = channel.me
@@ -218,7 +216,7 @@ class AlignmentWork:
         self.nonce = b""
         self.transfers = False
         self.granted = granted
-        self.min_transfer_rows = MIN_ROWS_FOR_TRANSFERS if min_transfer_rows is None else min_transfer_rows
+        self.min_transfer_rows = MIN_ROWS_FOR_TRANSFERS
         self.pair_keys: dict[str, bytes] = {}
         parties = encode_context(self.me, active, *passives)
         self._subject = hashlib.sha256(parties + self.keys.tobytes()).digest()

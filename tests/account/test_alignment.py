@@ -144,14 +144,9 @@ class Dictionary:
     def bank(self, piece: list[int]) -> object:
         def ask(channel: Channel) -> None:
             journal = Journal()
-            work = AlignmentWork(
-                channel,
-                canonical_ids(piece),
-                active="bank",
-                passives=["shop"],
-                journal=journal,
-                min_transfer_rows=1 if self.transfers else None,
-            )
+            work = AlignmentWork(channel, canonical_ids(piece), active="bank", passives=["shop"], journal=journal)
+            if self.transfers:
+                work.min_transfer_rows = 1
             if self.first is not None:
                 self._resume_with_other_ids(work, journal)
             self.first = self.first or journal

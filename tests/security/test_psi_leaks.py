@@ -41,14 +41,9 @@ class PartyView:
 
         def role(channel: Channel, *, ids: Sequence[int]) -> np.ndarray:
             journal = (journals or {}).get(channel.me)
-            work = AlignmentWork(
-                channel,
-                canonical_ids(ids),
-                active=names[0],
-                passives=names[1:],
-                journal=journal,
-                min_transfer_rows=1 if transfers else None,
-            )
+            work = AlignmentWork(channel, canonical_ids(ids), active=names[0], passives=names[1:], journal=journal)
+            if transfers:
+                work.min_transfer_rows = 1
             self.work[channel.me] = work
             return align_active(work) if channel.me == names[0] else align_passive(work)
 

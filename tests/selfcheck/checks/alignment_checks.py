@@ -55,8 +55,8 @@ def record_alignment(
             active=active,
             passives=passives,
             executor=executor,
-            min_transfer_rows=min_transfer_rows,
         )
+        work.min_transfer_rows = min_transfer_rows
         rows = psi.align_active(work) if me == active else psi.align_passive(work)
         aligned[me] = [ids[me][row] for row in rows.tolist()]
 
@@ -135,8 +135,8 @@ def granted() -> Outcome:
                 active="P0",
                 passives=["P1"],
                 granted=None if leads else 3,
-                min_transfer_rows=many,
             )
+            work.min_transfer_rows = many
             (psi.align_active if leads else psi.align_passive)(work)
 
         with suppress(LeakageError, PeerLost):
