@@ -203,7 +203,7 @@ def write_tables(folder: Path, parties: Sequence[vfl.Party], suffix: str = ".csv
 
 
 def disclosures_in_run(job: vfl.Job, shape: RunShape) -> list[Disclosure]:
-    """Return what the outputs of a job's family disclose in a complete run, as guards and ledgers count it."""
+    """Return what the outputs of a job's family disclose in a complete run, as leak checks and ledgers count it."""
     return disclosures_of(job.family.outputs(job, shape))
 
 

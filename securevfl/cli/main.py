@@ -280,7 +280,8 @@ def train(
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
     if not job.epochs:
-        reason = "because the job accepts the leak of columns" if "columns" in job.accepts else "that the guards allow"
+        accepted = "columns" in job.accepts
+        reason = "because the job accepts the leak of columns" if accepted else "that the leak checks allow"
         maximum = f"the maximum, up to {most_epochs(job)},"
         out.print(f"epochs = {run.job.epochs}: {maximum} {reason}", soft_wrap=True)
     out.print(costs_table(run.costs))

@@ -16,7 +16,7 @@ from math import ceil
 from typing import NamedTuple
 
 from securevfl.consent.forecast import disclosures_about
-from securevfl.consent.leak_guard import describe_excused, guard
+from securevfl.consent.leak_check import check_leaks, describe_excused
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.identities import identity_of
@@ -62,8 +62,8 @@ class LedgerSession:
         sizes: the sizes of the run.
         gate: the party's disclosure gate.
         session: the session.
-        consent: asks this party's people, after ledger and guards have allowed the job. It raises an error if they do
-            not agree.
+        consent: asks this party's people, after ledger and leak checks have allowed the job. It raises an error if they
+            do not agree.
 
     Raises:
         LeakageError: if the job does not accept its leaks, including those of earlier runs and sessions, or if the run
@@ -97,7 +97,7 @@ class LedgerSession:
         self._opens_weights = False
         self._last_lease = self._start, time.monotonic()
         if ledger is None:
-            excused = guard(job, sizes, together=True)
+            excused = check_leaks(job, sizes, together=True)
             if excused and party == sizes.active:
                 warnings.warn(describe_excused(excused), DataNotice, stacklevel=2)
             consent()
@@ -118,12 +118,12 @@ class LedgerSession:
             sizes: the public sizes of the run.
 
         Raises:
-            LeakageError: if a guard refuses the job.
+            LeakageError: if a leak check refuses the job.
         """
         before = list[LedgerEntry]()
         if self._ledger is not None:
             before = self._ledger.counted_for(self._register, but=self._session)
-        guard(self._job, sizes, self._before(before))
+        check_leaks(self._job, sizes, self._before(before))
 
     def record_disconnect(self) -> None:
         """Record that the peers disconnected before the session was complete.
@@ -162,7 +162,7 @@ class LedgerSession:
         return {*self._sizes.columns, *self._sizes.helpers} - {self._party}
 
     def _check(self, before: Sequence[LedgerEntry]) -> None:
-        guard(self._job, self._sizes, self._before(before))
+        check_leaks(self._job, self._sizes, self._before(before))
 
     def _before(self, entries: Sequence[LedgerEntry]) -> list[Disclosure]:
         """Return the disclosures of earlier runs, and of earlier sessions of this run, that count for this session.

@@ -115,7 +115,7 @@ WHOLE = [*((name, 1) for name in sorted(EXAMPLES)), *((name, 3) for name in sort
 def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
     name: str, outputs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts by kind and learner equal those that guards read.
+    """Counts by kind and learner equal those that leak checks read.
 
     Plain numbers are counted too, and no message has more bits than its disclosure states.
     """

@@ -126,7 +126,7 @@ class Relayed(Family[RelayedJob]):
                 columns,
                 rows=shape.rows,
                 numbers=shape.rows,
-                guards=("columns", SEEN_BY_SERVER.name),
+                leaks=("columns", SEEN_BY_SERVER.name),
             )
         ]
 

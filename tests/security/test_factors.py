@@ -59,7 +59,7 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
 
 
 def counts_of_numbers() -> None:
-    """Check that the guards' counts equal the numbers sent about each row or batch, over outputs and epochs."""
+    """Check that the leak checks' counts equal the numbers sent about each row or batch, over outputs and epochs."""
     seen, columns = set(), dict[tuple[Any, ...], int]()
     for name in EXAMPLES:
         for outputs in (1, 3):

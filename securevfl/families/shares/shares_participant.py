@@ -349,7 +349,7 @@ class SharesParticipant(Participant):
         target = 0 if best is None else best["visits"]
         self._facts = self.facts.rolled_back(self.exchanges, target)
         self._measured.pop(self.exchanges, None)
-        event = {"visit": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
+        event = {"iteration": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
         eventlog.warn(self._context.me, "turned back", event)
 
     def stored_scores(self, request: RowsToScore) -> ScoreResult:

@@ -1,4 +1,4 @@
-"""Checks on what surrounds the protocols: handshake, frames, guards, and the consent sheet.
+"""Checks on what surrounds the protocols: handshake, frames, leak checks, and the consent sheet.
 
 Each makes what must be refused and finds it accepted, or finds nothing.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.roles import Roles
-from securevfl.consent import leak_guard
+from securevfl.consent import leak_check
 from securevfl.consent.consent_sheet import explain
 from securevfl.data import datasets
 from securevfl.data.party import Party
@@ -145,7 +145,7 @@ def message_types() -> Outcome:
     )
 
 
-def rank_guard() -> Outcome:
+def rank_leak() -> Outcome:
     """Check that a gradient that determines g is refused at the start, and is in the job's list of leaks."""
     tables = cancer_parties(rows=128)
     return _expect("p >= n c", LeakageError, lambda: simulate(make_job(_JOB, batch_size=14), tables)).merge(
@@ -153,20 +153,20 @@ def rank_guard() -> Outcome:
     )
 
 
-def reshuffle_guard() -> Outcome:
+def reshuffle_leak() -> Outcome:
     """Reshuffled batches under a sealed residual are refused."""
     return _expect(
         "reshuffled batches", LeakageError, lambda: simulate(make_job(_JOB, reshuffle=True), cancer_parties(rows=128))
     )
 
 
-def single_guard() -> Outcome:
+def single_leak() -> Outcome:
     """Check that a hiding sum of one part is refused."""
     job = make_job(_JOB, protocol=Protocol(sum=CipherSum(), residual=Ckks()))
     return _expect("a hiding sum of one part", LeakageError, lambda: simulate(job, cancer_parties(rows=128)))
 
 
-def columns_guard() -> Outcome:
+def columns_leak() -> Outcome:
     """Check that exchanges that span columns are refused, and far fewer exchanges if columns are 0 and 1."""
     outcome = _expect(
         "exchanges that span columns",
@@ -180,7 +180,7 @@ def columns_guard() -> Outcome:
     )
 
 
-def sequential_guard() -> Outcome:
+def sequential_leak() -> Outcome:
     """Parties that move one at a time under a hiding sum are refused."""
     rows = np.arange(128, dtype=np.intp)
     tables = [party.take(rows) for party in datasets.breast_cancer(parties=3)]
@@ -191,7 +191,7 @@ def sequential_guard() -> Outcome:
 def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
     outcome = Outcome()
     sizes = RunShape("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
-    if name not in {leak.name for leak in leak_guard.leaks(job, sizes)}:
+    if name not in {leak.name for leak in leak_check.leaks(job, sizes)}:
         outcome.add("refusal", "leaks", f"{name} is not named")
     return outcome
 
@@ -228,10 +228,10 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "row order is keyed": order_is_keyed,
     "frames are checked": frames,
     "message types are checked": message_types,
-    "rank guard": rank_guard,
-    "reshuffle guard": reshuffle_guard,
-    "single passive guard": single_guard,
-    "columns guard": columns_guard,
-    "sequential guard": sequential_guard,
+    "leak check: rank": rank_leak,
+    "leak check: reshuffle": reshuffle_leak,
+    "leak check: single passive": single_leak,
+    "leak check: columns": columns_leak,
+    "leak check: sequential": sequential_leak,
     "consent sheet is complete": consent_sheet,
 }
