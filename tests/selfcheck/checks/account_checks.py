@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from builders import parties_of
 from numpy.typing import NDArray
 
 from securevfl.audit.transcript_checks import Outcome
@@ -59,7 +60,6 @@ from securevfl.runtime.party_threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.simulate import simulate
 from securevfl.transport.peers import Peers
-from tests.builders import parties_of
 
 _N = 1000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from builders import CKKS_JOB, cancer_parties, make_job
 
 from securevfl.audit.recording.transcript_recording import record_transcript
 from securevfl.audit.transcript_checks import Outcome, check_transcript
@@ -18,7 +19,6 @@ from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.runtime.observer import Event
 from securevfl.training.simulate import simulate
-from tests.builders import CKKS_JOB, cancer_parties, make_job
 
 _TOLD = Woe(bins=2, rows=40)
 _ENGINE = Ckks()

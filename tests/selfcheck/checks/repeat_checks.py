@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from builders import CKKS_JOB, cancer_parties, make_job
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -22,7 +23,6 @@ from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.simulate import simulate
-from tests.builders import CKKS_JOB, cancer_parties, make_job
 
 
 class _Cut(Exception):

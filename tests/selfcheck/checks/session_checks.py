@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from builders import CKKS_JOB, cancer_parties, make_job
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.roles import Roles
@@ -37,7 +38,6 @@ from securevfl.runtime.observer import Event
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
 from securevfl.training.simulate import simulate
-from tests.builders import CKKS_JOB, cancer_parties, make_job
 
 _JOB: dict[str, Any] = CKKS_JOB | {"batch_size": 64, "accepts": ()}
 
