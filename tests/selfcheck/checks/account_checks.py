@@ -127,7 +127,7 @@ def groups() -> Outcome:
         group_sizes: NDArray[np.int64] = merge_groups(np.repeat(np.arange(len(sizes)), sizes))[1].sum(axis=0)
         if (group_sizes < 100).any():
             outcome.add("groups", "shop", f"a group of {group_sizes.min()} rows is disclosed")
-    bank, shop = parties_of(np.random.default_rng(0).normal(size=(2, _N, 3)), None, ids=range(_N))
+    bank, shop = parties_of([*np.random.default_rng(0).normal(size=(2, _N, 3))], None, ids=range(_N))
     two = np.eye(2, dtype=np.int64)[np.arange(_N) % 2]
 
     def look(ledger: DisclosureLedger, seen: Observer) -> None:
@@ -151,7 +151,7 @@ def groups() -> Outcome:
 
 def correlations() -> Outcome:
     """Check correlations: rounded at random, and each look entered by itself."""
-    outcome, tables = Outcome(), parties_of(np.random.default_rng(0).normal(size=(2, _N, 3)), None, ids=range(_N))
+    outcome, tables = Outcome(), parties_of([*np.random.default_rng(0).normal(size=(2, _N, 3))], None, ids=range(_N))
     draw = np.random.default_rng(1)
     X, Y = (draw.normal(size=(_N, 7)) for _ in range(2))
     (R,) = _contexts(
