@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from securevfl.base.disk_space import check_disks
 from securevfl.base.extensions import require_tool
 from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
@@ -93,6 +94,7 @@ def prepare(
 
     job, party_name, peers_file = Job.load(job_file), table.party, _peers_file(job_file, peers)
     folder = _preprocessing_folder(table.data, preprocessing)
+    check_writable(folder, folder=True)
     party = table.aligned(job, job_file)
     with shared_locks(table.data), session.events(party_name, peers_file), progress("preparing") as on_round:
         run_offline_phase(job, party, session.settings(peers_file), preprocessing=folder, on_round=on_round)
@@ -176,7 +178,7 @@ def join(
     save = table.with_name(f"{party}.model.json") if save is None else save
     folder = Path(f"{table}.states") if checkpoints is None else checkpoints
     check_writable(html, save)
-    check_writable(folder, folder=True)
+    check_writable(folder, _preprocessing_folder(table, preprocessing), folder=True)
     states = Checkpoints(folder, party, every=checkpoint_every)
     if data is None:
         member = _helper(job, party)
@@ -318,6 +320,7 @@ def predict(
     """
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
+    from securevfl.organisations.preconditions import PREDICTION_ROW_BYTES
     from securevfl.organisations.predict import predict_rows
     from securevfl.organisations.prediction import SCORE_COLUMNS, ScoreColumn
     from securevfl.training.model_part import ModelPart
@@ -338,6 +341,7 @@ def predict(
         )
     with progress("reading") as on_progress:
         rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_progress=on_progress)
+    check_disks({path: PREDICTION_ROW_BYTES * max(0, rows.count) for path in (out, unscored) if path is not None})
     with (
         shared_locks(model, *([] if data is None else [data])),
         signals.exit_on_signal(),

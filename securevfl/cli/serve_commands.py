@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from securevfl.base.disk_space import check_disks
 from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
@@ -147,6 +148,7 @@ def score(
     """
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
+    from securevfl.organisations.preconditions import PREDICTION_ROW_BYTES
     from securevfl.organisations.scoring import score_rows
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, rows_of_file
@@ -154,6 +156,7 @@ def score(
     part = ModelPart.load(model).with_named_module(model.parent)
     check_writable(out, unscored)
     rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    check_disks({path: PREDICTION_ROW_BYTES * len(rows.ids) for path in (out, unscored) if path is not None})
     settings = session.settings(peers)
     if http is not None:
         from securevfl.cli.service_screen import shows_events

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings, check_among
+from securevfl.organisations.preconditions import JOURNAL_ID_BYTES, SessionNeeds
 from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
@@ -88,7 +90,16 @@ def align_with(
             on_rows(rows)
             return rows
 
-        rows = run_session(party_name, settings, handshake, talk, ledger=account, resumes=True)
+        count = length_hint(ids)
+        rows = run_session(
+            party_name,
+            settings,
+            handshake,
+            talk,
+            ledger=account,
+            resumes=True,
+            needs=SessionNeeds({journal: JOURNAL_ID_BYTES * count}, count),
+        )
         progress.clear()
         return rows
 

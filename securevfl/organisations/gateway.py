@@ -32,6 +32,7 @@ from securevfl.errors import SecureVFLError, TableError
 from securevfl.organisations.gateway_rows import RequestedRow, RowScore
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import prediction_of
 from securevfl.organisations.scoring import ScoreClient, scoring_handshake, scoring_settings
@@ -113,6 +114,7 @@ class Gateway:
         check_parties_of(part, settings.peers)
         self._part, self._settings, self._executor, self._window = part, settings, executor, window
         self._ledger = DisclosureLedger.open(part.name, ledger)
+        check_preconditions(self._ledger, SessionNeeds(rows=len(rows.ids)))
         self._X, self._key = rows.X, rows.key
         self._row_of = {canonical_id(row_id): row for row, row_id in enumerate(rows.ids)}
         self._queue: queue.Queue[_QueuedRow | None] = queue.Queue(max_waiting_rows)

@@ -22,6 +22,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
 from securevfl.organisations.peer_session import ServiceEnded, run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.score_reasons import ReasonProvider
@@ -132,6 +133,7 @@ class Server:
         self._part = part
         self._ledger = DisclosureLedger.open(part.name, ledger)
         _check_limits(self._ledger)
+        check_preconditions(self._ledger, SessionNeeds(rows=len(rows.ids)))
         self._on_request = on_request
         table = TableServer(rows.ids, executor) if len(part.parties) == 2 else None
         self.served = ServedTable(rows, max_ids, executor, code_policy, table)

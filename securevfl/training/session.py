@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from securevfl.base.disk_space import check_disks
 from securevfl.consent.consent_sheet import ConsentSheet, sheet_of_run
 from securevfl.consent.ledger_session import LedgerSession, SessionId
 from securevfl.data.baseline import baselines, max_baseline_rows
@@ -115,6 +116,9 @@ def take_part(
             reason = "there is no checkpoint of this job that all parties have with unchanged tables"
             eventlog.warn(channel.me, "starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
+    if (folder := material_folder(ahead, party, key)) is not None:
+        stored = sum(path.stat().st_size for path in folder.glob("*"))  # material that `prepare` has generated
+        check_disks({folder: max(0, job.family.stored_bytes(job, setup.facts) - stored)})
     data = None
     # create the training data now, so that unsuitable labels, classes and exposures are refused before consent
     if job.prepare.woe is None:
@@ -142,7 +146,6 @@ def take_part(
     if checkpoints is not None:
         _prepare_folder(checkpoints, key, checkpoint, channel)
     meter = Meter(channel.clock, channel.counters, executor, workers)
-    folder = _material_folder(ahead, party, key)
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
         resources = LocalResources(run, folder, ledger.path, simulated=False, evaluations_reserved=ledger.reserved)
@@ -224,7 +227,7 @@ def run_offline_phase(
     """
     key = run_key(job, party)
     setup = set_up_run(job, party, channel, parties, key, None, None)
-    resources = LocalResources(channel.session.hex(), _material_folder(folder, party, key))
+    resources = LocalResources(channel.session.hex(), material_folder(folder, party, key))
     context = _party_context(job, channel, setup, Meter(channel.clock, channel.counters), resources)
     participant = job.family.participant(job, context, setup.party.X.shape[1], None)
     data = _training_data(job, setup.party, setup.facts)
@@ -312,7 +315,7 @@ def _party_context(
     )
 
 
-def _material_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:
+def material_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:
     """Return the folder of random material that was generated in advance for this job and table."""
     return None if ahead is None else ahead / f"{party.name}.{key.hex()[:16]}"
 

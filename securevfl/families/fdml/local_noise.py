@@ -34,6 +34,10 @@ from securevfl.protocols.residuals.defences import clip_rows, normals
 PUSHES_PER_RESUME = 2  # maximum number of additional pushes of a row after each resume
 
 
+NOISE_FEATURE = "noise on local predictions"
+"""Name of the feature in errors about its optional library."""
+
+
 class LocalNoise(Config):
     """Noise that makes all pushes of a row in a run together (epsilon, delta)-private."""
 
@@ -113,5 +117,4 @@ def _noise_multiplier(epsilon: float, delta: float, pushes: int) -> float:
 
 
 def _library() -> tuple[Any, Any]:
-    feature = "noise on local predictions"
-    return import_extra("dp_accounting", "dp", feature), import_extra("dp_accounting.rdp", "dp", feature)
+    return import_extra("dp_accounting", "dp", NOISE_FEATURE), import_extra("dp_accounting.rdp", "dp", NOISE_FEATURE)
