@@ -132,9 +132,7 @@ def test_pieces_are_those_of_a_loop_over_blocks() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_products_under_encryption_are_right_at_exactly_full_pieces(
-    pieces: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encrypted_products_are_right_at_exactly_full_pieces(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One row fewer, exactly, and one row more than one, two and four sample blocks, with small pieces."""
     monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", pieces)
     holder = KernelGradient().keygen(columns=2)

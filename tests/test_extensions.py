@@ -92,9 +92,7 @@ def extension_job(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_a_family_is_loaded_where_its_party_allows_it_and_stands_on_the_sheet(
-    tmp_path: Path, extension_job: Path
-) -> None:
+def test_an_allowed_family_is_loaded_and_is_on_the_sheet(tmp_path: Path, extension_job: Path) -> None:
     folder = install(tmp_path)
     refused = run(folder, str(extension_job), code=SHEET)
     assert refused.returncode == 1
@@ -109,7 +107,7 @@ def test_a_family_is_loaded_where_its_party_allows_it_and_stands_on_the_sheet(
 
 
 @pytest.mark.long
-def test_a_tool_stands_in_the_help_and_is_loaded_when_it_is_typed(tmp_path: Path) -> None:
+def test_a_tool_is_in_the_help_and_loaded_when_called(tmp_path: Path) -> None:
     folder = install(tmp_path)
     (folder / "made_up" / "__init__.py").write_text("print('loaded')\n")
     printed = run(folder, "--help")
@@ -160,7 +158,7 @@ print("audit:", audit.exit_code, *audit.skipped, sep="\\n")
 
 
 @pytest.mark.long
-def test_sheet_ledger_and_audit_know_an_installed_family_and_attack(tmp_path: Path, extension_job: Path) -> None:
+def test_sheet_ledger_and_audit_know_an_installed_package(tmp_path: Path, extension_job: Path) -> None:
     """An installed package adds a family with one output, one credit tool and one attack, by entry points alone."""
     folder = install(tmp_path)
     done = run(folder, str(extension_job), str(tmp_path), code=WHOLE_RUN, allow="made-up")

@@ -51,7 +51,7 @@ def test_a_command_says_and_ends_the_same(words: list[str]) -> None:
     ]
 
 
-def test_one_is_killed_while_another_lives_and_holds_none_of_its_pipes() -> None:
+def test_a_killed_process_leaves_no_pipe_open_in_another() -> None:
     line = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(300)"]
     with Forked(line, stdout=subprocess.PIPE, text=True) as one, Forked(line, stdout=subprocess.PIPE) as other:
         assert one.stdout is not None

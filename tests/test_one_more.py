@@ -228,7 +228,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     assert "| `seen_by_server` | the server learns every sum | no server | column space |" in reference.page()
 
 
-def test_sheet_ledger_and_audit_know_the_output_of_another_package(
+def test_sheet_ledger_and_audit_know_a_foreign_output(
     load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A family lists one output, and another package attacks it; nothing else names either of them."""

@@ -53,7 +53,7 @@ def test_each_party_enters_what_its_peers_can_test(parties: int, transfers: bool
 @flows
 @pytest.mark.parametrize("parties", [2, 3])
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_limit_of_ids_stops_an_alignment_before_anything_leaves(
+def test_a_limit_of_ids_refuses_an_alignment_before_it_sends(
     who: int, parties: int, transfers: bool, tmp_path: Path
 ) -> None:
     ledger_of(tmp_path / "journals", NAMES[who]).set_limit("ids", Limit(99))
@@ -218,7 +218,7 @@ def test_the_attack_succeeds_without_the_list_in_the_account(
     assert counted(tmp_path / "journals", "shop")["bank"] < 600
 
 
-def test_a_copy_of_a_journal_is_discarded_once_the_alignment_has_ended(tmp_path: Path) -> None:
+def test_a_copied_journal_is_discarded_after_its_alignment(tmp_path: Path) -> None:
     account = AccountDatabase(None)
     journal = FolderJournal(tmp_path / "journal", account)
     journal.append("secrets", b"secret")

@@ -80,7 +80,7 @@ def test_two_peers_at_once_share_a_limit(tmp_path: Path) -> None:
     reserve("bank2")
 
 
-def test_the_receivers_of_one_run_add_up_except_for_the_same_values(tmp_path: Path) -> None:
+def test_receivers_of_one_run_add_up_except_for_equal_values(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
     different = [Disclosure("labels", name, ("bank",), 10, 100) for name in ("shop", "telco")]
     same = [Disclosure("labels", name, ("bank",), 30, 100, "equal values") for name in ("shop", "telco")]

@@ -247,7 +247,7 @@ def test_changed_bits_and_truncated_files_are_refused(account: Account) -> None:
     assert account.count() == 2000
 
 
-def test_an_interrupted_write_of_the_counter_leaves_the_other_slot(account: Account) -> None:
+def test_an_interrupted_counter_write_leaves_the_other_slot(account: Account) -> None:
     account.add()
     account.add()
     gc.collect()
@@ -301,7 +301,7 @@ def test_a_file_of_another_kind_is_refused(content: str, account: Account) -> No
         account.count()
 
 
-def test_changes_of_several_threads_share_a_commit_and_fail_alone(account: Account) -> None:
+def test_threads_share_a_commit_and_fail_alone(account: Account) -> None:
     database, statements = AccountDatabase.shared(account.path, SCHEMA), list[str]()
     assert AccountDatabase.shared(account.path) is database
     database._connection.set_trace_callback(statements.append)
@@ -365,11 +365,11 @@ def test_an_account_next_to_its_counter_is_warned_about(tmp_path: Path, monkeypa
     assert "SECUREVFL_STATE" in warning
 
 
-def test_the_filesystem_of_a_folder_that_does_not_exist_is_that_of_its_parent(tmp_path: Path) -> None:
+def test_a_missing_folder_has_the_filesystem_of_its_parent(tmp_path: Path) -> None:
     assert commit_counter._device(tmp_path / "a" / "b") == tmp_path.stat().st_dev
 
 
-def test_a_missing_and_a_newer_counter_are_refused_until_the_account_is_adopted(account: Account) -> None:
+def test_a_missing_or_newer_counter_needs_adoption(account: Account) -> None:
     account.add()
     old = account.path.read_bytes()
     account.add()

@@ -58,7 +58,7 @@ def counted(name: str, folder: Path, stop: int | None) -> dict[str, Counter[tupl
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_run_that_stops_after_any_iteration_counts_all_and_only_what_is_sent(name: str, tmp_path: Path) -> None:
+def test_a_stopped_run_counts_exactly_the_sent_values(name: str, tmp_path: Path) -> None:
     """After a stop between an evaluation and its checkpoint, the evaluation and its decision are sent twice."""
     complete = counted(name, tmp_path / "complete", None)
     for stop in range(1, EPOCHS):

@@ -103,7 +103,7 @@ EXAMPLES = [(family, name) for family in FAMILIES.values() for name in family().
 
 
 @pytest.mark.parametrize(("family", "name"), EXAMPLES, ids=lambda value: getattr(value, "name", value))
-def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(family: Any, name: str) -> None:
+def test_the_first_screen_lists_disclosures_and_no_messages(family: Any, name: str) -> None:
     """The first screen has all that parties learn, pool and refuse, without message names.
 
     This is checked for every family. A party that agrees to the screen agrees to the details as well.
@@ -166,7 +166,7 @@ def test_sizes_and_classes_that_are_missing_are_asked_for(kits: Path) -> None:
         vfl.explain(a_job(), vfl.datasets.breast_cancer(2), others={"telco": 3})
 
 
-def test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others() -> None:
+def test_the_digest_of_a_sheet_ignores_the_order_of_peers() -> None:
     bank, shop, _ = vfl.datasets.breast_cancer(3)
     one = vfl.explain(a_job(), [shop], others={"bank": 10, "telco": 4, "grocer": 3})
     assert one.digest == vfl.explain(a_job(), [shop], others={"bank": 10, "grocer": 3, "telco": 4}).digest
@@ -178,7 +178,7 @@ def test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others() -> 
         assert one.digest != other.digest
 
 
-def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed(tmp_path: Path) -> None:
+def test_a_pipe_requires_a_digest_and_the_error_names_it(tmp_path: Path) -> None:
     agreed = AgreedSheets(DisclosureLedger(tmp_path / "shop.ledger", "shop"))
     sheet = ConsentSheet("the scores are disclosed")
     for accept in (None, "0" * 16):

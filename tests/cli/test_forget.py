@@ -149,7 +149,7 @@ def test_replaced_models_are_deleted_with_all(place: Place) -> None:
     assert place.left() == {"shop.csv", "shop.model.0123456789abcdef.json"}
 
 
-def test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten(place: Place) -> None:
+def test_forget_keeps_the_work_of_another_training_on_the_table(place: Place) -> None:
     place.leave(b"\x01" * 32)
     retained = place.forget().output.split("retained:\n")[1]
     for name in ("states", "ahead", "rows.npy", "table"):

@@ -37,7 +37,7 @@ def drawn(screen: ServiceScreen, width: int, **options: Any) -> str:
     return out.getvalue()
 
 
-def test_no_line_is_wider_than_80_columns_and_every_figure_is_on_the_screen() -> None:
+def test_the_screen_shows_every_figure_in_80_columns() -> None:
     screen = ServiceScreen("shop serves 6,000,000 rows " * 5, lambda: FIGURES, lambda: BUDGETS)
     screen.note("12:00:00 refused: reason " + "a limit of the ledger is reached " * 9)
     text = drawn(screen, 80)

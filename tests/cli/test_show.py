@@ -34,7 +34,7 @@ def test_a_pipe_gets_whole_figures_and_whole_lines(
     assert sheet(text, sheet_width(out)).plain == text
 
 
-def test_the_first_refusal_names_shares_and_no_fewer_epochs_than_there_are() -> None:
+def test_the_first_refusal_names_shares_and_the_present_epochs() -> None:
     X, rows = np.random.default_rng(0).integers(0, 2, (400, 8)), list(range(400))
     parties = [vfl.Party("bank", X[:, :4], X[:, 1], ids=rows), vfl.Party("shop", X[:, 4:], ids=rows)]
     for epochs in (1, 30):

@@ -219,7 +219,7 @@ def test_codes_keep_their_leading_zeros(reader: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["?", ".", "-", "\\N", "None", "#DIV/0!", "missing", "n.a.", "-999", " "])
-def test_marks_are_named_and_read_as_missing_if_they_are_declared(mark: str, tmp_path: Path) -> None:
+def test_declared_missing_marks_are_read_as_missing(mark: str, tmp_path: Path) -> None:
     numbers = [mark if k % 10 == 0 else f"{k}.5" for k in range(60)]
     towns = [mark if k % 10 == 0 else "abc"[k % 3] for k in range(60)]
     for reader in ("csv", "polars"):

@@ -60,7 +60,7 @@ def test_values_with_line_breaks_are_values(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.text('ab,\n" ;', max_size=8), st.text("xy\n,", max_size=6)), min_size=1, max_size=8))
-def test_no_row_disappears_from_a_file_that_was_written_by_a_library(values: list[tuple[str, str]]) -> None:
+def test_no_row_of_a_file_written_by_a_library_disappears(values: list[tuple[str, str]]) -> None:
     text = io.StringIO()
     rows = [(f"k{number}", first, second, number) for number, (first, second) in enumerate(values)]
     csv.writer(text, lineterminator="\n").writerows([("id", "a", "b", "c"), *rows])

@@ -23,7 +23,7 @@ from tests.hard_tables import around, discrete_column
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_summary_of_numbers_counts_rows_at_and_below_its_points(seed: int) -> None:
+def test_a_numeric_summary_counts_rows_up_to_each_point(seed: int) -> None:
     values = discrete_column(203, np.random.default_rng(seed))
     summary = numeric_baseline("a", values)
     present = values[~np.isnan(values)]
@@ -39,7 +39,7 @@ def test_a_summary_of_numbers_counts_rows_at_and_below_its_points(seed: int) -> 
     assert (empty.rows, empty.missing, empty.points) == (5, 5, ())
 
 
-def test_a_summary_of_texts_counts_the_most_frequent_and_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_summary_counts_frequent_texts_and_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline, "MAX_CATEGORIES", 2)
     positions = np.array([0.0, 1, 1, 2, 2, 2, 3, np.nan])
     summary = categorical_baseline("a", positions, ("w", "x", "y", "z", "unused"))
@@ -72,7 +72,7 @@ def test_drift_of_discrete_numbers_is_that_of_their_counts(seed: int) -> None:
     assert (measured.missing, measured.was_missing) == (gaps[1] / 150, gaps[0] / 400)
 
 
-def test_two_tables_of_counts_are_compared_as_scipy_does_with_rare_cells_together() -> None:
+def test_count_tables_are_compared_like_scipy_with_pooled_cells() -> None:
     old, new = np.array([60.0, 30, 10, 4, 0, 3, 0]), np.array([50.0, 40, 6, 6, 1, 0, 0])
     share = old.sum() / (old.sum() + new.sum())
     rare = (old + new) * min(share, 1 - share) < 5
@@ -87,7 +87,7 @@ def test_two_tables_of_counts_are_compared_as_scipy_does_with_rare_cells_togethe
 
 
 @pytest.mark.parametrize(("n", "m"), [(50, 50), (1000, 60), (80, 900)])
-def test_the_probability_of_a_ks_distance_is_that_of_its_distribution(n: int, m: int) -> None:
+def test_the_p_value_of_a_ks_distance_follows_kolmogorov(n: int, m: int) -> None:
     """A distance of the rows' own sizes: the correction is of Stephens, the distribution that of Kolmogorov."""
     root = math.sqrt(n * m / (n + m))
     for distance in (0.02, 0.1, 0.15, 0.2, 0.3):
@@ -115,7 +115,7 @@ def test_words_for_the_size_of_a_drift_change_at_the_limits() -> None:
     ]
 
 
-def test_standardised_columns_and_inflation_are_those_of_regressions() -> None:
+def test_standardised_columns_and_inflation_match_regressions() -> None:
     """Each factor is 1 / (1 - R^2) of a regression of the column on all others, computed column by column."""
     generator = np.random.default_rng(3)
     X = generator.normal(size=(300, 4))
@@ -149,7 +149,7 @@ def test_standardised_columns_and_inflation_are_those_of_regressions() -> None:
     np.testing.assert_allclose(np.mean(rounded, axis=0), expected, rtol=0.02)
 
 
-def test_close_pairs_are_listed_from_exactly_the_limit_on_the_closest_first() -> None:
+def test_close_pairs_start_at_the_limit_closest_first() -> None:
     limit = correlations.MIN_LISTED_CORRELATION
     R = np.array([[limit, -0.9, math.nextafter(limit, 0)], [-limit, 0.1, 0.7]])
     found = Correlations("bank", "shop", ("a", "b"), R, np.ones(2), np.ones(2))
@@ -179,7 +179,7 @@ def test_moments_of_two_sets_are_those_of_all_rows(rows: int) -> None:
     np.testing.assert_allclose(columns.high, X.max(axis=0))
 
 
-def test_columns_of_two_values_are_recognised_and_quartiles_are_numpys() -> None:
+def test_two_valued_columns_are_seen_and_quartiles_match_numpy() -> None:
     generator = np.random.default_rng(1)
     X = np.column_stack(
         [generator.random(99) < 0.1, generator.integers(0, 3, 99), np.full(99, 2.0), generator.normal(size=99)]

@@ -46,7 +46,7 @@ def test_no_bin_has_fewer_rows_than_the_job_says() -> None:
             assert step.bins == 1 or counts.min() >= woe.rows
 
 
-def test_missing_and_rare_values_have_a_bin_of_their_own_where_they_are_enough() -> None:
+def test_frequent_missing_and_rare_values_get_their_bin() -> None:
     _, places = bins_of()
     assert len(set(places[np.isnan(AGE), 0])) == 1
     assert not np.isin(places[~np.isnan(AGE), 0], places[np.isnan(AGE), 0]).any()

@@ -24,7 +24,7 @@ FEW = settings(max_examples=25)
 
 @FEW
 @given(discrete_columns(), st.integers(2, 12))
-def test_bins_and_evidence_have_enough_rows_and_cut_between_values(column: NDArray[np.float64], bins: int) -> None:
+def test_bins_have_enough_rows_and_cut_between_values(column: NDArray[np.float64], bins: int) -> None:
     present = column[~np.isnan(column)]
     edges = find_bin_edges(present, bins)
     assert edges == sorted(set(edges))
@@ -80,7 +80,7 @@ def test_ranks_of_tied_scores_and_rare_labels(data: st.DataObject, column: NDArr
     assert abs(lift(positive, score, top=1.0) - 1) < 1e-12
 
 
-def test_shared_tables_contain_ties_zeros_repeated_rows_and_rare_classes() -> None:
+def test_generated_tables_have_ties_zeros_and_rare_classes() -> None:
     for count, rows in ((2, 240), (3, 60)):
         blocks = random_blocks(count, rows, 3)
         for block in blocks:

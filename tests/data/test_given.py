@@ -66,7 +66,7 @@ def labelled(y: Any, **options: Any) -> vfl.Party:
     return vfl.Party("bank", X, y, ids=IDS, **options)
 
 
-def test_rows_without_ids_are_refused_unless_they_are_said_to_be_aligned() -> None:
+def test_rows_without_ids_need_the_aligned_option() -> None:
     with raises_code(errors.IdError, "SVFL-ID-MISSING"):
         vfl.Party("shop", X)
     with raises_code(errors.IdError, "SVFL-ID-MISSING"):
@@ -144,9 +144,7 @@ def test_the_advice_on_labels_fits_the_model(model: Any, y: np.ndarray, code: st
     ("rare", "held_out", "code"),
     [(1, 0.2, "SVFL-LABEL-SPLIT"), (1, 0.9, "SVFL-LABEL-SPLIT"), (0, 0.2, "SVFL-LABEL-CONSTANT")],
 )
-def test_a_class_that_is_too_rare_to_be_split_is_refused_and_no_auc_is_nan(
-    rare: int, held_out: float, code: str
-) -> None:
+def test_a_class_too_rare_to_split_is_refused(rare: int, held_out: float, code: str) -> None:
     parties = [labelled((rare > IDS).astype(int)), vfl.Party("shop", X, ids=IDS)]
     with raises_code(errors.LabelError, code):
         vfl.simulate(a_job(test_fraction=held_out), parties)

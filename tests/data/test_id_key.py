@@ -192,7 +192,7 @@ def test_equal_numbers_and_days_are_equal_ids(bank: Iterable[Any], shop: Iterabl
 DIFFERENT = [1, 10, "-1", "1.5", "15", "0015", "0.15", "1980-05-01", "1980-05-10", "01.05.1980", "1e5", "100000"]
 
 
-def test_a_sign_a_decimal_point_and_leading_zeros_keep_people_apart() -> None:
+def test_signs_points_and_leading_zeros_distinguish_ids() -> None:
     assert len(set(compose_ids([DIFFERENT]))) == len(DIFFERENT)
 
 

@@ -152,7 +152,7 @@ store.copy_to_temporary_table("shop", sys.argv[1])
 """
 
 
-def test_drafts_of_a_killed_process_go_and_those_of_a_living_one_stay(files: dict[str, Path]) -> None:
+def test_only_drafts_of_dead_processes_are_removed(files: dict[str, Path]) -> None:
     data = files["shop"]
     killed = run_forked([sys.executable, "-c", KILLED, str(data)], check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -49,7 +49,7 @@ def test_gaps_are_filled_and_marked_as_scikit_learn_does() -> None:
     assert fitted(missing="fill").features == ["age", "income", "city=Bern", "city=Oslo"]
 
 
-def test_texts_become_columns_as_scikit_learn_does_with_rare_and_unknown_ones_together() -> None:
+def test_text_columns_match_scikit_learn_with_pooled_rare_ones() -> None:
     known = ["nobody" if city is None else city for city in CITY]
     encoder = OneHotEncoder(
         drop=["Rome"], min_frequency=0.05, handle_unknown="infrequent_if_exist", sparse_output=False
@@ -68,7 +68,7 @@ def test_texts_become_columns_as_scikit_learn_does_with_rare_and_unknown_ones_to
     )
 
 
-def test_texts_become_codes_from_the_commonest_on_which_are_not_scaled() -> None:
+def test_text_codes_start_at_the_commonest_and_are_not_scaled() -> None:
     codes_fit = fitted(texts="codes")
     assert codes_fit.features == ["age", "age=(missing)", "income", "city"]
     assert codes_fit.codes == ("city",)
@@ -93,7 +93,7 @@ def test_codes_are_for_models_that_embed_them() -> None:
         prepared_job(prepare={"texts": "codes"})
 
 
-def test_bins_are_quantile_bins_and_clipped_values_end_at_quantiles() -> None:
+def test_bins_and_clipping_follow_quantiles() -> None:
     binned = fit_preparation("shop", columns_of("shop", INCOME[:, None]), TRAIN, Preparation(bins=5))
     discretizer = KBinsDiscretizer(5, encode="onehot-dense", strategy="quantile", quantile_method="linear")
     discretizer.fit(INCOME[TRAIN, None])
@@ -131,7 +131,7 @@ def test_values_that_stand_by_themselves_have_bins_of_their_own() -> None:
         assert rows.min() >= MIN_BIN_ROWS
 
 
-def test_columns_of_bins_have_one_scale_before_and_after_they_are_prepared() -> None:
+def test_bin_columns_keep_one_scale_when_prepared() -> None:
     shop = vfl.Party("shop", np.column_stack([INCOME, INCOME**2]), np.median(INCOME) < INCOME, aligned=True)
     bins_job = prepared_job(prepare={"bins": 5})
     prepared = prepare_party(bins_job, shop, shop.register)
@@ -280,7 +280,7 @@ def test_a_clip_loses_nothing_where_a_scale_can_spare_it(scale: str) -> None:
 
 @pytest.mark.parametrize("digits", [0, 3, 9, 17])
 @pytest.mark.parametrize("size", [1e-300, 1e-6, 1.0, 1e9])
-def test_edges_are_round_and_part_the_training_as_they_are_printed(size: float, digits: int) -> None:
+def test_printed_bin_edges_split_the_training_rows(size: float, digits: int) -> None:
     """Whatever is read back from a printed edge puts every training value where the fit has put it."""
     draw = np.random.default_rng(digits)
     values = np.array([float(f"{value:.{digits}e}") for value in draw.normal(size=3000) * size])

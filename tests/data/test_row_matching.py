@@ -100,7 +100,7 @@ def test_repeated_rows_in_one_order_are_scored(run: vfl.Run) -> None:
     np.testing.assert_allclose(proba, run.predict_proba({"bank": BANK, "shop": SHOP})[rows], rtol=1e-12)
 
 
-def test_a_match_by_position_is_announced_if_another_table_has_ids(run: vfl.Run) -> None:
+def test_matching_by_position_is_announced_if_a_table_has_ids(run: vfl.Run) -> None:
     with pytest.warns(DataNotice, match="the rows of shop have no ids and are matched with those of bank by position"):
         run.predict({"bank": bank, "shop": SHOP})
     with pytest.warns(DataNotice, match="the labels have an index and the table has no ids"):

@@ -112,7 +112,7 @@ def grown(rows: int | Register, *, epochs: int = 30, most: int = 200, split: int
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 4, 5, 10, 30])
-def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: int) -> None:
+def test_subsets_are_nested_and_the_largest_one_is_used_last(epochs: int) -> None:
     plan = grown(of(IDS), epochs=epochs)
     small, middle, large = plan.partition(0)
     assert [len(small), len(middle), len(large)] == [12, 50, 200]
@@ -126,7 +126,7 @@ def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: i
 
 
 @pytest.mark.parametrize("epochs", [40, 41, 100])
-def test_long_trainings_take_three_fifths_of_their_iterations_on_the_largest_part(epochs: int) -> None:
+def test_long_trainings_use_the_largest_subset_three_fifths(epochs: int) -> None:
     visits = [visit.index for visit in grown(of(IDS), epochs=epochs).iterations()]
     final = 3 * epochs // 5
     assert visits == [0] * (epochs - final - 6) + [1] * 6 + [2] * final
@@ -194,7 +194,7 @@ def test_ids_of_any_type_give_the_same_batches() -> None:
     assert by_id(schedule(of(numbers))) == by_id(schedule(of(text)))
 
 
-def test_as_many_rows_held_out_and_as_many_batches_are_the_same_batches() -> None:
+def test_equal_held_out_counts_give_equal_batches() -> None:
     for batch, test in product((43, 49, 50, 50), (0.25, 0.2501, 0.2499)):
         plan = schedule(of(IDS), batch=batch, test=test)
         alike = (plan.batches, len(plan.test)) == (6, 100)
@@ -218,7 +218,7 @@ def test_another_partition_is_unrelated(other: str) -> None:
         assert len(set(one) & set(two)) < 45  # of some 150, where chance makes 12
 
 
-def test_reshuffled_batches_are_the_same_in_every_job_and_begin_with_the_fixed_ones() -> None:
+def test_reshuffled_batches_are_reproducible_and_start_fixed() -> None:
     one, other = (schedule(of(IDS), seed=seed, reshuffle=True) for seed in (1, 2))
     for epoch in range(3):
         for mine, theirs in zip(one.partition(epoch), other.partition(epoch), strict=True):

@@ -240,7 +240,7 @@ def test_every_kind_of_column_is_the_one_of_a_table_in_memory(
         assert (figures.vif or 0) == pytest.approx(expected_figures.vif or 0, rel=1e-9)
 
 
-def test_a_value_that_does_not_fit_is_the_error_of_a_table_in_memory(tmp_path: Path) -> None:
+def test_stored_and_loaded_tables_refuse_the_same_values(tmp_path: Path) -> None:
     for suffix in ("csv", "parquet"):
         path = write_mixed(tmp_path / f"t.{suffix}")
         with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as expected:
@@ -320,7 +320,7 @@ def test_what_is_no_whole_table_is_refused(tmp_path: Path) -> None:
         stored.X[:]
 
 
-def test_a_bit_that_the_disk_changes_is_named_and_the_table_stored_anew(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_found_and_the_table_stored_again(tmp_path: Path) -> None:
     """In every part of the file: its description, labels, positions, ids and rows."""
     table, source = tmp_path / "t.table", write(tmp_path / "t.parquet", labels=True)
     before = store_table("bank", source, table, job=store_job()).X[:]

@@ -174,7 +174,7 @@ def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("barely_ahead")
-def test_no_number_is_opened_before_it_is_on_disk_nor_after_cuts_and_repeats(tmp_path: Path) -> None:
+def test_numbers_are_debited_on_disk_before_they_are_opened(tmp_path: Path) -> None:
     """At every message of three attempts at a run and another job, the ledger's count is at least the opened one."""
     parties = tables()
     ledgers, transcript = kept(tmp_path, parties), Transcript({"shop": 3, "telco": 3})
@@ -216,7 +216,7 @@ def sealed(**keys: Any) -> vfl.Job:
     return vfl.Job(**defaults | keys)
 
 
-def test_a_party_that_comes_back_after_each_opening_is_refused_in_time(tmp_path: Path) -> None:
+def test_a_peer_that_restarts_after_openings_is_refused(tmp_path: Path) -> None:
     """Each try opens the same residual to another J, for all the bank knows; 15 tries of 3 equations would give all."""
     parties = tables(2)
     ledgers, opened = kept(tmp_path, parties), []
@@ -249,7 +249,7 @@ def test_a_party_that_comes_back_after_each_opening_is_refused_in_time(tmp_path:
     assert total_to(ledgers["bank"].read().entries, "labels", "shop").count >= sum(opened)
 
 
-def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path) -> None:
+def test_a_repeated_job_counts_again_unless_the_peer_is_trusted(tmp_path: Path) -> None:
     parties = tables(2)
     ledgers = kept(tmp_path, parties)
     ledgers["bank"].set_limit("labels", Limit(0.25, share=True))

@@ -60,7 +60,7 @@ def test_counts_in_bins_add_to_the_equations_of_their_run() -> None:
 
 
 @pytest.mark.parametrize(("start", "counted"), [(0, 7), (2, 7), (3, 4), (4, 4), (5, 0)])
-def test_equations_of_visits_to_come_count_when_a_run_is_taken_up(start: int, counted: int) -> None:
+def test_future_equations_count_when_a_run_resumes(start: int, counted: int) -> None:
     """Those of a visit that is begun again too: up to 3 and up to 5 visits were opened before."""
     ledger_session = LedgerSession.__new__(LedgerSession)
     ledger_session._session, ledger_session._start, ledger_session._opened_session = ("run", "now"), start, "now"

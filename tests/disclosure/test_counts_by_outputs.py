@@ -93,9 +93,7 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
 
 
 @pytest.mark.parametrize("metrics", ["pairs", "sum"])
-def test_entries_have_the_bits_of_all_outputs_where_shares_are_opened(
-    metrics: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opened_shares_count_the_bits_of_all_outputs(metrics: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Levels, labels, sums and weights of one output and of three: counts and bits equal those of the messages."""
     X = np.random.default_rng(0).normal(size=(90, 4))
     outputs = 3 if metrics == "pairs" else 1

@@ -79,7 +79,7 @@ def _numbers(message: Message, value: object) -> int:
 @pytest.mark.long
 @pytest.mark.usefixtures("barely_ahead")
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_in_every_method_no_number_is_opened_that_was_not_debited(name: str, tmp_path: Path) -> None:
+def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path) -> None:
     """Cut after a round, taken up again, and the job repeated under another seed."""
     job, parties = example(name)
     ledgers = kept(tmp_path, parties)
@@ -127,7 +127,7 @@ vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, o
 """
 
 
-def test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has(tmp_path: Path) -> None:
+def test_a_killed_process_disclosed_no_more_than_its_ledger_has(tmp_path: Path) -> None:
     """Two parties are killed after two rounds; the bank's file counts openings and the reservation of each attempt."""
     p, ends = 15, []
     for _ in range(5):

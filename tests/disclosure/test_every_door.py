@@ -96,7 +96,7 @@ DOORS: dict[str, Callable[[DisclosureLedger, Register, Disclosure], None]] = {
 
 @pytest.mark.parametrize("kind", DISCLOSURE_KINDS)
 @pytest.mark.parametrize("door", DOORS)
-def test_every_door_counts_tables_that_share_rows_up_to_the_limit(door: str, kind: Kind, tmp_path: Path) -> None:
+def test_every_gate_counts_tables_that_share_rows(door: str, kind: Kind, tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     ledger.set_limit(kind, Limit(LIMIT))
     ledger.record(TABLES["the same"][0], ("run 1", ""), [disclosed(kind, EARLIER)])
@@ -115,7 +115,7 @@ def test_every_door_counts_tables_that_share_rows_up_to_the_limit(door: str, kin
             ledger.record_answer("training", "run 2", Disclosure(kind, peer, ("shop",), 0, 0))
 
 
-def test_every_kind_and_every_limit_in_percent_is_checked_at_its_edge(tmp_path: Path) -> None:
+def test_every_limit_is_checked_at_its_edge(tmp_path: Path) -> None:
     for share, allowed in ((0.25, True), (0.251, False)):
         ledger = DisclosureLedger(tmp_path / f"{share}.ledger", "shop")
         ledger.set_limit(*Limit.parse("columns", "25%"))
@@ -127,7 +127,7 @@ def test_every_kind_and_every_limit_in_percent_is_checked_at_its_edge(tmp_path: 
                 ledger.record(rows(0, 50), ("run", ""), [item])
 
 
-def test_shares_of_several_tables_count_for_the_rows_that_they_have(tmp_path: Path) -> None:
+def test_disclosures_of_tables_count_for_their_common_rows(tmp_path: Path) -> None:
     """Equations about all rows of a table of 100 count in full for the 10 that another table shares."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     table = rows(0, 100)
@@ -265,7 +265,7 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
     assert count_singled_out(bins) == 1
 
 
-def test_numbers_for_recovery_follow_the_bits_of_columns_and_their_components() -> None:
+def test_recovery_counts_follow_the_bits_of_the_columns() -> None:
     draw = np.random.default_rng(1)
     reals = draw.normal(size=(200, 6))
     assert numbers_for_recovery(reals) == MAX_NUMBERS_PER_COLUMN * 6
@@ -283,7 +283,7 @@ def test_numbers_for_recovery_follow_the_bits_of_columns_and_their_components() 
         assert variance_share(reals, numbers) == pytest.approx(min(1.0, expected[:numbers].sum()))
 
 
-def test_the_smallest_batch_is_the_first_that_a_loop_finds_and_the_curve_is_the_table() -> None:
+def test_the_smallest_safe_batch_is_that_of_a_search() -> None:
     for p, outputs, epochs, reshuffle, limit in ((3, 1, 4, False, 0.7), (5, 2, 10, True, 0.8), (1, 1, 60, True, 0.6)):
         size = label_auc.smallest_batch(p, outputs, epochs, reshuffle, limit)
         assert label_auc.expected_label_auc(p, size, outputs, epochs, reshuffle) <= limit

@@ -70,7 +70,7 @@ def test_other_seeds_tell_the_same_of_labels_and_more_of_columns(tmp_path: Path)
     assert told(by_party["shop"], "columns", "bank").count == 3 * EPOCHS
 
 
-def test_other_batches_on_the_same_table_are_refused_and_count_where_they_are_accepted(tmp_path: Path) -> None:
+def test_other_batches_of_a_table_need_acceptance_and_count(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, parties)
     vfl.simulate(ckks_job(), parties, ledgers=by_party)
@@ -82,7 +82,7 @@ def test_other_batches_on_the_same_table_are_refused_and_count_where_they_are_ac
     assert told(by_party["bank"], "labels", "shop").count == 30
 
 
-def test_other_columns_and_a_lost_ledger_count_as_other_equations(tmp_path: Path) -> None:
+def test_other_columns_or_a_lost_ledger_count_as_new_equations(tmp_path: Path) -> None:
     bank, shop = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, [bank, shop])
     by_party["bank"].trust("shop")
@@ -126,7 +126,7 @@ def test_tables_without_ids_count_together_always(tmp_path: Path) -> None:
                 vfl.simulate(ckks_job(), later, ledgers=by_party)
 
 
-def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path: Path) -> None:
+def test_a_limit_refuses_before_disclosure_and_names_the_remedy(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, parties)
     by_party["bank"].trust("shop")
@@ -153,7 +153,7 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
     vfl.simulate(ckks_job(seed=1), parties, ledgers=by_party)
 
 
-def test_a_limit_that_is_reached_lets_pass_what_tells_nothing_new(tmp_path: Path) -> None:
+def test_a_reached_limit_admits_runs_that_disclose_nothing_new(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, parties)
     by_party["bank"].trust("shop")
@@ -200,7 +200,7 @@ def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
     assert {entry.run for ledger in by_party.values() for entry in ledger.read().entries} == {run.parts["bank"].run}
 
 
-def test_a_run_that_is_refused_elsewhere_leaves_nothing_with_those_that_told_nothing(tmp_path: Path) -> None:
+def test_a_run_refused_by_a_peer_records_nothing_undisclosed(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, parties)
     vfl.simulate(ckks_job(), parties, ledgers=by_party)
@@ -233,7 +233,7 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
     assert attempt("e", 16) == 6 + EPOCHS + 1
 
 
-def test_scores_count_on_the_table_of_a_training_whose_first_try_was_refused(tmp_path: Path) -> None:
+def test_scores_count_on_a_table_whose_first_try_was_refused(tmp_path: Path) -> None:
     """Such a training is counted under the first try's name, and its model has that of the session that trained it."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     sizes = RunShape(

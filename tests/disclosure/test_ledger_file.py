@@ -157,7 +157,7 @@ def test_what_a_check_raises_goes_through_and_enters_nothing(full: DisclosureLed
     assert full.read() == before_check
 
 
-def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: DisclosureLedger) -> None:
+def test_scores_count_with_the_training_table_of_the_model(full: DisclosureLedger) -> None:
     scores = Disclosure("scores", "bank", ("shop",), 700, 0)
     full.record_answer("run 2", "session a", scores)
     full.record_answer("another training", "session b", scores)
@@ -198,7 +198,7 @@ def test_the_default_place_is_among_the_user_s_data(monkeypatch: pytest.MonkeyPa
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "a", "b"]), st.integers(1, 9))))
-def test_totals_take_each_basis_once_and_add_up_the_sessions_of_a_run(debits: list[tuple[int, str, int]]) -> None:
+def test_totals_count_a_basis_once_and_add_up_sessions(debits: list[tuple[int, str, int]]) -> None:
     total = sum_disclosures((f"run {run}", columns(count, identity=basis)) for run, basis, count in debits)
     bases = {basis or run: 0 for run, basis, _ in debits}
     for run, basis, count in debits:

@@ -158,7 +158,7 @@ print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
 
 @pytest.mark.slow
-def test_a_job_on_ten_million_rows_is_admitted_after_a_hundred_others(tmp_path: Path) -> None:
+def test_a_job_of_ten_million_rows_is_admitted_after_100_others(tmp_path: Path) -> None:
     """In two seconds of processor time, excluding reading of digests, and in 250 MB for the process.
 
     Nearly every row is in tables that no other row shares.

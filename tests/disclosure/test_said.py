@@ -56,7 +56,7 @@ def test_a_sheet_says_what_scores_are_to_who_knows_its_weights() -> None:
     assert sentence not in str(vfl.explain(trains_on_shares(open_weights=("shop",)), both))
 
 
-def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
+def test_a_sheet_states_what_reason_codes_disclose() -> None:
     both = noise_tables(1200, 30)
     without = trains_on_shares(score_bits=3)
     job = without.model_copy(update={"reason_codes": 2})
@@ -143,7 +143,7 @@ def test_the_epsilon_of_repeats_is_that_of_all_runs(tmp_path: Path) -> None:
         vfl.simulate(job, parties, ledgers=ledgers)
 
 
-def test_many_runs_of_a_defence_compose_as_an_accountant_has_them() -> None:
+def test_runs_of_a_defence_compose_like_an_accountant() -> None:
     dp = pytest.importorskip("dp_accounting")
     rdp = pytest.importorskip("dp_accounting.rdp")
     defence, accountant = Gaussian(sigma=40.0), rdp.RdpAccountant()

@@ -46,7 +46,7 @@ def test_scores_of_several_classes_are_as_many_numbers() -> None:
 
 
 @pytest.mark.parametrize(("columns", "bits"), [(10, 2), (3, 3), (4, 5), (7, 7)])
-def test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_one_line(columns: int, bits: int) -> None:
+def test_score_bits_follow_columns_and_too_few_are_refused(columns: int, bits: int) -> None:
     rng = np.random.default_rng(0)
     bank = vfl.Party("bank", rng.normal(size=(2400, 3)), rng.integers(0, 2, 2400), aligned=True)
     X = rng.normal(size=(2400, columns))

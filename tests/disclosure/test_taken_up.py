@@ -28,7 +28,7 @@ def ckks_job(**keys: object) -> vfl.Job:
 
 
 @pytest.mark.exact_outputs
-def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Path) -> None:
+def test_repeated_disclosures_of_a_resumed_training_count(tmp_path: Path) -> None:
     """Noise of encryption makes other weights of the same rounds, and so other numbers about each row."""
     _, shop = parties = vfl.datasets.breast_cancer()
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}

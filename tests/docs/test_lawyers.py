@@ -24,7 +24,7 @@ ASKED = "tests/transport/test_serve.py::test_scores_are_those_of_the_run_for_row
 FORGET = "tests/cli/test_forget.py::"
 CONSENT = "tests/cli/test_consent.py::"
 SHARES = "tests/protocols/test_shares.py::"
-SCORED = "tests/transport/test_scored_again.py::test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was"
+SCORED = "tests/transport/test_scored_again.py::test_a_request_omits_refused_rows_and_repeats_stored_scores"
 SIZES = "tests/disclosure/test_account.py::test_numbers_in_the_transcript_are_those_in_the_ledgers"
 
 HELD = {  # the beginning of a sentence and the test that checks it
@@ -59,7 +59,7 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "For each person that": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
     "A score is a fact": "tests/transport/test_serve.py::test_scores_are_those_of_the_run_for_rows_that_all_have",
     "The program uses fewer": "tests/disclosure/test_score_bits.py::"
-    "test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_one_line",
+    "test_score_bits_follow_columns_and_too_few_are_refused",
     "The active party can subtract": "tests/transport/test_serve.py::"
     "test_scores_of_a_party_with_one_column_tell_the_column",
     "If one column of another": "tests/security/test_audit_levels.py::test_levels_reveal_a_column_with_a_large_weight",
@@ -78,10 +78,10 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "SECURITY.md, a file": HERE + "test_security_states_what_a_malicious_party_can_read",
     "Below these lines": "tests/disclosure/test_said.py::test_the_sheet_that_counts_a_ledger_has_its_own_digest",
     "A party's ledger counts": "tests/disclosure/test_debits_everywhere.py::"
-    "test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has",
-    "securevfl explain --details": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
-    "The digest that a party": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
-    "If the job, the sizes": CONSENT + "test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others",
+    "test_a_killed_process_disclosed_no_more_than_its_ledger_has",
+    "securevfl explain --details": CONSENT + "test_the_first_screen_lists_disclosures_and_no_messages",
+    "The digest that a party": CONSENT + "test_the_first_screen_lists_disclosures_and_no_messages",
+    "If the job, the sizes": CONSENT + "test_the_digest_of_a_sheet_ignores_the_order_of_peers",
     "Before it has agreed": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
     "No.": SIGNED,
     "The program writes": SIGNED,
@@ -92,13 +92,12 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "The other parties learn how many": ASKED,
     "That the active party asks": ASKED,
     "The sheet of the training": ASKED,
-    "The modes with": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
+    "The modes with": CONSENT + "test_the_first_screen_lists_disclosures_and_no_messages",
     "No mode hides": SIZES,
     "All of these files": FILES,
     "No file is sent": SIZES,
     "securevfl forget --party": FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
-    "It also deletes the row order": FORGET
-    + "test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten",
+    "It also deletes the row order": FORGET + "test_forget_keeps_the_work_of_another_training_on_the_table",
     "It never deletes": FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
     "It refuses to delete": FORGET + "test_nothing_is_deleted_while_a_run_is_on",
     "It cannot find backups": FORGET + "test_a_damaged_part_is_deleted_and_what_is_none_is_not",
@@ -107,10 +106,8 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "Levels of scores": "tests/disclosure/test_ledger.py::test_tables_that_share_rows_count_together",
     "Are the data anonymous": SHARES + "test_coalitions_are_listed",
     "No: the parties": SHARES + "test_coalitions_are_listed",
-    "Which records remain": CONSENT
-    + "test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed",
-    "The digests of the consent sheets": CONSENT
-    + "test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed",
+    "Which records remain": CONSENT + "test_a_pipe_requires_a_digest_and_the_error_names_it",
+    "The digests of the consent sheets": CONSENT + "test_a_pipe_requires_a_digest_and_the_error_names_it",
     "Each party's files": CONSENT + "test_a_party_alone_sees_the_sheet_that_the_run_shows_it",
     "How do we know": "tests/cli/test_main.py::test_audit_of_a_job_on_its_tables",
     "securevfl audit attacks": "tests/cli/test_main.py::test_audit_of_a_job_on_its_tables",

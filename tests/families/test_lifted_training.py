@@ -44,7 +44,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", list(LABELS))
-def test_counts_amounts_and_quantiles_are_those_of_the_pooled_table(name: str, always: None) -> None:
+def test_counts_amounts_and_quantiles_match_the_pooled_table(name: str, always: None) -> None:
     y = LABELS[name]
     run = train(name, number_parties(y), "shares", epochs=40)
     states = {party: part.state for party, part in run.parts.items()}

@@ -44,7 +44,7 @@ def test_measured_rounds_are_those_of_a_loop_over_rounds(interval: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7, 8, 9, 40, "all"])
-def test_batches_hold_every_training_row_once_and_sizes_are_counted(batch: int | str) -> None:
+def test_batches_contain_every_training_row_once(batch: int | str) -> None:
     for rows in (*sizes_around(8, 2), 40):
         schedule = Schedule(rows, batch_size=batch, epochs=3, seed=1, test_fraction=0.2, reshuffle=False)  # type: ignore[arg-type]
         held_out = round(rows * 0.2)

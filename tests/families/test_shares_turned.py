@@ -133,7 +133,7 @@ def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int],
 
 
 @pytest.mark.parametrize("turned", [(), ((4, 2),), ((6, 0), (9, 6))])
-def test_safe_steps_are_a_heavy_ball_method_that_starts_again_after_a_rollback(
+def test_safe_steps_restart_heavy_ball_after_a_rollback(
     turned: tuple[tuple[int, int], ...],
 ) -> None:
     """Against the same steps in floats; the result is the mean of the latest fifth."""

@@ -22,7 +22,7 @@ def run(model: object, y: np.ndarray) -> vfl.Run:
     return vfl.simulate(job, [vfl.Party("bank", OWN, y, ids=range(N)), vfl.Party("shop", OTHER, ids=range(N))])
 
 
-def test_rates_are_those_of_each_group_and_small_groups_are_left_out() -> None:
+def test_rates_are_by_group_without_small_groups() -> None:
     trained, tables = run(vfl.Logistic(), Y), {"bank": OWN, "shop": OTHER}
     by_group = trained.evaluate_by_group(tables, Y, GROUP)
     assert set(by_group) == {"north", "south"}  # 99 rows are too few, 301 are not

@@ -20,7 +20,7 @@ from tests.hard_tables import scored_rows
 LOGISTIC, CLASSES = LOSSES["logistic"], np.array([0, 1])
 
 
-def test_weights_of_rows_have_the_mean_one_over_training_rows_alone() -> None:
+def test_row_weights_have_mean_one_over_training_rows() -> None:
     y = (np.arange(200) < 2).astype(int)  # 1 %
     train = np.arange(0, 200, 2)
     column = np.arange(200.0) % 3
@@ -91,9 +91,7 @@ def test_a_weighted_loss_is_the_loss_times_the_weight(name: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_the_positive_class_is_the_usual_or_the_rarer_one_in_any_order(
-    labels: list[object], positive: str | None
-) -> None:
+def test_the_positive_class_is_the_usual_or_the_rarer_one(labels: list[object], positive: str | None) -> None:
     for first, second in permutations(labels):
         for few in (2, 30):
             y = np.array([first] * few + [second] * 30)

@@ -79,7 +79,7 @@ def test_residuals() -> None:
 
 
 @pytest.mark.parametrize(("rows", "share"), [(150, 0.3), pytest.param(5000, 0.01, marks=pytest.mark.slow)])
-def test_metrics_of_levels_are_off_by_less_than_the_error_that_is_said(rows: int, share: float) -> None:
+def test_metrics_of_levels_are_within_their_stated_error(rows: int, share: float) -> None:
     """Levels change a metric by less than other rows would, and both by less than the printed error.
 
     Few rows and a rare class are included; the 20 draws are fixed.
@@ -97,7 +97,7 @@ def test_metrics_of_levels_are_off_by_less_than_the_error_that_is_said(rows: int
             assert std_errors[name] == pytest.approx(errors[name], rel=0.2), name
 
 
-def test_standard_errors_of_classes_and_residuals_are_those_of_rows() -> None:
+def test_standard_errors_of_classes_and_residuals_match_rows() -> None:
     draw = np.random.default_rng(4)
     y = draw.integers(0, 3, 2000)
     f = draw.normal(size=(2000, 3)) + (y[:, None] == np.arange(3))

@@ -140,7 +140,7 @@ def test_quantiles_away_from_the_median(quantile: float) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_influence_is_the_derivative_of_its_metric_by_the_weight(name: str) -> None:
+def test_an_influence_is_the_derivative_of_its_metric(name: str) -> None:
     """Scaled by the weight, and by n / (n - 1) of the rows that count, or for AUC those of either class."""
     loss = LOSSES[name]
     f, y, classes, w = scored_rows(loss, 120)
@@ -270,7 +270,7 @@ def test_metrics_of_residuals_are_those_of_rows(name: str) -> None:
             assert errors["r2"] == pytest.approx(deviation / targets.var())
 
 
-def test_rates_of_groups_are_counts_of_rows_and_the_smallest_group_counts() -> None:
+def test_group_rates_are_row_counts_down_to_the_smallest_group() -> None:
     """Groups of MIN_GROUP_ROWS - 1, MIN_GROUP_ROWS and MIN_GROUP_ROWS + 1 rows, with 1 % of one class."""
     loss, sizes = LOSSES["logistic"], (MIN_GROUP_ROWS - 1, MIN_GROUP_ROWS, MIN_GROUP_ROWS + 1, 3 * MIN_GROUP_ROWS)
     f, y, classes, _ = scored_rows(loss, sum(sizes))

@@ -43,7 +43,7 @@ def test_several_classes() -> None:
     assert measured["brier"] == pytest.approx(squares.sum(axis=1).mean(), abs=1e-12)
 
 
-def test_lift_is_the_share_among_the_first_rows_against_the_share_among_all() -> None:
+def test_lift_compares_the_first_rows_with_all_rows() -> None:
     score = np.arange(N)[::-1].astype(float)
     positive = np.arange(N) < 100
     assert metrics.lift(positive, score) == pytest.approx(5.0)

@@ -170,7 +170,7 @@ def test_weights_of_rows_are_scikit_learns(kind: str) -> None:
 
 
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES.values() if not loss.classifies], ids=lambda loss: loss.name)
-def test_the_value_is_the_integral_of_the_residual_and_least_at_the_label(loss: Any) -> None:
+def test_a_loss_is_the_integral_of_its_residual(loss: Any) -> None:
     """Beyond where exp is cut off as well."""
     for label in (0.4, 1.0, 3.0):
         y = np.array([[label]])
@@ -197,7 +197,7 @@ def test_deviance_is_that_of_the_libraries(name: str) -> None:
     assert list(measured) == ["deviance", "gini", "r2", "rmse", "loss"]
 
 
-def test_gini_is_twice_auc_less_one_for_two_classes_and_calibration_is_of_means() -> None:
+def test_gini_is_twice_auc_minus_one_for_two_classes() -> None:
     y, score = (DRAW.random(400) < 0.3).astype(float), np.round(DRAW.normal(size=400), 1)
     assert metrics.gini(y, score) == pytest.approx(2 * metrics.area_under_curve(y == 1, score) - 1)
     assert metrics.gini(y, y) == 1
@@ -209,7 +209,7 @@ def test_gini_is_twice_auc_less_one_for_two_classes_and_calibration_is_of_means(
     assert np.abs(parts[:, 0] / parts[:, 1] - 1).mean() < 0.15
 
 
-def test_concordance_counts_pairs_of_which_one_is_known_to_have_gone_first() -> None:
+def test_concordance_counts_pairs_with_a_known_order() -> None:
     time, happened, risk = (np.round(DRAW.random(60), 1), DRAW.random(60) < 0.6, np.round(DRAW.normal(size=60), 1))
     good, pairs = 0.0, 0
     for i in range(60):
@@ -222,7 +222,7 @@ def test_concordance_counts_pairs_of_which_one_is_known_to_have_gone_first() -> 
 
 
 @pytest.mark.parametrize("name", list(LABELS))
-def test_a_table_of_the_loss_reads_residuals_to_the_error_that_is_said(name: str) -> None:
+def test_tabulated_residuals_are_within_their_stated_error(name: str) -> None:
     job = vfl.Job(
         model=TESTED_MODELS[name], optimizer=vfl.BlockDescent(), protocol=PROTOCOLS["shares"], batch_size="all"
     )
@@ -254,7 +254,7 @@ def test_labels_that_cannot_be_used_are_told() -> None:
         vfl.Job(model=vfl.Square(), protocol="open", exposure="years")
 
 
-def test_who_reads_an_open_residual_reads_the_others_sum_for_most_rows() -> None:
+def test_an_open_residual_reveals_the_sum_of_the_peer() -> None:
     """Half the labels are 0 or so: for these g of a count is mu itself."""
     for name in ("poisson", "tweedie", "negative_binomial"):
         loss, y = TESTED_MODELS[name].loss, LABELS[name]

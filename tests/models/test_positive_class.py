@@ -33,7 +33,7 @@ FIGURES: dict[str, Figures] = {
 
 @pytest.mark.parametrize("loss", ["logistic", "smooth_hinge"])
 @pytest.mark.parametrize("figures", FIGURES)
-def test_figures_are_those_of_the_second_class_whatever_it_is_called(figures: str, loss: str) -> None:
+def test_figures_describe_the_second_class_whatever_its_name(figures: str, loss: str) -> None:
     def found(first: Any, second: Any) -> Any:
         classes = np.array([first, second])
         return FIGURES[figures](LOSSES[loss], np.where(POSITIVE, classes[1], classes[0]), classes)

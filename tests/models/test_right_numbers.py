@@ -146,14 +146,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("case", "kind"), CASES)
-def test_coefficients_are_those_of_statsmodels_to_a_part_of_a_standard_error(case: str, kind: str) -> None:
+def test_coefficients_match_statsmodels_within_standard_errors(case: str, kind: str) -> None:
     apart, foreseen, above = found(case, kind, LABELS[case])
     assert apart <= bound(foreseen)
     assert above <= LOSS
 
 
 @pytest.mark.parametrize(("kind", "remedy"), [("ckks", "secret sharing"), ("shares", "protocol.shares.step")])
-def test_counts_that_rounding_moves_by_more_than_chance_are_refused(kind: str, remedy: str) -> None:
+def test_counts_moved_by_rounding_beyond_chance_are_refused(kind: str, remedy: str) -> None:
     with pytest.raises(LabelError, match=rf"off by \d.* standard errors; at most 1 .*{remedy}"):
         vfl.simulate(job_of("poisson", kind), parties_of("poisson", LARGE))
 

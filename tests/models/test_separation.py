@@ -47,7 +47,7 @@ def test_a_column_that_separates_is_named_before_the_training(mode: str) -> None
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_classes_that_columns_of_both_separate_are_said_by_metrics(mode: str) -> None:
+def test_metrics_report_classes_that_joint_columns_separate(mode: str) -> None:
     total = X[:, 0] + Z[:, 0]
     shift = np.where(np.abs(total) < 0.4, np.sign(total) * 2, 0)
     columns = X + np.column_stack([shift, np.zeros(N)])

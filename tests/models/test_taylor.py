@@ -67,7 +67,7 @@ def both() -> dict[str, Floats]:
     return arrays | {name: np.sign(rng.normal(size=N)) for name in ("y", "further")}
 
 
-def test_products_of_what_the_other_sends_are_the_gradients_and_the_loss(both: dict[str, Floats]) -> None:
+def test_products_with_received_terms_give_gradients_and_loss(both: dict[str, Floats]) -> None:
     XA, XB, a, b, y = (both[name] for name in ("XA", "XB", "a", "b", "y"))
     further = both["further"], both["more"]
     UA, UB = network(XA, a), network(XB, b)
@@ -90,7 +90,7 @@ def test_products_of_what_the_other_sends_are_the_gradients_and_the_loss(both: d
     np.testing.assert_allclose(product[-1], objective(y, further, XA, XB, a, b)[0], atol=1e-12)
 
 
-def test_local_steps_on_one_opening_are_those_of_a_linear_network(both: dict[str, Floats]) -> None:
+def test_local_steps_on_one_opening_match_a_linear_network(both: dict[str, Floats]) -> None:
     """Where u is linear in the weights the quadratic is the objective itself, at any weights."""
     XA, XB, a, b, y = (both[name] for name in ("XA", "XB", "a", "b", "y"))
     rows, labels = np.vstack([XA, both["more"]]), np.append(y, both["further"])

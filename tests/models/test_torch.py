@@ -239,7 +239,7 @@ def test_a_module_that_fails_says_why_at_home(make: Callable[[], object], says: 
     assert note is None or note not in str(caught.value)
 
 
-def test_layers_are_refused_before_what_they_would_tell_is_counted() -> None:
+def test_unsupported_layers_are_refused_before_any_counting() -> None:
     bank, shop = vfl.datasets.breast_cancer()
     shop.model = vfl.TorchModel(lambda: nn.Sequential(nn.Linear(15, 400), nn.BatchNorm1d(400), nn.Linear(400, 1)))
     job = vfl.Job(model=vfl.Neural(), optimizer=vfl.FedBCD(lr=0.1), protocol="ckks", batch_size=64, epochs=1)

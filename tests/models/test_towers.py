@@ -70,7 +70,7 @@ def test_a_code_that_has_no_row_has_the_spare_one(name: str) -> None:
 
 @pytest.mark.parametrize("passives", [1, 3])
 @pytest.mark.parametrize("name", TOPS)
-def test_a_top_feeds_its_derivatives_down_and_makes_them_once_a_round(name: str, passives: int) -> None:
+def test_a_top_model_sends_its_derivatives_once_a_round(name: str, passives: int) -> None:
     top = TorchTop("bank", vfl.TorchModel(lambda: TOPS[name](passives)), 4, 1, l2=0.0, fed=2 * passives, bound=9.0)
     fed = np.random.default_rng(3).normal(size=(9, 2 * passives))
     g = np.random.default_rng(4).normal(size=(9, 1))
@@ -115,7 +115,7 @@ def test_a_step_goes_through_a_module_once(name: str, monkeypatch: pytest.Monkey
         np.testing.assert_array_equal(one, other)
 
 
-def test_wide_alone_is_a_number_for_each_code_and_a_weight_for_each_number() -> None:
+def test_a_wide_model_has_one_weight_for_each_code_and_number() -> None:
     module = vfl.towers.WideDeep(FIELDS, 1, **SMALL_TOWER).double()
     module.wide.table.weight.data = torch.arange(10.0, dtype=torch.float64)[:, None]
     torch.nn.init.zeros_(module.tower[-1].weight)

@@ -210,7 +210,7 @@ def test_a_saved_part_predicts_and_has_no_training_row(tmp_path: Path) -> None:
         again.active.coefficients()
 
 
-def test_each_fold_is_fitted_to_the_others_with_the_weights_of_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fold_is_scored_by_weighted_fits_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is scored once, by trees that were fitted to other rows, and folds are dealt by the key."""
     fits, place = list[tuple[list[int], list[float]]](), np.arange(53.0)
     X, weights = place[:, None], 1 + place / 10
@@ -369,7 +369,7 @@ def test_rare_classes_may_weigh_as_much() -> None:
     assert later[1] > later[0] + 0.1
 
 
-def test_several_classes_are_learnt_one_against_the_rest_unless_a_loss_is_named() -> None:
+def test_classes_are_one_against_the_rest_unless_a_loss_is_named() -> None:
     tables = vfl.datasets.breast_cancer()
     y = np.digitize(tables[0].X[:, 0], np.quantile(tables[0].X[:, 0], [0.25, 0.5, 0.75]))
     labelled = [vfl.Party("bank", tables[0].X, y, aligned=True), vfl.Party("shop", tables[1].X, aligned=True)]

@@ -294,7 +294,7 @@ def hard_tables() -> list[vfl.Party]:
 
 
 @pytest.mark.parametrize("protocol", ["open", "ckks"])
-def test_a_training_that_uses_all_rounds_reports_that_it_has_not_converged(protocol: str) -> None:
+def test_a_training_out_of_rounds_reports_no_convergence(protocol: str) -> None:
     job = vfl.Job(model="logistic", protocol=protocol, accepts=["columns", "rank", "label_auc", "fresh_equations"])
     with pytest.warns(DataNotice, match=r"has not converged.* still decreased by .* Increase epochs"):
         short = vfl.simulate(job.model_copy(update={"epochs": 3}), hard_tables())

@@ -112,7 +112,7 @@ def test_all_that_a_prediction_tells_is_entered_before_it_leaves(outputs: int, c
 
 
 @pytest.mark.parametrize("ids_asked", [10, 120])
-def test_all_ids_that_are_asked_about_are_entered_before_any_answer(ids_asked: int, tmp_path: Path) -> None:
+def test_requested_ids_are_recorded_before_any_answer(ids_asked: int, tmp_path: Path) -> None:
     """Of fewer than the table has as of more: that an id is not there is an answer too."""
     trained, ledger = run(1), DisclosureLedger(tmp_path / "shop", "shop")
     entered, again = list[int](), list[int]()

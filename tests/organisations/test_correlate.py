@@ -64,7 +64,7 @@ class Seen(Observer):
             self.entries.append((me, fact))
 
 
-def test_correlations_and_inflation_are_those_of_the_pooled_columns() -> None:
+def test_correlations_are_those_of_the_pooled_columns() -> None:
     """Errors of correlations are below 1/30 whatever is drawn. Those of R^2 = 1 - 1 / VIF have a deviation of .04 at
     most, and were .146 at most in 20,000 drawings: .25 is six deviations."""
     X = pooled()
@@ -166,7 +166,7 @@ def test_a_column_of_few_values_bounds_what_is_told() -> None:
     assert "x2 has the least information, 0.47 bits per row" in module._remedy(columns_of_shop)
 
 
-def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_path: Path) -> None:
+def test_weights_in_place_of_columns_read_only_counted_bits(tmp_path: Path) -> None:
     """A deviating party multiplies rows by 2^(L - 2), 2^(L - 3) .. over the distance of a 0/1 column's two values.
 
     It reads 5 of them from a number of 6 bits. With three columns, each of which is disclosed twice, it reads 30 rows a
@@ -271,7 +271,7 @@ def test_marks_that_are_repeated_read_rows_and_then_are_refused(tmp_path: Path) 
     assert np.corrcoef(np.mean([repeat.R for (repeat,) in repeats], axis=0).ravel(), true.ravel())[0, 1] > 0.8
 
 
-def test_columns_that_mark_a_row_read_it_and_rounding_blurs_it_among_many_rows() -> None:
+def test_an_indicator_column_reads_a_row_that_rounding_blurs() -> None:
     """A bank that brings marks reads 100 values of a thousand rows at .92 and of 20,000 at .46: by Fisher's z the
     bounds are 7 deviations away and more. Exact numbers would be read as they are."""
     few, exact = marking(1000)
@@ -282,7 +282,7 @@ def test_columns_that_mark_a_row_read_it_and_rounding_blurs_it_among_many_rows()
     assert many < 0.9
 
 
-def test_numbers_are_rounded_at_random_and_a_fixed_rounding_is_found() -> None:
+def test_a_fixed_rounding_in_place_of_a_random_one_is_found() -> None:
     """The mean of 10,000 roundings is the share itself, to 6.5 deviations of .0046, missed once in 1e10; without the
     dither it is the one below."""
     numbers = CorrelationEncoding(5000)

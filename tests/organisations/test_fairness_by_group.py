@@ -121,7 +121,7 @@ def read_from(rows: np.ndarray, names: tuple[str, ...], opened: np.ndarray) -> n
 
 
 @pytest.mark.parametrize(("groups", "most"), [(GROUP, 32), (np.arange(N) % 2, 96)], ids=["four", "two"])
-def test_weights_in_place_of_marks_read_no_more_than_the_ledger_counts(
+def test_weights_in_place_of_marks_read_only_counted_bits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: np.ndarray, most: int
 ) -> None:
     """A party that deviates reads k - 1 rows a count of k bits, 4 x 8 in a look: of all rows, by all looks that the
@@ -149,7 +149,7 @@ def test_weights_in_place_of_marks_read_no_more_than_the_ledger_counts(
             look(tmp_path / "shop", weights, names, marks, columns)
 
 
-def test_looks_that_are_repeated_find_counts_to_a_row_or_two_and_then_are_refused(tmp_path: Path) -> None:
+def test_repeated_requests_find_counts_and_then_are_refused(tmp_path: Path) -> None:
     """All looks that there are at 4,000 rows in two groups are 3: their mean errs by .41 x 8 / sqrt(3) = 1.9 rows, so
     one row more or less is not found. Sums of two counts are held to eight deviations."""
     names, marks = merge_small_groups(np.arange(N) % 2)

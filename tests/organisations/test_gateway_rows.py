@@ -63,7 +63,7 @@ def futures(answers: Any) -> list[Future[Any]]:
     return [answer for answer in answers if isinstance(answer, Future)]
 
 
-def test_who_gives_up_costs_others_nothing_and_is_not_asked_about(
+def test_a_cancelled_request_costs_the_others_nothing(
     part: Any, waiting: Gateway, requests: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_parties(part, requests, waiting, monkeypatch)
@@ -88,7 +88,7 @@ def test_who_gives_up_while_parties_answer_costs_others_nothing(
 vfl_predicted = gateway.prediction_of
 
 
-def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
+def test_the_gateway_survives_lost_parties_and_refuses_rows(
     part: Any, waiting: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One application has given up, two wait for one id, and one id was deferred to the next block."""

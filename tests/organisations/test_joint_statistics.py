@@ -90,9 +90,7 @@ class Counted:
         pytest.param([("columns", 1000), ("columns", 4000), ("groups", 4000), ("columns", 1000)], id="in turn"),
     ],
 )
-def test_numbers_are_debited_before_they_leave_and_limited_together(
-    looks: list[tuple[str, int]], tmp_path: Path
-) -> None:
+def test_statistics_are_debited_before_they_are_sent(looks: list[tuple[str, int]], tmp_path: Path) -> None:
     """All requests but the last succeed, with their 12 numbers on disk before they are sent.
 
     The last one would exceed the limit on joint statistics of both kinds, and discloses nothing of the shop.
@@ -139,7 +137,7 @@ def test_each_number_is_rounded_by_itself(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("full", ["bank", "telco", "mill"])
-def test_joint_statistics_are_held_to_what_any_peer_was_told_before(full: str) -> None:
+def test_joint_statistics_count_disclosures_to_all_peers(full: str) -> None:
     def told(peer: str, share: float) -> Disclosure:
         return statistics_disclosure(peer, "shop", round(10_000 * share), 8, 80_000.0)
 

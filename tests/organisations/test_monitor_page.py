@@ -70,7 +70,7 @@ def test_the_page_has_the_figures_of_metrics() -> None:
     assert "2096" in page  # when the certificate ends
 
 
-def test_it_is_down_before_it_serves_and_once_its_certificate_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_is_down_before_its_start_and_after_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("prometheus_client")
     page_monitor = Monitor("shop", 4e9)
     assert page_monitor.health()[0] == 503

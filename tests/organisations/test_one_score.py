@@ -28,9 +28,7 @@ def indexed(party: vfl.Party) -> IndexedRows:
     return IndexedRows(party.name, [f"row {k}" for k in range(len(party))], np.asarray(party.X[:]))
 
 
-def test_a_warm_request_parses_no_job_and_makes_each_id_canonical_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_warm_request_parses_no_job_and_each_id_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parties = random_parties(2, ROWS, ids=True)
     run = vfl.simulate(make_job(), parties)
     calls: Counter[str] = Counter()

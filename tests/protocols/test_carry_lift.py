@@ -89,7 +89,7 @@ def test_a_lift_needs_more_bits() -> None:
 
 @pytest.mark.parametrize("lifts", [False, True])
 @pytest.mark.parametrize("blocks", range(1, 9))
-def test_requests_name_every_block_once_and_never_wait_for_their_own_answer(blocks: int, lifts: bool) -> None:
+def test_requests_name_each_block_once_before_any_answer(blocks: int, lifts: bool) -> None:
     requests = lookup_requests(blocks, lifts=lifts)
     everything = list(range(blocks))
     assert [step.block for step in requests if step.block is not None] == everything

@@ -24,7 +24,7 @@ HOLDER_THAT_LOSES = {"a": "a", "b": "b", "c": "a"}
 
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("to", ["a", "b", "c"])
-def test_each_row_of_a_mixed_request_is_answered_as_if_it_were_alone(to: str, outputs: int, tmp_path: Path) -> None:
+def test_rows_of_a_mixed_request_are_answered_as_if_alone(to: str, outputs: int, tmp_path: Path) -> None:
     """Two of each state in an order drawn at random, over two blocks; row by row the answer follows from its state."""
     model = Model(2, 3, 2, outputs=outputs)
     ledgers = {name: ScoreLedger(tmp_path / name) for name in "abc"}
@@ -140,7 +140,7 @@ def queue_of() -> Callable[[list[tuple[bytes, float]]], Iterator[list[tuple[byte
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 100])
-def test_requests_of_one_id_are_answered_in_the_order_in_which_they_came(queue_of: Any, max_rows: int) -> None:
+def test_requests_for_one_id_are_answered_in_order(queue_of: Any, max_rows: int) -> None:
     """Four and more requests of one id, mixed with others: the first columns that arrive bind the id."""
     for seed in range(5):
         drawn = random.Random(seed)

@@ -94,7 +94,7 @@ def test_times_of_a_network_and_of_pauses() -> None:
             assert np.mean(drawn) == pytest.approx(0.5 * share, rel=0.1)
 
 
-def test_facts_of_a_log_have_six_digits_and_no_control_characters(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_facts_have_six_digits_and_no_control_characters(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, eventlog.LOGGER.name):
         eventlog.emit("bank", "finished", {"seconds": 1.23456789, "rows": 7, "text": "a\x1bb"})
     line = json.loads(caplog.messages[-1])

@@ -42,7 +42,7 @@ def fill(folder: Path) -> None:
             file.write(bytes(4096))
 
 
-def test_a_full_disk_is_reported_as_full_when_a_ledger_is_created(small_disk: Path) -> None:
+def test_a_full_disk_is_reported_while_a_ledger_is_created(small_disk: Path) -> None:
     fill(small_disk)
     with raises_code(StorageError, "SVFL-FILE-NO-SPACE"):
         AccountDatabase.shared(small_disk / "scores", SCHEMA)
@@ -55,7 +55,7 @@ def test_a_ledger_is_opened_on_a_full_disk(small_disk: Path) -> None:
         assert tables.execute("SELECT count(*) FROM rows").fetchone() == (0,)
 
 
-def test_a_full_disk_is_reported_as_full_when_a_ledger_is_changed(small_disk: Path) -> None:
+def test_a_full_disk_is_reported_while_a_ledger_is_changed(small_disk: Path) -> None:
     ledger = AccountDatabase.shared(small_disk / "scores", SCHEMA)
     fill(small_disk)
     with raises_code(StorageError, "SVFL-FILE-NO-SPACE"), ledger.changing() as tables:

@@ -57,7 +57,7 @@ def train(folder: Path, *more: str) -> Result:
     return CliRunner().invoke(app, ["train", str(folder / "job.toml"), *tables, "--save", str(folder / "m"), *more])
 
 
-def test_a_second_training_is_refused_before_it_begins_and_replaces_on_request(tmp_path: Path) -> None:
+def test_a_second_training_needs_replace_and_is_refused_early(tmp_path: Path) -> None:
     assert train(tmp_path).exit_code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
     refused = train(tmp_path)

@@ -177,7 +177,7 @@ def tables() -> list[vfl.Party]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", BASES)
-def test_explain_answers_within_a_second_for_the_largest_value_of_each_number(name: str) -> None:
+def test_explain_is_fast_for_the_largest_values_of_a_job(name: str) -> None:
     job = vfl.Job.from_dict({"accepts": ["columns"], "epochs": 2} | BASES[name])
     slow = {}
     extremes: list[tuple[tuple[str, ...], float]] = [
@@ -275,9 +275,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 @pytest.mark.parametrize("command", ["explain", "peers"])
-def test_a_malformed_file_is_refused_with_a_code_and_without_control_characters(
-    tmp_path: Path, name: str, command: str
-) -> None:
+def test_a_malformed_file_is_refused_in_printable_characters(tmp_path: Path, name: str, command: str) -> None:
     path = tmp_path / "job.toml"
     path.write_bytes(MALFORMED[name].encode("latin-1"))
     started = time.process_time()

@@ -156,7 +156,7 @@ def test_a_state_that_never_changes_serves_every_round_before_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("constant", [True, False])
-def test_a_training_is_over_in_the_state_that_it_ended_with_alone(constant: bool, tmp_path: Path) -> None:
+def test_a_training_has_ended_only_in_its_final_state(constant: bool, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, "shop", every=5)
     for rounds in (5, 10, 15):
         checkpoints.save(

@@ -86,7 +86,7 @@ def test_nothing_but_figures_comes_back(comparison: Comparison) -> None:
     assert disclosed == {"nothing"}
 
 
-def test_no_label_of_a_held_out_row_moves_a_model_of_the_party_alone() -> None:
+def test_held_out_labels_do_not_move_a_local_model() -> None:
     """Labels of held-out rows turned round turn the AUC round exactly: nothing was fitted to them."""
     bank, _ = tables()
     test_rows = JOB.schedule(bank.register).test
@@ -113,12 +113,12 @@ def test_three_parties_are_compared(comparison: Comparison) -> None:
         (vfl.Job(model=vfl.Logistic(), test_fraction=0.0), "held out"),
     ],
 )
-def test_jobs_that_cannot_be_compared_are_refused_with_the_remedy(job: vfl.Job, says: str) -> None:
+def test_jobs_that_cannot_be_compared_are_refused(job: vfl.Job, says: str) -> None:
     with pytest.raises(ConfigError):
         vfl.compare(job, tables(200))
 
 
-def test_ledgers_are_asked_for_all_models_before_anything_is_told(tmp_path: Path) -> None:
+def test_ledgers_admit_all_models_before_anything_is_disclosed(tmp_path: Path) -> None:
     """The shop's file lets 400 rows be measured four times in all: two were taken, three are asked for."""
     parties = tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}

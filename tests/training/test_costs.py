@@ -111,7 +111,7 @@ def test_a_measured_run_is_told_by_the_clock_in_the_same_words(name: str) -> Non
     assert sum(costs.parts.values()) == pytest.approx(costs.total, rel=1e-9)
 
 
-def test_runs_of_one_job_have_one_total_whatever_lies_beside_what() -> None:
+def test_the_cost_of_a_job_is_independent_of_its_overlap() -> None:
     """Preprocessing and iterations run in parallel, and either may take longer; seconds of a link count alone."""
     job, tables = JOBS["shares"].model_copy(update={"epochs": 20}), parties_with_server("shares")
     network = Network(mbps=1.0, rtt_ms=400)

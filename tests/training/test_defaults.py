@@ -96,9 +96,7 @@ def made_up(rows: int, widths: Sequence[int]) -> list[vfl.Party]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("widths", [(4, 4), (3, 3, 2)])
-def test_more_rows_than_there_are_bits_for_at_full_width_train_by_default(
-    widths: Sequence[int], first_job: Any
-) -> None:
+def test_rows_beyond_the_full_bit_width_train_by_default(widths: Sequence[int], first_job: Any) -> None:
     """With 400,000 rows, a quarter held out: two parties had bits for 262,144 rows at once, three for 174,762."""
     parties, job = made_up(400_000, widths), vfl.Job(model="logistic")
     run, rows = vfl.simulate(job, parties), job.schedule(parties[0].register).test

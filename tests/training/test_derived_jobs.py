@@ -83,7 +83,7 @@ def parties() -> list[vfl.Party]:
     return random_parties(2, rows=200)
 
 
-def test_every_field_of_a_job_has_a_value_other_than_its_default_here() -> None:
+def test_the_full_job_sets_every_field_off_its_default() -> None:
     job = vfl.Job(**KEYS)
     assert set(vfl.Job.model_fields) == KEYS.keys() | ELSEWHERE.keys()
     plain = vfl.Job(model="logistic", protocol="shares")

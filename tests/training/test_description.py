@@ -36,7 +36,7 @@ def table(seed: int = 0) -> tuple[Columns, np.ndarray]:
     return Columns(X, names, {"town": ("Bonn", "Jena", "Ulm")}), y
 
 
-def test_figures_are_those_of_pooled_statistics_and_faults_are_named() -> None:
+def test_figures_match_pooled_statistics_and_faults_are_named() -> None:
     columns, y = table()
     description = vfl.describe(vfl.Party("bank", columns, y, ids=range(N)))
     by_name = {column.column: column for column in description.columns}

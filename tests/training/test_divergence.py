@@ -116,7 +116,7 @@ def test_the_command_says_it_in_a_line_and_saves_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("sums", ["auto", "pairwise", "cipher"])
-def test_outputs_that_are_no_numbers_are_never_told_as_predictions(sums: str) -> None:
+def test_outputs_that_are_not_finite_are_never_predictions(sums: str) -> None:
     """Weights that have left the numbers, as those of a module may: whichever way parts are added up, no row gets a
     number."""
     parties = numbers()

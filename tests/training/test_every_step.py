@@ -173,7 +173,7 @@ def test_every_kind_of_step_is_among_them() -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_features_shapley_values_and_the_file_are_those_of_single_values(name: str, tmp_path: Path) -> None:
+def test_shapley_values_are_those_of_single_values(name: str, tmp_path: Path) -> None:
     step, features = STEPS[name]
     part, values = part_of(step), values_for(step)
     table = table_of(step, values)
@@ -271,7 +271,7 @@ def test_a_score_of_so_many_points_has_the_odds_that_they_state() -> None:
 
 @pytest.mark.parametrize("bins", [2, 3, 4, 10])
 @pytest.mark.parametrize("seed", range(3))
-def test_bins_of_discrete_columns_have_enough_rows_and_round_edges(bins: int, seed: int) -> None:
+def test_bins_of_discrete_columns_are_full_with_round_edges(bins: int, seed: int) -> None:
     generator = np.random.default_rng([bins, seed])
     values = discrete_column(400, generator, gaps=0.0)
     values[:30] = 96.0
@@ -308,7 +308,7 @@ def test_a_bin_and_a_code_need_exactly_the_minimum_of_rows(rows: int) -> None:
 
 
 @pytest.mark.parametrize(("value", "apart"), [(200.0, False), (370.0, False), (385.0, True), (-200.0, True)])
-def test_only_codes_far_from_the_other_values_have_a_bin_of_their_own(value: float, apart: bool) -> None:
+def test_only_codes_far_from_other_values_get_a_separate_bin(value: float, apart: bool) -> None:
     """The last ordinary value is 199 and lies about 90 from the median, so a code begins near 199 + 2 * 90."""
     ordinary = np.arange(200.0)
     edges = find_bin_edges(np.append(ordinary, np.full(MIN_BIN_ROWS, value)), 4)
@@ -422,7 +422,7 @@ def fitted(column: Any, train: Any = slice(None), **options: Any) -> FittedPrepa
 
 
 @pytest.mark.parametrize("few", [MIN_FEATURE_ROWS - 1, MIN_FEATURE_ROWS, MIN_FEATURE_ROWS + 1])
-def test_columns_of_gaps_and_of_rare_texts_need_exactly_the_minimum_of_rows(few: int) -> None:
+def test_columns_of_gaps_and_rare_texts_need_the_minimum_rows(few: int) -> None:
     rows, enough = 60, few >= MIN_FEATURE_ROWS
     numbers = np.arange(rows, dtype=float)
     numbers[:few] = np.nan
@@ -444,7 +444,7 @@ def test_columns_of_gaps_and_of_rare_texts_need_exactly_the_minimum_of_rows(few:
     assert (step.categories, step.other) == (("y",), True)
 
 
-def test_clipping_and_squashing_follow_the_quantiles_of_the_training_rows() -> None:
+def test_clipping_and_squashing_follow_training_quantiles() -> None:
     values = np.append(np.arange(101.0), [1e6] * 20)
     train = slice(0, 101)
     (step, _) = fitted(values, train, clip=0.05, tails="keep").steps

@@ -97,7 +97,7 @@ def test_labels_of_three_classes_are_refused_in_words() -> None:
         vfl.simulate(woe_job(), [three, *others])
 
 
-def test_training_rows_of_one_class_are_refused_before_any_count_is_told() -> None:
+def test_rows_of_one_class_are_refused_before_any_count() -> None:
     bank, *others = CANCER_PARTIES
     y = np.zeros(len(bank), int)
     y[woe_job().schedule(bank.register).test] = 1

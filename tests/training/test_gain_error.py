@@ -79,7 +79,7 @@ def test_no_gain_is_stated_where_there_is_none(rate: float) -> None:
     assert all("chance" in result.conclusion for result in comparisons)
 
 
-def test_equal_scores_have_equal_areas_and_independent_ones_do_not() -> None:
+def test_equal_scores_have_equal_areas_unlike_independent_ones() -> None:
     assert auc_correlation(0.7, 0.7, 1.0) == pytest.approx(1)
     assert abs(auc_correlation(0.7, 0.8, 0.0)) < 0.05
     assert difference_error(0.3, 0.4, 0.0) == pytest.approx(0.5)

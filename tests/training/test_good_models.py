@@ -76,7 +76,7 @@ def quality(metric: str, predicted: Any, y: Any) -> float:
         ("square", "shares", 2), ("square", "open", 3), ("one_vs_rest", "shares", 2), ("softmax", "open", 2),
     ],
 )  # fmt: skip
-def test_linear_models_at_their_defaults_are_as_good_as_pooled_ones(loss: str, protocol: str, parties: int) -> None:
+def test_default_linear_models_are_as_good_as_pooled_ones(loss: str, protocol: str, parties: int) -> None:
     kind, oracle, predict, metric = LINEAR[loss]
     blocks, y = columns_and_labels(parties, kind)
     accepts = [] if protocol == "shares" else LEAKS
@@ -92,7 +92,7 @@ def test_linear_models_at_their_defaults_are_as_good_as_pooled_ones(loss: str, p
 
 
 @pytest.mark.parametrize("boosted", [True, False])
-def test_trees_are_better_than_each_party_and_near_the_pooled_ones(boosted: bool) -> None:
+def test_trees_beat_single_parties_and_approach_pooled_ones(boosted: bool) -> None:
     """Curves of both parties, which no line follows; the boosted score is measured on held-out rows as well."""
     generator = np.random.default_rng(8)
     blocks = [np.round(generator.normal(size=(1200, 3)), 1) for _ in range(2)]

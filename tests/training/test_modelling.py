@@ -89,7 +89,7 @@ def test_coefficients_of_a_regression_are_in_units_of_the_label() -> None:
     assert run.intercept[0] == pytest.approx(expected.intercept_, rel=1e-3)
 
 
-def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_learn_finds() -> None:
+def test_rare_balanced_classes_on_shares_match_scikit_learn() -> None:
     """The range is the least power of two that fits; a notice names it, and iterations suffice for its steps."""
     draw, rows = np.random.default_rng(8), 6000
     bank_columns, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
@@ -252,7 +252,7 @@ def test_classes_are_held_out_evenly() -> None:
         vfl.stratified(even, shop)
 
 
-def test_other_rows_are_evaluated_and_probabilities_held_against_labels(tmp_path: Path) -> None:
+def test_other_rows_are_evaluated_against_their_labels(tmp_path: Path) -> None:
     run = vfl.simulate(fedbcd_job(epochs=20), weighted_parties())
     metrics = run.evaluate({"bank": OWN, "shop": OTHER}, Y)
     assert metrics == pytest.approx(run.metrics)

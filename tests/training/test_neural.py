@@ -47,7 +47,7 @@ def neural_job(residual: object = "open", **keys: object) -> vfl.Job:
 
 
 @pytest.mark.long
-def test_sealed_training_is_training_in_the_open_over_fifty_rounds() -> None:
+def test_fifty_sealed_rounds_equal_fifty_open_rounds() -> None:
     keys: dict[str, object] = {"epochs": 25, "optimizer": vfl.FedBCD(local_steps=2, lr=0.3)}
     plain, sealed = (vfl.simulate(neural_job(residual, **keys), network_parties(3, 3)) for residual in ("open", "ckks"))
     assert sealed.costs.rounds == 50
@@ -100,7 +100,7 @@ def test_a_step_is_that_of_the_pooled_model(outputs: int) -> None:
         np.testing.assert_allclose(after.parts[name].theta, expected.detach().numpy(), atol=1e-9)
 
 
-def test_a_network_as_wide_as_its_batches_is_refused_with_the_remedies() -> None:
+def test_a_network_as_wide_as_its_batches_is_refused() -> None:
     wide = network_parties(3, 10)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
         vfl.simulate(neural_job("ckks"), wide)
@@ -173,7 +173,7 @@ def test_a_run_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.parts[name].theta, part.theta)
 
 
-def test_a_run_from_files_predicts_with_the_modules_that_are_brought(tmp_path: Path) -> None:
+def test_a_run_from_files_predicts_with_supplied_modules(tmp_path: Path) -> None:
     members = network_parties(3, 4)
     run = vfl.simulate(neural_job(epochs=1, accepts=["rank", "fresh_equations", "columns"]), members)
     run.save(tmp_path)

@@ -35,7 +35,7 @@ def trained(rows: int, counts: Any, **keys: Any) -> tuple[vfl.Run, list[str]]:
     return run, [str(warning.message) for warning in caught if warning.category is DataNotice]
 
 
-def test_a_weighted_run_counts_rows_by_their_weights_in_its_metrics() -> None:
+def test_a_weighted_run_weights_rows_in_its_metrics() -> None:
     run, _ = trained(N, COUNTS, **OPEN)
     schedule = run.job.schedule(vfl.Party("bank", OWN, Y, ids=range(N)).register)
     rows = schedule.test
@@ -68,7 +68,7 @@ def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tm
 
 
 @pytest.mark.parametrize(("rows", "held_out", "share"), [(6000, 0.5, 0.01), (600, 0.25, 0.5)])
-def test_metrics_of_levels_are_within_the_spread_that_is_printed_and_reported(
+def test_metrics_of_levels_are_within_their_printed_spread(
     rows: int, held_out: float, share: float, tmp_path: Any
 ) -> None:
     """The log, the report and the notebook print a standard error next to each figure.

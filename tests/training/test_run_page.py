@@ -53,7 +53,7 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     assert sum(map(int, rows)) == run.active.held_out
 
 
-def test_the_page_has_the_party_alone_beside_all_together_and_what_was_agreed(run: vfl.Run, tmp_path: Path) -> None:
+def test_the_page_compares_one_party_with_all_and_has_the_sheet(run: vfl.Run, tmp_path: Path) -> None:
     alone = run.metrics | {"auc": 0.5432}
     run.report(tmp_path / "run.html", alone=alone, sheet="bank learns a < b")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
@@ -125,7 +125,7 @@ def test_progress_of_a_simulation_is_told_to_the_caller_as_well(three_parties: l
     assert heard == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_the_page_says_rows_class_weights_and_how_probabilities_turn_out(run: vfl.Run, tmp_path: Path) -> None:
+def test_the_page_states_rows_class_weights_and_calibration(run: vfl.Run, tmp_path: Path) -> None:
     run.report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     assert f"Positive class: {run.positive}." in page

@@ -105,7 +105,7 @@ def test_residuals_are_cut_to_what_was_agreed() -> None:
     assert tight.model.residual_bound == 1e-9
 
 
-def test_what_it_shows_is_said_and_sums_that_would_hide_are_refused() -> None:
+def test_a_top_model_declares_outputs_and_refuses_hidden_sums() -> None:
     with raises_code(ConfigError, "SVFL-JOB-OPTION", option="protocol.sum"):
         top_model_job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
     tables = standardized_parties(2)

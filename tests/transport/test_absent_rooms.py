@@ -58,7 +58,7 @@ def output_of(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.long
-def test_without_credit_tools_a_job_is_trained_predicted_and_audited(tmp_path: Path, job_path: Path) -> None:
+def test_a_job_trains_predicts_and_is_audited_without_credit(tmp_path: Path, job_path: Path) -> None:
     copy = install_copy(tmp_path / "copy", without=("credit",))
     tables = write_tables(tmp_path, cancer_parties(2, 180))
     data = [word for name, path in tables.items() for word in ("--data", f"{name}={path}")]
@@ -96,9 +96,7 @@ def test_a_job_is_refused_where_its_package_is_absent(tmp_path: Path, job_path: 
 
 
 @pytest.mark.long
-def test_a_party_that_lacks_a_package_refuses_before_anybody_consents(
-    tmp_path: Path, meet: Any, running: list[Any]
-) -> None:
+def test_a_party_lacking_a_package_refuses_before_consent(tmp_path: Path, meet: Any, running: list[Any]) -> None:
     """The shop lacks credit tools: its error names package and party, and the bank learns the reason."""
     copy = install_copy(tmp_path / "copy", without=("credit",))
     meeting = meet(job=meet.job(reason_codes=2))

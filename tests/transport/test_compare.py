@@ -108,7 +108,7 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
     assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(shop)) == 3
 
 
-def test_measurements_are_in_the_ledger_before_the_first_training(
+def test_measures_are_in_the_ledger_before_the_first_training(
     meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Also where another party breaks off there; one that has refused its consent leaves nothing in anybody's."""
@@ -146,7 +146,7 @@ def venue(kit: Path) -> PeerSettings:
     return PeerSettings.of(kit / "peers.toml", **LINE)
 
 
-def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: Any, tmp_path: Path) -> None:
+def test_three_parties_compare_with_labels_at_the_named_party(meet: Any, tmp_path: Path) -> None:
     meeting, parties, trained = meet(3, None, COMPARED_JOB), tables(1600, parties=3), list[str]()
 
     def compared(party: vfl.Party, kit: Path) -> Any:
@@ -179,9 +179,7 @@ def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: 
         assert ScoreLedger(ledger.path).evaluation_count(held_out(party)) == 3
 
 
-def test_a_party_that_may_not_be_measured_says_so_and_others_do_not_hear_that_it_goes_on(
-    meet: Any, tmp_path: Path
-) -> None:
+def test_a_party_out_of_evaluations_stops_and_advises_nobody(meet: Any, tmp_path: Path) -> None:
     meeting, parties = meet(2, None, COMPARED_JOB), tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     ScoreLedger(ledgers["shop"].path).record_evaluation("bank", held_out(parties[1]), times=2)

@@ -129,7 +129,7 @@ def joins(running: list[Any], meeting: Any, name: str, deviation: str = "", ever
 @pytest.mark.parametrize(
     ("accepts", "most"), [(["columns"], 45), (["columns", "fresh_equations"], 105)], ids=["by default", "accepted"]
 )
-def test_a_peer_that_breaks_off_and_asks_another_J_is_refused_before_it_has_all_residuals(
+def test_a_peer_returning_with_another_jacobian_is_refused(
     meet: Any, running: list[Any], accepts: list[str], most: int
 ) -> None:
     """15 equations a try about a batch of 113 residuals: from half of them on it must be accepted by name."""
@@ -145,9 +145,7 @@ def test_a_peer_that_breaks_off_and_asks_another_J_is_refused_before_it_has_all_
     assert total_to(DisclosureLedger.open("bank", None).read().entries, "labels", "shop").count >= read
 
 
-def test_a_holder_that_alters_an_opened_value_is_named_before_the_gradient_is_used(
-    meet: Any, running: list[Any]
-) -> None:
+def test_a_holder_that_alters_an_opened_value_is_named(meet: Any, running: list[Any]) -> None:
     meeting = meet(2, job=meet.job(vfl.Ckks(), epochs=1))
     bank, shop = joins(running, meeting, "bank", ALTERS), joins(running, meeting, "shop")
     errors = shop.communicate(timeout=240)[1]
@@ -157,7 +155,7 @@ def test_a_holder_that_alters_an_opened_value_is_named_before_the_gradient_is_us
     assert not (meeting.kit("shop") / "part.json").exists()
 
 
-def test_a_guest_that_says_one_id_and_asks_about_all_is_told_of_none(meet: Any, running: list[Any]) -> None:
+def test_a_guest_that_claims_one_id_and_asks_all_learns_none(meet: Any, running: list[Any]) -> None:
     job = vfl.Job(
         model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(sum="pairwise", residual="open")
     )

@@ -186,7 +186,7 @@ def test_a_caller_learns_that_its_certificate_was_refused(bank: Any, tmp_path: P
         join(bank.job, shop, bank.peers, certs=bad, timeout=20)
 
 
-def test_who_is_called_in_vain_is_told_at_once_and_who_calls_what_is_wrong(
+def test_both_ends_of_a_failed_handshake_learn_the_reason(
     bank: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = bad_certificate(tmp_path / "bad", tmp_path / "authority", "unknown authority", "shop")

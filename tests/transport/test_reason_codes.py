@@ -199,7 +199,7 @@ def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> 
 
 
 @pytest.mark.parametrize("how", ["predicts", "serves"])
-def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str, meet: Any, run: vfl.Run) -> None:
+def test_more_codes_than_agreed_are_refused_before_any_call(how: str, meet: Any, run: vfl.Run) -> None:
     """Every way to take part first checks the codes that the party is to give."""
     meeting = meet(3)
     peers, ledger = meeting.kit("shop") / "peers.toml", meeting.folder / "shop.ledger"

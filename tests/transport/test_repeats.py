@@ -56,7 +56,7 @@ def run(meet: Any, running: list[Any]) -> Any:
     return meeting, both
 
 
-def test_a_training_that_is_over_is_begun_again_only_when_it_is_said(run: Any) -> None:
+def test_a_finished_training_starts_again_only_on_request(run: Any) -> None:
     """In real processes: the second run of a sealed job discloses nothing, and the third one adds up."""
     meeting, both = run
     parties = {party.name: party for party in vfl.datasets.breast_cancer(2)}
@@ -82,7 +82,7 @@ def test_a_training_that_is_over_is_begun_again_only_when_it_is_said(run: Any) -
 
 
 @pytest.mark.exact_outputs
-def test_what_a_killed_training_of_kept_exchanges_opens_again_counts(meet: Any, running: list[Any]) -> None:
+def test_a_killed_training_counts_residuals_that_it_reopens(meet: Any, running: list[Any]) -> None:
     """In real processes, killed while a table lives: both sessions are in the ledger, and the weights as good."""
     celu = {"optimizer": vfl.CeluVFL(lr=0.1, R=4, W=3, xi=60), "accepts": ("columns", "rank", "fresh_equations")}
     meeting = meet(2, job=meet.job(vfl.Ckks(), epochs=4).model_copy(update=celu))
@@ -106,7 +106,7 @@ def test_what_a_killed_training_of_kept_exchanges_opens_again_counts(meet: Any, 
     assert undisturbed <= total_to(opened, "labels", "shop").count
 
 
-def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tmp_path: Path) -> None:
+def test_restored_precomputed_material_is_useless(meet: Any, tmp_path: Path) -> None:
     shares = {"optimizer": vfl.FedSGD(lr=0.3), "protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "epochs": 4}
     meeting = meet(2, job=vfl.Job(model=vfl.Logistic(), batch_size=160, test_fraction=0.2, **shares))
     settings = {"timeout": 60, "patience": 20}

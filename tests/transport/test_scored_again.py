@@ -105,7 +105,7 @@ def held_id(trained: Trained) -> Any:
     return trained.tables["bank"].ids[trained.train[0]]
 
 
-def test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was(trained: Trained) -> None:
+def test_a_request_omits_refused_rows_and_repeats_stored_scores(trained: Trained) -> None:
     before, n = trained.told().get("scores", 0), len(trained.tables["bank"].X)
     answered, first = trained.score([*range(30), n, n + 1], strangers=3)
     assert answered == ScoreCounts(35, 30, trained=2)
@@ -129,7 +129,7 @@ def test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was(traine
     assert trained.score(range(45, 55), 0.5)[0] == ScoreCounts(10, 5, changed=5)
 
 
-def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained: Trained) -> None:
+def test_a_client_that_lost_its_scores_gets_the_same_bytes(trained: Trained) -> None:
     _, first = trained.score(range(30))
     score_ledger = ScoreLedger(trained.ledgers["bank"])
     with score_ledger._file.changing() as tables:
@@ -142,7 +142,7 @@ def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained
 
 
 @pytest.mark.parametrize("block", [new_rows.SCORED_ROWS_PER_BLOCK, 4])
-def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_id(
+def test_a_spent_row_is_refused_and_counts_as_one_id(
     block: int, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", block)

@@ -156,7 +156,7 @@ def test_limits_hold_and_the_next_request_is_answered(
     assert all(requests[-1].outcome == "answered" for requests in ended.values())
 
 
-def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(meet: Any, run: vfl.Run) -> None:
+def test_concurrent_clients_do_not_wait_for_a_stalled_one(meet: Any, run: vfl.Run) -> None:
     """Two sessions stay open. The third client is refused, and receives its scores once one of them has ended."""
     meeting, held_open, scored = meet(3), [threading.Event(), threading.Event()], list[int]()
     may_end = [threading.Event(), threading.Event()]
@@ -202,7 +202,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_what_is_no_request_ends_with_its_reason_and_the_next_is_answered(meet: Any, run: vfl.Run) -> None:
+def test_an_invalid_request_ends_alone_with_its_reason(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
     with serving(meeting, run, 1) as ended:
         with pytest.raises((ConfigError, TransportError), match="task"):
@@ -233,7 +233,7 @@ def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.R
     assert [request.counts for request in ended["shop"]] == [ScoreCounts(9, 9), ScoreCounts(9, 9), ScoreCounts(2, 2)]
 
 
-def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: Any, run: vfl.Run) -> None:
+def test_a_request_with_too_many_ids_learns_nothing(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
     with serving(meeting, run, 1, max_ids=9) as ended:
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
@@ -297,7 +297,7 @@ def test_nobody_serves_without_limits(meet: Any, run: vfl.Run) -> None:
         Server(run.parts["shop"], held(run, "shop"), PeerSettings.of(meeting.kit("shop") / "peers.toml"), ledger=ledger)
 
 
-def test_asking_tells_who_is_in_the_table_and_every_id_is_counted(meet: Any, run: vfl.Run) -> None:
+def test_requests_reveal_membership_and_every_id_is_counted(meet: Any, run: vfl.Run) -> None:
     """An attack: the leading party invents ids and learns which of them exist, up to the owner's limit."""
     meeting, X = meet(3), held(run, "bank", slice(0, 60)).X
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=60)

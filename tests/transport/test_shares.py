@@ -238,7 +238,7 @@ def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) ->
         score_rows(parts["bank"], None, at(meeting.kit("bank")), on_block=print)  # type: ignore[arg-type]
 
 
-def test_a_model_of_rows_without_ids_scores_none_since_any_may_be_of_its_training(meet: Any, tmp_path: Path) -> None:
+def test_a_model_of_rows_without_ids_scores_no_row(meet: Any, tmp_path: Path) -> None:
     meeting = meet(2, None, a_job())
     ledgers = {name: tmp_path / f"{name}.ledger" for name in meeting.peers.parties}
 
@@ -255,7 +255,7 @@ def test_a_model_of_rows_without_ids_scores_none_since_any_may_be_of_its_trainin
     assert any("trained on a table without ids" in str(error) for error in at_each(meeting, ask).values())
 
 
-def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_path: Path) -> None:
+def test_a_run_cut_before_its_last_state_resumes_to_equal_scores(tmp_path: Path) -> None:
     """A crash between the scores of held-out rows and the part on disk: the same request is repeated."""
     job, parties = a_job(), vfl.datasets.breast_cancer(2)
     states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=5) for party in parties}

@@ -98,7 +98,7 @@ AMBIGUOUS = {
 
 @pytest.mark.parametrize("framing", AMBIGUOUS)
 @pytest.mark.parametrize("path", [b"/v1/scores", b"/health", b"/none"])
-def test_a_request_with_two_ends_gets_one_refusal_and_no_second_answer(framing: str, path: bytes, port: int) -> None:
+def test_a_request_with_two_ends_gets_exactly_one_refusal(framing: str, path: bytes, port: int) -> None:
     hidden = b"GET /openapi.json HTTP/1.1\r\nHost: bank\r\n\r\n"
     head = b"POST " + path + b" HTTP/1.1\r\nHost: bank\r\n" + AMBIGUOUS[framing] + b"\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
