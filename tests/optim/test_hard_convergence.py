@@ -135,7 +135,7 @@ def test_a_training_continues_until_it_has_converged(name: str, protocol: str) -
     assert np.abs((weights - best) / errors).max() <= bound
 
 
-def test_explicit_epochs_that_end_a_training_early_are_reported_with_the_decrease_of_the_loss() -> None:
+def test_epochs_that_end_a_training_early_are_reported() -> None:
     run, notices = train(large_weights(), "open", epochs=10)
     assert run.costs.rounds == 10
     (notice,) = [notice for notice in notices if "has not converged" in notice]
