@@ -289,7 +289,7 @@ def train(
     if new_tables:
         from securevfl.cli.prediction_output import predict_files
 
-        predict_files(run, new_tables, predictions, id_columns=tables.id_columns(new_tables))
+        predict_files(run, new_tables, predictions, options=tables.options(job_file, new_tables))
 
 
 @app.command()
@@ -357,6 +357,7 @@ def compare(
             tables.id_columns([party])[party],
             tables.label_column,
             Path(columns[party]) if party in columns else None,
+            tables.repeated_ids(job_file, [party])[party],
         )
         consent = option_groups.ConsentOptions(ledger, accept)
         comparison = party_commands.compare_at(job_file, table, peers, consent, session)

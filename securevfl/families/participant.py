@@ -89,6 +89,9 @@ class Participant(ABC):
         m = len(request.ids)
         return ScoreResult.of(np.full((m, 1), np.nan), np.zeros(m, np.bool_))
 
+    def end_training(self) -> None:  # noqa: B027  a family without such a step inherits this
+        """Do, together with all other parties, what follows the last round, before the final model is measured."""
+
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
         """Measure the model on the evaluated rows, together with all other parties.
 

@@ -56,9 +56,9 @@ PLAIN_FIELDS = (
 
 
 class PartStatus(StrEnum):
-    """States from which run the model part that `join` returns is.
+    """The run that trained the model part which `join` returns, and whether the other parties have confirmed it.
 
-    KEPT: from a run that was interrupted after its outcome was on disk, but before it was in its final file.
+    KEPT: the part of a run that was interrupted after its outcome was on disk, but before it was in its final file.
     """
 
     NEW = "new"

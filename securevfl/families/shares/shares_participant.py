@@ -245,10 +245,13 @@ class SharesParticipant(Participant):
             finally:
                 training.offline.store.close()
 
-    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
-        """Measure metrics of shuffled pairs; after the last round also end the training."""
-        if last and self._training is not None:
+    def end_training(self) -> None:
+        """Open weights to the parties that the job names, and record the model in the ledger."""
+        if self._training is not None:
             self._end()
+
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
+        """Measure metrics of shuffled pairs."""
         if self._state is None:
             return Measurement()
         if self.exchanges not in self._measured:
@@ -355,8 +358,8 @@ class SharesParticipant(Participant):
         target = 0 if best is None else best["visits"]
         self._facts = self.facts.rolled_back(self.exchanges, target)
         self._measured.pop(self.exchanges, None)
-        event = {"visit": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
-        eventlog.warn(self._context.me, "turned back", event)
+        event = {"iteration": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
+        eventlog.warn(self._context.me, "rolled back", event)
 
     def stored_scores(self, request: RowsToScore) -> ScoreResult:
         """Return the results for these rows that this party's ledger contains, before it requests their scores."""
@@ -413,9 +416,9 @@ class SharesParticipant(Participant):
         context, schedule = self._context, data.schedule
         if data.is_remote and self._options.library != "own":
             raise ConfigError(
-                f"{context.me}: protocol.shares.library = {self._options.library!r} cannot use rows at workers, where "
-                "products are computed without keys",
-                "leave protocol.shares.library out, or use open_table",
+                f"{context.me}: the library {self._options.library!r} (protocol.shares.library) cannot multiply rows "
+                "at workers, because it needs the keys, which workers do not have",
+                "leave protocol.shares.library out, or read the table in this process with open_table",
                 code="SVFL-JOB-COMBINATION",
             )
         if data.is_remote:
