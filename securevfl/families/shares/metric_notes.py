@@ -13,8 +13,8 @@ from securevfl.models.pair_metrics import supports_pairs
 
 NO_RANKING = (
     "gini, calibration, r2, rmse and standard errors are not measured on shares, because they need each row's "
-    "prediction next to its label, and only sums over all rows are opened. Measure them with run.evaluate on rows whose "
-    "scores this party may receive"
+    "prediction next to its label, and only sums over all rows are opened. Measure them with run.evaluate on rows "
+    "whose scores this party may receive"
 )
 NO_ROW_OF_CLASSES = (
     "accuracy, log_loss, brier, precision and recall are not measured on shares for several classes, because they need "
