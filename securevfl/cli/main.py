@@ -261,7 +261,7 @@ def train(
     """
     from securevfl.cli.event_output import events
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import console, costs_table, figures
+    from securevfl.cli.show import console, costs_table, figures, report_lines
     from securevfl.consent.consent_sheet import explain
     from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
@@ -290,6 +290,8 @@ def train(
         write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
+    for line in report_lines(run.by_class, run.notes):
+        out.print(line, soft_wrap=True, markup=False, highlight=False)
     if not job.epochs:
         reason = "because the job accepts the leak of columns" if "columns" in job.accepts else "that the guards allow"
         maximum = f"the maximum, up to {most_epochs(job)},"
@@ -298,7 +300,7 @@ def train(
     if new_tables:
         from securevfl.cli.prediction_output import predict_files
 
-        predict_files(run, new_tables, predictions, id_columns=tables.id_columns(new_tables))
+        predict_files(run, new_tables, predictions, options=tables.options(job_file, new_tables))
 
 
 @app.command()
@@ -366,6 +368,7 @@ def compare(
             tables.id_columns([party])[party],
             tables.label_column,
             Path(columns[party]) if party in columns else None,
+            tables.repeated_ids(job_file, [party])[party],
         )
         consent = option_groups.ConsentOptions(ledger, accept)
         comparison = party_commands.compare_at(job_file, table, peers, consent, session)

@@ -30,7 +30,7 @@ def serve(
     model: options.Model,
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
-    id_column: options.IdColumn = "id",
+    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     reasons: Reasons = None,
     codes: Codes = None,
     ledger: options.Ledger = None,
@@ -71,7 +71,7 @@ def serve(
     from securevfl.transport import certs as certificates
 
     part, code_policy = ModelPart.load(model).with_named_module(model.parent), given_codes(reasons, codes)
-    rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    rows = IndexedRows.of(part.name, rows_of_file(part, data, row_ids.options, ordered=False))
     settings = replace(session.settings(peers), limits=SessionLimits(max_sessions, max_waiting))
     tally = RequestTally()
     with shared_locks(model, data), ExitStack() as stack:
@@ -101,9 +101,9 @@ def serve(
         if status is not None:
             try:
                 if (check := served_rows_check()) is not None:
-                    status.show_shifts(check(part, data, id_column))
+                    status.show_shifts(check(part, data, row_ids.options))
             except TableError as error:  # the model part has no summary of training rows, or the table has too few rows
-                eventlog.emit(part.name, "no drift", {"reason": str(error)})
+                eventlog.emit(part.name, "drift not measured", {"reason": str(error)})
         title = f"{part.name} serves {len(rows.ids):,} rows"
         screen = ServiceScreen(
             title, lambda: tally.figures(server.sessions, server.max_sessions), lambda: budgets_of(server.ledger)
@@ -120,7 +120,7 @@ def score(
     model: options.Model,
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
-    id_column: options.IdColumn = "id",
+    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV file for predictions; by default stdout.")
     ] = None,
@@ -155,7 +155,7 @@ def score(
 
     part = ModelPart.load(model).with_named_module(model.parent)
     check_writable(out, unscored)
-    rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    rows = IndexedRows.of(part.name, rows_of_file(part, data, row_ids.options, ordered=False))
     check_disks({path: PREDICTION_ROW_BYTES * len(rows.ids) for path in (out, unscored) if path is not None})
     settings = session.settings(peers)
     if http is not None:

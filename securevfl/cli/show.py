@@ -164,6 +164,24 @@ def figures(metrics: Mapping[str, float], positive: str | None, std_errors: Mapp
     return line + ("" if positive is None else f" (positive class: {positive})")
 
 
+def report_lines(by_class: Mapping[str, Mapping[str, float]], notes: Sequence[str]) -> list[str]:
+    """Return the lines below the metrics of a run.
+
+    Args:
+        by_class: with several classes, the figures of each class against all others.
+        notes: statements about the training and its metrics.
+
+    Returns:
+        A line for each class, and one for each statement.
+    """
+    lines = []
+    for name, values in by_class.items():
+        errors = {"auc": values["auc_std_error"]} if "auc_std_error" in values else {}
+        shown = {figure_name: value for figure_name, value in values.items() if figure_name != "auc_std_error"}
+        lines.append(f"class {name} against the others: {figures(shown, None, errors)}")
+    return lines + [f"note: {note}" for note in notes]
+
+
 def sheet(text: str, width: int | None) -> Text:
     """Wrap a consent sheet, with continued lines indented.
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from securevfl import errors
 from securevfl.data import load, store
 from securevfl.data.load import delete_table_copy, read_aligned, read_parties
 from securevfl.data.party import Party
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_ids, read_party
 from securevfl.data.row_order import write_rows
 from securevfl.data.store import StoredParty, copy_to_temporary_table, store_table, table_path
@@ -92,8 +94,8 @@ def test_a_copy_serves_again_while_it_fits(files: dict[str, Path]) -> None:
     data = files["shop"]
     copy = table_path(data)
 
-    def read(chosen_job: vfl.Job, **names: str) -> tuple[StoredParty, int]:
-        party = read_aligned("shop", data, chosen_job, **({"id_column": "id", "label_column": "y"} | names))
+    def read(chosen_job: vfl.Job, **names: Any) -> tuple[StoredParty, int]:
+        party = read_aligned("shop", data, chosen_job, ReadOptions(**names))
         assert isinstance(party, StoredParty)
         return party, copy.stat().st_ino
 
@@ -122,7 +124,7 @@ def test_a_copy_serves_again_while_it_fits(files: dict[str, Path]) -> None:
 
 
 def test_what_is_not_ours_stays(files: dict[str, Path]) -> None:
-    stored_party = read_aligned("shop", files["shop"], batches_job(), id_column="id", label_column="y")
+    stored_party = read_aligned("shop", files["shop"], batches_job(), ReadOptions(id_column="id", label_column="y"))
     table_path(files["shop"]).write_text("a user's own")
     delete_table_copy(stored_party, files["shop"])
     assert table_path(files["shop"]).exists()
