@@ -115,7 +115,7 @@ def take_part(
             )
         if any(hello.saved for hello in setup.hellos.values()):
             reason = "there is no checkpoint of this job that all parties have with unchanged tables"
-            eventlog.warn(channel.me, "starts again", {"reason": reason})
+            eventlog.warn(channel.me, "training starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
     if (folder := material_folder(ahead, party, key)) is not None:
         stored = sum(path.stat().st_size for path in folder.glob("*"))  # material that `prepare` has generated
