@@ -81,8 +81,6 @@ MOST = 8  # arguments of a function outside the command line, whose options are 
 MORE = {  # functions with more, and how many; no other may, and none may have more than these
     "join.join": 18,
     "session.take_part": 12,
-    "store.store_table": 10,
-    "store.copy_to_temporary_table": 10,
     "simulate.simulate": 11,
     "run_shape.derive_run_shape": 9,
     "predict.predict_with": 10,

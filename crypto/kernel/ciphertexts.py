@@ -4,14 +4,17 @@ Polynomials have N = 4096 coefficients modulo q, stored as residues modulo P pri
 (ntt.py). s is the secret key and (b, a) the public key. A query contains encrypted messages m, as pairs of polynomials
 (c0, a') with c0 = m + e - a' * s: e are small errors, and a' is computed from a seed. The evaluator multiplies both
 polynomials by its matrix. An answer contains the product plus an encryption of zero, (b * u + e0, a * u + e1), with new
-random u, e0 and e1. Of the first polynomial, it contains only the wanted coefficients, those with results, each plus a
-mask that is uniform modulo q. docs/proof.md explains why an answer reveals nothing else. A layout (ring_layout.py)
-divides matrices into blocks: r outputs in a block, and F blocks of columns.
+random u, e0 and e1. Of the first polynomial, only the wanted coefficients, those with results, are masked and sent. In
+gradient.py, each of them plus a mask that is uniform modulo q is sent. In shares.py, the masked coefficients are
+computed from a public seed, which is sent; the mask is the difference between them and the product. docs/proof.md
+explains why an answer reveals nothing else. A layout (ring_layout.py) divides matrices into blocks: r outputs in a
+block, and F blocks of columns.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,8 +26,12 @@ from securevfl.crypto.kernel.residue_products import add_product, multiply_resid
 from securevfl.crypto.kernel.residues import DEGREE, Primes
 from securevfl.crypto.kernel.ring_layout import BLOCKS_PER_GROUP, RingLayout
 from securevfl.crypto.kernel.ring_sampling import errors, ternary, uniform
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
+
+REPLY_FIRST_LABEL = "public first polynomials of a reply"
+"""Label of the generator that computes the wanted coefficients of c0 from the seed in a reply."""
 
 
 def column_groups(layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
@@ -39,6 +46,23 @@ def answer_size(primes: Primes, layout: RingLayout, d: int) -> int:
     """Return the number of bytes of the ciphertexts in an answer for d columns."""
     blocks = layout.output_blocks * layout.column_blocks(d)
     return blocks * packed_size(primes, DEGREE) + packed_size(primes, layout.c * d)
+
+
+def seeded_answer_size(primes: Primes, layout: RingLayout, d: int) -> int:
+    """Return the number of bytes of the ciphertexts in an answer that contains seeds instead of coefficients of c0."""
+    groups = sum(1 for _ in column_groups(layout, d))
+    blocks = layout.output_blocks * layout.column_blocks(d)
+    return blocks * packed_size(primes, DEGREE) + layout.output_blocks * groups * SYMMETRIC_KEY_BYTES
+
+
+def new_seed() -> bytes:
+    """Draw the public seed of a group of ciphertexts; it must be fresh for each group, because it replaces a mask."""
+    return os.urandom(SYMMETRIC_KEY_BYTES)
+
+
+def masked_first(primes: Primes, seed: bytes, shape: tuple[int, ...]) -> Floats:
+    """Compute masked coefficients of c0 (P, *shape), uniform modulo each prime, from a public seed of 32 bytes."""
+    return uniform(Prg(seed, REPLY_FIRST_LABEL), primes, shape)
 
 
 def wanted_coefficients(primes: Primes, layout: RingLayout, values: Floats) -> Floats:
@@ -78,7 +102,9 @@ class KernelSecretKey(Secret):
         values -= hidden
         return pack(primes, primes.reduce(values))
 
-    def reveal(self, layout: RingLayout, width: int, d: int, view: memoryview) -> Iterator[tuple[slice, Floats]]:
+    def reveal(
+        self, layout: RingLayout, width: int, d: int, view: memoryview, *, seeded: bool = False
+    ) -> Iterator[tuple[slice, Floats]]:
         """Decrypt the part of an answer for one block of outputs.
 
         Args:
@@ -86,6 +112,7 @@ class KernelSecretKey(Secret):
             width: number of outputs in the block.
             d: number of columns.
             view: the bytes of the answer from this block on.
+            seeded: whether the answer contains seeds in place of the wanted coefficients of c0.
 
         Yields:
             A slice of columns, and the decrypted coefficients for them as residues (P, columns, outputs).
@@ -95,8 +122,12 @@ class KernelSecretKey(Secret):
             count, column_count = blocks.stop - blocks.start, columns.stop - columns.start
             second = unpack(primes, view, (layout.points, layout.r, count))
             view = view[packed_size(primes, DEGREE * count) :]
-            first = unpack(primes, view, (column_count, width))
-            view = view[packed_size(primes, column_count * width) :]
+            if seeded:
+                first = masked_first(primes, bytes(view[:SYMMETRIC_KEY_BYTES]), (column_count, width))
+                view = view[SYMMETRIC_KEY_BYTES:]
+            else:
+                first = unpack(primes, view, (column_count, width))
+                view = view[packed_size(primes, column_count * width) :]
             hidden = wanted_coefficients(
                 primes, layout, multiply_residues(primes, self._by_secret(layout.r)[:, :, :width], second)
             )
@@ -132,12 +163,16 @@ class ProductHider:
         Returns:
             The bytes for the answer, and the mask as residues (P, *shape).
         """
+        primes, mask = self._primes, self._uniform(prg, shape)
+        first, second = self._encrypted(layout, total, shape, prg)
+        return pack(primes, second) + pack(primes, primes.reduce(first + mask)), mask
+
+    def _encrypted(self, layout: RingLayout, total: Floats, shape: tuple[int, int], prg: Prg) -> tuple[Floats, Floats]:
+        """Add an encryption of zero to products; return c0 at the wanted coefficients (P, *shape), and c1."""
         primes, (columns, width) = self._primes, shape
         total = primes.reduce(self._zero(layout, width, prg, total.shape[3]) + total)
-        mask = self._uniform(prg, shape)
         first = wanted_coefficients(primes, layout, total[:, :, :width])[:, :columns]
-        first = primes.reduce(first + errors(prg, shape) + mask)
-        return pack(primes, total[:, :, width:]) + pack(primes, first), mask
+        return first + errors(prg, shape), total[:, :, width:]
 
     def _zero(self, layout: RingLayout, width: int, prg: Prg, count: int) -> Floats:
         """Return values of (b * u, a * u + e1) for new random u and e1, not reduced (P, M, width + r, count).
@@ -146,7 +181,8 @@ class ProductHider:
         """
         primes, r = self._primes, layout.r
         ring, shape = transform(primes, layout.points), (layout.points, r, count)
-        drawn = ring.forward(np.concatenate([ternary(prg, shape), errors(prg, shape)], axis=-1))  # one call is faster
+        # transforming u and e1 in one call is faster than in two
+        drawn = ring.forward(np.concatenate([ternary(prg, shape), errors(prg, shape)], axis=-1))
         total, _ = add_product(primes, None, 0, self._by_key(r, width), drawn[..., :count])
         total[:, :, width:] += drawn[..., count:]
         return total

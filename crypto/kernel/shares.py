@@ -14,16 +14,18 @@ and 1; e, e0, e1 are small random errors, and u is a random polynomial like s:
     1. holder      ciphertexts (c0, a') with c0 = round(q/t * V) + e - a' * s; a' is computed from a
                    seed, which is sent with c0                                                      `encrypt`
     2. evaluator   multiplies both polynomials of each ciphertext by those of W, and adds up        `product`
-    3. evaluator   adds an encryption of zero, (b * u + e0, a * u + e1), and a mask r, uniform modulo
-                   q, to each wanted coefficient; sends; its share is -round(t * r / q)             `product`
+    3. evaluator   adds an encryption of zero, (b * u + e0, a * u + e1), which yields (x0, c1); draws
+                   a seed and computes a number c0, uniform modulo q, from it for each wanted
+                   coefficient; sends the seed and c1; its share is -round(t * r / q) with the mask
+                   r = c0 - x0                                                                      `product`
     4. holder      decrypts w = c0 + c1 * s = r + q/t * W^T V + noise; its share is round(t * w / q)  `open`
 
-The mask is uniform modulo q, so the holder decrypts uniform values, noise included, and the other coefficients are
-never sent. A masked product is already a share (as in the offline phase of Delphi, Mishra et al. 2020). The second
-polynomial c1 of the reply contains a * u + e1, which looks uniform under the RLWE (ring learning with errors)
-assumption for any key and any query of the holder, because no holder can choose a. Of c0, only masked coefficients are
-sent. The holder sends nothing back, so nothing that it decrypts can reveal its key (the attack of Li and Micciancio
-2021 does not apply).
+The numbers c0 are uniform modulo q and independent of x0, so the mask r is uniform, and the holder decrypts uniform
+values, noise included. The coefficients that contain no result are never sent. A masked product is already a share (as
+in the offline phase of Delphi, Mishra et al. 2020). The second polynomial c1 of the reply contains a * u + e1, which
+looks uniform under the RLWE (ring learning with errors) assumption for any key and any query of the holder, because no
+holder can choose a. The seed is a random number. The holder sends nothing back, so nothing that it decrypts can reveal
+its key (the attack of Li and Micciancio 2021 does not apply).
 
 The sum of the two shares differs from W^T V by one if r is close to a multiple of q/t. That happens for a fraction
 E|noise| * t / q of the values (`error_rate`). The encryption of zero adds noise with a standard deviation of about 240.
@@ -46,7 +48,14 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import blas_check
-from securevfl.crypto.kernel.ciphertexts import KernelSecretKey, ProductHider, answer_size, column_groups
+from securevfl.crypto.kernel.ciphertexts import (
+    KernelSecretKey,
+    ProductHider,
+    column_groups,
+    masked_first,
+    new_seed,
+    seeded_answer_size,
+)
 from securevfl.crypto.kernel.ntt import transform
 from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
 from securevfl.crypto.kernel.residue_products import Residues, add_product
@@ -92,7 +101,7 @@ class ShareParameters(RingParameters):
     """The primes of q for one L, and the sizes that depend on them."""
 
     engine: ClassVar[str] = "shares on the kernel"
-    magic: ClassVar[tuple[bytes, bytes, bytes]] = b"SKK2", b"SKV2", b"SKR2"
+    magic: ClassVar[tuple[bytes, bytes, bytes]] = b"SKK2", b"SKV2", b"SKR3"
     zero: ClassVar[float] = NOISE_STD * math.sqrt(1 + 2 * DEGREE * 2 / 3)
 
     def __init__(self, bits: int) -> None:
@@ -119,7 +128,7 @@ class ShareParameters(RingParameters):
 
     def reply_size(self, layout: RingLayout, d: int) -> int:
         """Return the number of bytes of a reply; see `RingParameters.reply_size`."""
-        return answer_size(self.primes, layout, d)
+        return seeded_answer_size(self.primes, layout, d)
 
 
 _parameters = functools.lru_cache(maxsize=8)(ShareParameters)
@@ -163,9 +172,9 @@ class KernelHolder(RingHolder):
         primes = self._parameters.primes
         for outputs in layout.outputs:
             width = outputs.stop - outputs.start
-            for columns, values in self._opener.reveal(layout, width, d, view):
+            for columns, values in self._opener.reveal(layout, width, d, view, seeded=True):
                 yield columns, outputs, primes.nearest(values, self._parameters.ring.bits)
-            view = view[answer_size(primes, replace(layout, c=width), d) :]
+            view = view[seeded_answer_size(primes, replace(layout, c=width), d) :]
 
 
 class PreparedWords(PreparedFactor):
@@ -235,6 +244,12 @@ class KernelEvaluator(ProductHider, RingEvaluator):
 
     def _positions(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
         return ((outputs, columns) for outputs in layout.outputs for _, columns in column_groups(layout, d))
+
+    def _hidden(self, layout: RingLayout, total: Floats, shape: tuple[int, int], prg: Prg) -> tuple[bytes, Floats]:
+        """Hide products, with wanted coefficients of c0 from a fresh public seed; see `RingEvaluator._hidden`."""
+        primes, seed = self._primes, new_seed()
+        first, second = self._encrypted(layout, total, shape, prg)
+        return pack(primes, second) + seed, primes.reduce(masked_first(primes, seed, shape) - first)
 
     def _share(self, mask: Floats) -> Words:
         return self._primes.nearest(mask, self._parameters.ring.bits)

@@ -163,7 +163,8 @@ class ScoreLedger:
             contents = sorted_digests(
                 self._contents(X[first : min(first + DIGEST_CHUNK_ROWS, count)]) for first in starts if X is not None
             )
-        with self._file.changing(recorded=False) as tables:  # may be lost: without it, no row is scored by the model
+        # a crash may lose this change; that is safe, because a model without this record scores no row
+        with self._file.changing(recorded=False) as tables:
             number = name_id(tables, model.hex())
             for digests in rows:
                 tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((number, row) for row in digests))

@@ -4,6 +4,9 @@ Encryption engines write versioned headers (`crypto.paillier`, `crypto.kernel.ro
 `crypto.lattice.lattice_sum`). A residue is a number modulo a public modulus, of which ciphertexts consist. Parsing
 removes headers, so that statistics see residues alone. Bytes of another format are read as little-endian words of eight
 bytes.
+
+A ciphertext consists of two polynomials (c0, c1); of ciphertexts under a secret key, a seed replaces c1. Rows are
+encrypted ("sealed") in groups called sample blocks. An opening is a key holder's message with decrypted, masked values.
 """
 
 from __future__ import annotations
@@ -205,19 +208,28 @@ class _Wire(NamedTuple):
         return parts, fresh
 
     def sealed(self, where: RingLayout, blocks: int) -> list[int]:
-        """Return the counts for `split` of sample blocks that are sealed together."""
+        """Return the counts that `split` needs to read `blocks` sample blocks, which are sealed together."""
         counts = []
         for outputs in where.outputs:
             count = where.points * (outputs.stop - outputs.start)
             counts += [count, -seal_io.SEAL_SEED_BYTES] * blocks if self.on_seal else [-SEED, count * blocks]
         return counts
 
-    def answer(self, where: RingLayout, d: int) -> list[int]:
-        """Return the counts for `split` of an answer about d columns: c1, then the requested coefficients of c0."""
+    def answer(self, where: RingLayout, d: int, *, seeded: bool = False) -> list[int]:
+        """Return the counts that `split` needs to read an answer about d columns: c1, then the requested part of c0.
+
+        Args:
+            where: the layout.
+            d: the number of columns.
+            seeded: whether a seed follows c1 in place of the requested coefficients of c0.
+
+        Returns:
+            The counts.
+        """
         groups = lattice_shares.blocks(where, d, 1) if self.on_seal else column_groups(where, d)
         sizes = [(1 if self.on_seal else group.stop - group.start, part.stop - part.start) for group, part in groups]
         widths = [outputs.stop - outputs.start for outputs in where.outputs]
-        return [x for width in widths for b, f in sizes for x in (b * DEGREE, f * width)]
+        return [x for width in widths for b, f in sizes for x in (b * DEGREE, -SEED if seeded else f * width)]
 
 
 def _wire(parameters: Any) -> _Wire:
@@ -241,7 +253,7 @@ def _wire(parameters: Any) -> _Wire:
 
 
 def _parse_opened(data: bytes) -> Body:
-    """Parse opened numbers."""
+    """Parse an opening of a lattice scheme: decrypted, masked values and their check values."""
     _, _, count, checks = OPENED_HEADER.unpack_from(data)
     values = np.frombuffer(data, "<i4", count + checks, offset=OPENED_HEADER.size)
     fractions = (values / _gradients()[data[:4] == b"SLO4"].levels) % 1.0
@@ -266,7 +278,7 @@ def _gradient(data: bytes, wire: _Wire) -> Body:
 
 
 def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
-    """Parse a query about shares or its answer; its length determines the ring."""
+    """Parse a query for products of shares, or the answer; its length determines the number of bits of the shares."""
     asks = data[2:3] == b"V"
     _, _, *sizes = (share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).unpack_from(data)
     view = memoryview(data)[(share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).size :]
@@ -277,7 +289,7 @@ def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
         if len(view) != (ring_parameters.query_size(where) if asks else ring_parameters.reply_size(where, sizes[3])):
             continue
         if not asks:
-            counts = wire.answer(where, sizes[3])
+            counts = wire.answer(where, sizes[3], seeded=not wire.on_seal)
         elif wire.on_seal:
             counts = wire.sealed(where, where.sample_blocks)
         else:  # one seed for all ciphertexts
@@ -311,7 +323,7 @@ _READERS: dict[bytes, Callable[[bytes], Body]] = {
     **dict.fromkeys((b"SGO1", b"SLO4"), _parse_opened),
     **dict.fromkeys((b"SGG2", b"SGB2"), lambda data: _gradient(data, _wire(_gradients()[0]))),
     **dict.fromkeys((b"SLG3", b"SLB4"), lambda data: _gradient(data, _wire(_gradients()[1]))),
-    **dict.fromkeys((b"SKV2", b"SKR2"), lambda data: _shared(data, shares.ShareParameters)),
+    **dict.fromkeys((b"SKV2", b"SKR3"), lambda data: _shared(data, shares.ShareParameters)),
     **dict.fromkeys((b"SSV2", b"SSR2"), lambda data: _shared(data, _share_parameters)),
 }
 

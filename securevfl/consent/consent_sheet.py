@@ -52,7 +52,7 @@ class ConsentSheet(str):
     first_screen: str
 
     def __new__(cls, text: str, first_screen: str = "") -> ConsentSheet:
-        """Create the sheet from its text and its first screen; without a first screen, the text is its own."""
+        """Create the sheet from its text and its first screen, which by default is the text itself."""
         sheet = super().__new__(cls, printable(text))
         sheet.first_screen = printable(first_screen or text)
         return sheet

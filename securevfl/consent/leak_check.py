@@ -22,7 +22,7 @@ def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[
     Args:
         job: the job.
         sizes: the sizes of its run.
-        before: what earlier jobs have disclosed about the same tables; it counts as if it were part of this job.
+        before: disclosures of earlier jobs about the same tables; it counts as if it were part of this job.
 
     Returns:
         The leaks.
@@ -49,7 +49,7 @@ def check_leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *,
     Args:
         job: the job.
         sizes: the sizes of its run.
-        before: what earlier jobs have disclosed about the same tables.
+        before: disclosures of earlier jobs about the same tables.
         together: True if this process has the tables of all parties. Leaks between organisations then need not be
             accepted.
 

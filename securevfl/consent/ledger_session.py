@@ -176,15 +176,15 @@ class LedgerSession:
             same_run = entry.run == self._session[0]
             if entry.disclosure.identity in weights:
                 continue  # the same weights were opened before, so opening them again discloses nothing new
-            if same_run and entry.disclosure.visits is not None:
+            if same_run and entry.disclosure.steps is not None:
                 of_this_run.append(entry.disclosure)
             elif same_run and entry.disclosure.group == "bins":
-                counting.append(replace(entry.disclosure, visits=(0, 0)))  # only this job asks these equations again
+                counting.append(replace(entry.disclosure, steps=(0, 0)))  # only this job asks these equations again
             else:
-                counting.append(replace(entry.disclosure, visits=None))
+                counting.append(replace(entry.disclosure, steps=None))
         for key in dict.fromkeys(item.key for item in of_this_run):
             same_key = [item for item in of_this_run if item.key == key and not item.identity]
-            to_come = [item for item in same_key if item.visits is not None and item.visits[1] > self._start]
+            to_come = [item for item in same_key if item.steps is not None and item.steps[1] > self._start]
             if to_come:
                 count, share = sum_sessions(to_come)
                 capacity = max(1, round(count / share)) if share else 0
@@ -253,7 +253,7 @@ class LedgerSession:
             sent = totals.get(item.key, 0)
             if item.group == "verdicts":
                 item = replace(item, count=STOP_DECISION_BITS * sent)
-            elif item.kind == "scores" and item.count == item.numbers:  # this party sends all that is counted
+            elif item.kind == "scores" and item.count == item.numbers:  # all counted scores are numbers of this party
                 item = replace(item, count=sent)
             disclosures.append(replace(item, numbers=sent))
         return disclosures + [
@@ -295,7 +295,7 @@ class LedgerSession:
             if other is not None:
                 count, numbers = count + other.count, numbers + other.numbers
             identity = self._weights_identity(item.learner) if item.group == "weights" else item.identity
-            expected[item.key] = replace(item, count=count, numbers=numbers, visits=steps, identity=identity)
+            expected[item.key] = replace(item, count=count, numbers=numbers, steps=steps, identity=identity)
         return list(expected.values())
 
 

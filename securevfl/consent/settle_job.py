@@ -78,7 +78,7 @@ def most_epochs(job: Job) -> int:
 
 
 def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
-    """Set the loss of trees with several classes, the room of class weights, and the epochs that it requires."""
+    """Set the loss of trees with several classes, the room of class weights, and the epochs that this room requires."""
     lead, model = parties[0], job.model
     if lead.y is None:
         return job

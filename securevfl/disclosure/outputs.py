@@ -41,7 +41,7 @@ class Output:
         group: the kind of rows that it is about, such as "training" or "held out".
         rho: privacy parameter of a complete run (zero-concentrated differential privacy) if noise protects the values.
         leaks: names of the leaks (`securevfl.disclosure.leaks`) that are checked for this output.
-        basis: the equations in words.
+        basis: a description of the equations, such as "every residual", for people who read the ledger.
     """
 
     name: str

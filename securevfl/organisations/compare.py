@@ -29,6 +29,7 @@ from securevfl.job import Job
 from securevfl.organisations.join import check_role, train_over
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.runtime.channel import Channel
@@ -79,6 +80,9 @@ def compare_with(
     jobs, party_ledger, everyone = compared_jobs(job), DisclosureLedger.open(party.name, ledger), settings.peers.parties
     for compared in jobs.values():
         check_role(compared, party, settings.peers)
+    check_preconditions(
+        party_ledger, SessionNeeds(rows=len(party))
+    )  # before the trainings without peers, which take time
     with _only_comparison(party_ledger):
         lines = list(alone(jobs, party, on_model)) if party.active else []
         handshake = {

@@ -159,7 +159,7 @@ class HttpServer:
         return bool(self._server.started)
 
     def run(self) -> None:
-        """Serve until `stop` is called. Call it in a thread, because in the main thread uvicorn takes the signals."""
+        """Serve until `stop` is called. Call it in a thread: in the main thread uvicorn would handle the signals."""
         self._socket.listen(2048)
         self._listener.start()
         try:

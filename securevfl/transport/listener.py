@@ -45,11 +45,11 @@ HANDSHAKE_SECONDS = 10.0
 GRACE_SECONDS = 1.0  # seconds until an idle connection counts against its address; many clients may connect at once
 CONNECTIONS_PER_ADDRESS = 16
 CONNECTIONS_IN_ALL = 256
-ANSWER_SECONDS = 70.0  # until a request is answered; the gateway answers within 60 s
+ANSWER_SECONDS = 70.0  # seconds in which a request must be answered; the gateway answers within 60 s
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS record that begins a handshake
 _BUFFER_BYTES = 1 << 18
 _BACKLOG = 512
-_ACCEPTED_AT_ONCE = 64  # then bytes of other connections are relayed
+_ACCEPTED_AT_ONCE = 64  # connections that are accepted before bytes of other connections are relayed again
 _RELEASE_SECONDS = 2.0  # seconds until the kernel releases the port of a process that has just ended
 
 

@@ -20,6 +20,7 @@ from securevfl.cli.main import app
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.data.load import read_aligned
+from securevfl.data.read_options import ReadOptions
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
 from securevfl.families import FAMILIES
@@ -294,7 +295,7 @@ def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.Mo
 
 
 def prepared(job: vfl.Job, path: Path) -> vfl.Party:
-    party = read_aligned("shop", path, job, id_column="id", label_column="y")
+    party = read_aligned("shop", path, job, ReadOptions(id_column="id", label_column="y"))
     return prepare_party(job, party, party.register)
 
 

@@ -1,6 +1,7 @@
 """Random draws of the kernel are never reused across outputs, pieces, messages, keys and engines."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from securevfl.crypto.kernel.ciphertexts import KernelSecretKey, ProductHider
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
 from securevfl.crypto.kernel.opening_checks import MIN_CHECKS
 from securevfl.crypto.kernel.ring_layout import choose_layout
-from securevfl.crypto.kernel.shares import KernelShares
+from securevfl.crypto.kernel.shares import KernelEvaluator, KernelShares
 from securevfl.crypto.scheme import OpeningShape
 
 N, C, D = 120, 70, 8
@@ -71,14 +72,20 @@ def test_no_value_of_an_answer_has_the_mask_of_another(
     messages: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Residues of at least 72 bits are all different, except with probability 2^-40."""
-    masks, real = list[Floats](), ProductHider._hidden
+    masks = list[Floats]()
 
-    def hidden(self: ProductHider, *of: object) -> tuple[bytes, Floats]:
-        answer, mask = real(self, *of)  # type: ignore[arg-type]
-        masks.append(mask.reshape(len(mask), -1).T)
-        return answer, mask
+    def record(kind: Any) -> None:
+        real = kind._hidden
 
-    monkeypatch.setattr(ProductHider, "_hidden", hidden)
+        def hidden(self: object, *of: object) -> tuple[bytes, Floats]:
+            answer, mask = real(self, *of)
+            masks.append(mask.reshape(len(mask), -1).T)
+            return answer, mask
+
+        monkeypatch.setattr(kind, "_hidden", hidden)
+
+    record(ProductHider)
+    record(KernelEvaluator)
     messages()
     rows = np.concatenate(masks)
     assert len(rows) >= 2 * C * D

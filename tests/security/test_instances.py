@@ -42,18 +42,18 @@ NOTICED = AssertionError, pytest.fail.Exception, ValueError, IndexError
 def zeros_of_answers() -> None:
     """Check that each ciphertext of an answer has a separate encryption of zero, over outputs and column blocks."""
     drawn, blocks = [0], [0]
-    real, hidden = ring_sampling.ternary, ProductHider._hidden
+    real, encrypted = ring_sampling.ternary, ProductHider._encrypted
 
     def ternary(prg: Prg, shape: tuple[int, ...]) -> Floats:
         drawn[0] += int(np.prod(shape))
         return real(prg, shape)
 
-    def counting(self: ProductHider, layout: Any, total: Floats, *remaining: Any) -> tuple[bytes, Floats]:
+    def counting(self: ProductHider, layout: Any, total: Floats, *remaining: Any) -> tuple[Floats, Floats]:
         blocks[0] += layout.points * layout.r * total.shape[3]
-        return hidden(self, layout, total, *remaining)
+        return encrypted(self, layout, total, *remaining)
 
     n, c, d = 200, 3, 160
-    with mock.patch.object(ciphertexts, "ternary", ternary), mock.patch.object(ProductHider, "_hidden", counting):
+    with mock.patch.object(ciphertexts, "ternary", ternary), mock.patch.object(ProductHider, "_encrypted", counting):
         shares = KernelShares(40)
         holder = shares.keygen(bytes(32))
         V, W = RNG.integers(0, 2**40, (n, c), dtype=np.uint64), RNG.integers(-9, 9, (n, d))
@@ -205,7 +205,7 @@ PROBES = (
 )
 SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
     "one encryption of zero for all column blocks": (
-        lambda: edited(ProductHider, "_hidden", ("prg, total.shape[3])", "prg, 1)")),
+        lambda: edited(ProductHider, "_encrypted", ("prg, total.shape[3])", "prg, 1)")),
         zeros_of_answers,
     ),
     "values of another s": (

@@ -62,7 +62,7 @@ def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
             name,
             about,
             "step",
-            round(shape.visits * shape.openings),
+            round(shape.steps * shape.openings),
             job.equations * p,
             residuals,
             rows=shape.smallest_batch,

@@ -27,7 +27,7 @@ def _sealed_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output
     guest = shape.active
     steps, moments = job.model.openings(job.optimizer.steps), job.model.moments(job.optimizer.steps)
     p_host, p_guest = shape.parameters[host], job.model.parameters(shape.columns[guest], 1)
-    opened = ((p_guest + 1) * steps + moments) * shape.visits
+    opened = ((p_guest + 1) * steps + moments) * shape.steps
     return [
         Output(
             "parameter gradients of the host",
@@ -35,7 +35,7 @@ def _sealed_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output
             host,
             (guest,),
             "step",
-            shape.visits,
+            shape.steps,
             p_host * job.equations + moments * shape.epochs,
             shape.smallest_batch,
             rows=shape.smallest_batch,
@@ -48,7 +48,7 @@ def _sealed_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output
             guest,
             (host,),
             "step",
-            shape.visits,
+            shape.steps,
             -(-opened // shape.rows),
             shape.columns[host],
             rows=shape.smallest_batch,

@@ -25,6 +25,7 @@ from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import (
     blas_check,
+    ciphertexts,
     gradient,
     residue_bytes,
     residue_products,
@@ -37,6 +38,7 @@ from securevfl.crypto.kernel.ntt import Transform
 from securevfl.crypto.kernel.residues import DEGREE, Primes
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.row_parameters import FISHER_FACTOR, MAX_RUN_OPENINGS
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import common_coin
@@ -70,14 +72,18 @@ def answered() -> Outcome:
         outcome.add("fresh", "holder", "two answers to one query have a polynomial in common, so it can be divided by")
     elif _ternary_factor(primes, one - other, seconds[0]):
         outcome.add("fresh", "holder", "two answers differ by a small multiple of the key's polynomial, without errors")
-    masks = evaluator._uniform(Prg.fresh("audit"), (2000,))
+    seeds = {evaluator.product(prepared, sealed)[0][-SYMMETRIC_KEY_BYTES:] for _ in range(8)}
+    if len(seeds) < 8:
+        outcome.add("fresh", "holder", "answers have a seed in common, so their shares are not independent")
+    first = [ciphertexts.masked_first(primes, seed, (250,)) for seed in seeds]  # what a key s = 0 decrypts
+    masks = np.concatenate(first, axis=1)
     if not _filled(primes, masks):
-        outcome.add("uniform", "holder", "masks of answers are not uniform modulo each prime")
+        outcome.add("uniform", "holder", "masked coefficients of answers are not uniform modulo each prime")
     integers = [_joined([int(x) for x in column], primes) for column in masks.T]
     below = np.array([x * 2**48 % primes.q / primes.q for x in integers])
     battery = Battery()
     add_uniformity_tests(
-        battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8)
+        battery, "masked coefficients of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8)
     )
     outcome.statistics("uniform", "holder", battery)
     return outcome

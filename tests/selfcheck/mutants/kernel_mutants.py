@@ -22,6 +22,8 @@ from securevfl.crypto.kernel import (
 from securevfl.crypto.kernel.residues import Primes
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.shares import KernelEvaluator, ShareParameters
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import ShareRing
 from selfcheck.mutants.mutant import Mutant, patched
 
 _second, _pack, _powers, _zero = (
@@ -43,17 +45,24 @@ def _given(primes: Any, coin: bytes) -> Any:
     return _second(primes, bytes(32))
 
 
-def _modulo_t(self: Any, prg: Any, shape: Any) -> Any:
-    """Words modulo 2^L at their place in q: nothing covers the noise."""
-    ring = self._parameters.ring
-    return self._parameters.primes.scaled(ring.uniform(prg, shape), ring.bits)
+def _modulo_t(primes: Any, seed: bytes, shape: Any) -> Any:
+    """Return words modulo 2^48 at their place in q: nothing covers the noise."""
+    ring = ShareRing(48)
+    return primes.scaled(ring.uniform(Prg(seed, ciphertexts.REPLY_FIRST_LABEL), shape), ring.bits)
 
 
 def one_prime_short(self: Any, prg: Any, shape: Any) -> Any:
-    """Uniform modulo all primes but the last, which it is a multiple of."""
+    """Return masks that are uniform modulo all primes but the last, which they are multiples of."""
     mask = ring_sampling.uniform(prg, self._primes, shape)
     mask[-1] = 0.0
     return mask
+
+
+def _one_prime_short(primes: Any, seed: bytes, shape: Any) -> Any:
+    """Return numbers that are uniform modulo all primes but the last, which they are multiples of."""
+    first = ring_sampling.uniform(Prg(seed, ciphertexts.REPLY_FIRST_LABEL), primes, shape)
+    first[-1] = 0.0
+    return first
 
 
 def no_zero(self: Any, layout: Any, width: int, prg: Any, count: int) -> Any:
@@ -143,14 +152,21 @@ MUTANTS = [
         "products are masked modulo 2^L, and not the noise below",
         "kernel: answers",
         "uniform",
-        patched((KernelEvaluator, "_uniform", _modulo_t)),
+        patched((ciphertexts, "masked_first", _modulo_t), (shares, "masked_first", _modulo_t)),
     ),
     Mutant(
         "masks modulo the wrong product",
         "a mask is a multiple of one of the primes",
         "kernel: answers",
         "uniform",
-        patched((KernelEvaluator, "_uniform", one_prime_short)),
+        patched((ciphertexts, "masked_first", _one_prime_short), (shares, "masked_first", _one_prime_short)),
+    ),
+    Mutant(
+        "one seed for all answers",
+        "the masked coefficients of all answers are computed from one seed",
+        "kernel: answers",
+        "fresh",
+        patched((shares, "new_seed", lambda: bytes(32))),
     ),
     Mutant(
         "a prime too many",
