@@ -188,6 +188,16 @@ def explain(
     details: Annotated[
         bool, typer.Option("--details", help="Also list every message, the encryption and the counts.")
     ] = False,
+    year: Annotated[
+        bool,
+        typer.Option(
+            "--year",
+            help="Add up what twelve monthly trainings, one comparison, one search and --scores scores disclose, and "
+            "state which of them your limits would refuse.",
+        ),
+    ] = False,
+    scores: Annotated[int, typer.Option(min=0, help="With --year: number of new rows that are scored.")] = 0,
+    searched: Annotated[int, typer.Option(min=0, help="With --year: number of trainings of the search.")] = 8,
 ) -> None:
     """Explain what each party would learn, before anything runs.
 
@@ -199,6 +209,18 @@ def explain(
     from securevfl.consent import consent_sheet
 
     job, out = load_job(job_file), console()
+    if year:
+        from securevfl.training.year_forecast import YearPlan, forecast_year
+
+        known: dict[str, Any] = {}
+        if tables.alone:
+            party, others = tables.one_side(job, job_file)
+            here, known = [party], {"others": others, "outputs": tables.classes}
+        else:
+            here = with_helpers(job, tables.read(job_file, job)[0])
+        plan = YearPlan(searched=searched, scores=scores)
+        out.print(str(forecast_year(job, here, ledgers=_ledgers(ledger, here), plan=plan, **known)), soft_wrap=True)
+        return
     if tables.alone:
         party, others = tables.one_side(job, job_file)
         ledgers = _ledgers(ledger, [party])
