@@ -49,9 +49,10 @@ def settle_job(job: Job, parties: Sequence[Party]) -> Job:
     """Settle what a job leaves open, from the tables of parties in one process.
 
     The classes of the labels determine the loss of trees, the room of class weights, and the number of iterations if a
-    class is rare. If the number of epochs is 0, it becomes the largest number, at most `most_epochs`, at which no
-    party's leak check refuses what the job discloses about columns. It becomes `most_epochs` if the job accepts that
-    leak. If a leak check refuses even one epoch, it also becomes `most_epochs`, and the leak check then refuses the run.
+    class is rare. If the number of epochs is 0, it becomes the largest number, at most `most_epochs`, at which no leak
+    check of a party refuses what the job discloses about columns. It becomes `most_epochs` if the job accepts that
+    leak. If a leak check refuses even one epoch, it also becomes `most_epochs`, and the leak check then refuses the
+    run.
 
     Args:
         job: the job.
