@@ -95,6 +95,9 @@ if TYPE_CHECKING:  # the only list of public names: type checkers read it, and s
     from securevfl.training.estimators import VerticalRegressor as VerticalRegressor
     from securevfl.training.run import Run as Run
     from securevfl.training.simulate import simulate as simulate
+    from securevfl.training.year_forecast import YearForecast as YearForecast
+    from securevfl.training.year_forecast import YearPlan as YearPlan
+    from securevfl.training.year_forecast import forecast_year as forecast_year
 
 
 _homes: dict[str, str] = {}

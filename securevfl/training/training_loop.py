@@ -133,7 +133,7 @@ class TrainingLoop:
     def finish(self) -> ModelPart:
         """Evaluate the final model, and return this party's part of the model."""
         context, data = self.context, self.data
-        exchanges = self._participant.exchanges or self.rounds
+        exchanges, notes = self._participant.exchanges or self.rounds, list(self._participant.notes)
         if self._best is not None and self.job.patience is not None:
             create = partial(self.job.family.participant, self.job, context, data.columns)
             self._participant = self._participant.resume_from(self._best, create)
@@ -153,6 +153,8 @@ class TrainingLoop:
             metrics=measurement.metrics,
             calibration=measurement.calibration,
             metric_std_errors=dict(measurement.standard_errors),
+            by_class={name: dict(figures) for name, figures in measurement.by_class.items()},
+            notes=[*notes, *measurement.notes],
             baseline=[] if measurement.score_baseline is None else [measurement.score_baseline],
             history=self._history,
             rounds=exchanges,
