@@ -3,12 +3,14 @@
 # make quick   one short test of every file, for an inner loop
 # make soak    what the suite leaves out: attacks over twenty seeds, all mutants; new examples for tests of properties
 # make docs    the documentation as pages, in build/site; any warning is an error
+# make pages   the pages of docs/ that are generated from the code
+# make release wheel and source archive in dist/; fails while SECURITY.md has no contact
 # make ci      what CI runs: style, types, layers, documentation, tests, and short tests against the built wheel
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test quick soak selfcheck docs ci check wheel-test lock clean fuzz
+.PHONY: demo test quick soak selfcheck docs pages release ci check wheel-test lock clean fuzz
 
 # what the package itself needs, of the versions of the lock
 $(VENV)/.core: requirements.lock pyproject.toml
@@ -58,6 +60,12 @@ check: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pages: $(VENV)/.installed
+	$(BIN)/python -m docs.made_pages
+
+release: $(VENV)/.installed
+	bash .ci/release $(BIN)
 
 # checks and pages are made beside the tests, which leave a fifth of two cores idle
 ci: $(VENV)/.installed

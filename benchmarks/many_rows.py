@@ -48,6 +48,7 @@ from securevfl.bench.result_file import file_content
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.id_keys import id_keys
 from securevfl.data.load import delete_table_copy, read_aligned
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_ids
 from securevfl.data.register import Register
 from securevfl.data.row_order import read_rows, write_rows
@@ -130,7 +131,7 @@ def train(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     local, client = (
         placed(name, data, arguments)
         if arguments.workers
-        else (read_aligned(name, data, job(arguments), id_column="id", label_column="y"), None)
+        else (read_aligned(name, data, job(arguments), ReadOptions(id_column="id", label_column="y")), None)
     )
     read, base = time.perf_counter() - began, megabytes()
     part = join(

@@ -1,6 +1,7 @@
-"""Pages that are made from the code and from measurements, and not kept; mkdocs calls `on_pre_build` before it reads.
+"""Pages that are generated from the code and from measurements. They are committed, so that links to them resolve.
 
-`python -m docs.made_pages` writes them beside the others, to be read without mkdocs.
+`python -m docs.made_pages` writes them (`make pages`); mkdocs calls `on_pre_build` before it reads the folder. A test
+compares the committed pages (tests/docs/test_reference.py).
 """
 
 from __future__ import annotations
@@ -31,10 +32,22 @@ def _error_codes(path: Path) -> None:
     path.write_text(error_codes_page.page(), encoding="utf-8")
 
 
+def _licences(path: Path) -> None:
+    from docs import licences_page
+
+    path.write_text(licences_page.page(), encoding="utf-8")
+
+
+def _sample_sheet(path: Path) -> None:
+    from docs import sample_sheet_page
+
+    path.write_text(sample_sheet_page.page(), encoding="utf-8")
+
+
 def _mutants(path: Path) -> None:
     from selfcheck.mutants import mutant_table
 
-    path.write_text(mutant_table.table(), encoding="utf-8")
+    path.write_text(mutant_table.as_markdown(), encoding="utf-8")
 
 
 def _results(path: Path) -> None:
@@ -65,19 +78,21 @@ MADE: dict[str, Callable[[Path], None]] = {
     "declarations": _declarations,
     "error-codes": _error_codes,
     "job-file": _job_file,
+    "licences": _licences,
     "mutants": _mutants,
     "results": _results,
+    "sample-sheet": _sample_sheet,
 }
 
 
 def write(folder: Path) -> None:
-    """Write all of them into a folder."""
-    for name, make in MADE.items():
-        make(folder / f"{name}.md")
+    """Write all pages into a folder."""
+    for name, generate in MADE.items():
+        generate(folder / f"{name}.md")
 
 
 def on_pre_build(config: Any) -> None:
-    """Make the pages before mkdocs looks for them."""
+    """Generate the pages before mkdocs looks for them."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     write(Path(config["docs_dir"]))
 

@@ -14,7 +14,7 @@
     |-- ProtocolError       a peer does not follow the protocol
     |   |-- FrameError      a truncated, altered, replayed or oversized frame
     |   `-- LimitError      a request for more than was agreed
-    |-- TransportError      a peer is away, refused, late, or has stopped
+    |-- TransportError      a peer cannot be reached, was refused, is late, or has stopped
     |   |-- PeerLost        the connection to a peer was lost; the peer may return
     |   `-- PeerStopped     a peer that reports that it has stopped, with one of a few reasons
     |-- StorageError        a file that cannot be written or read
@@ -207,7 +207,7 @@ class LimitError(ProtocolError):
 
 
 class TransportError(SecureVFLError):
-    """A peer is away, refused, late, or has stopped.
+    """A peer cannot be reached, was refused, is late, or has stopped.
 
     Args:
         problem: see `SecureVFLError`.

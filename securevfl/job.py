@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pydantic import field_validator, model_validator
 from securevfl.base.config import flatten, to_plain
 from securevfl.base.extensions import Extension
 from securevfl.data.column_types import ColumnType, read_types
+from securevfl.data.duplicates import Duplicates, check_duplicates
 from securevfl.data.party import Party
 from securevfl.data.query_rows import file_of_table
 from securevfl.display import html
@@ -37,7 +38,9 @@ DATA_KEY = "data"
 """The key of a job file that lists the parties' data files on one computer; it is not part of the job."""
 COLUMNS_KEY = "columns"
 """The key of a job file that declares the types of columns, by party; it is not part of the job either."""
-LOCAL_KEYS = DATA_KEY, COLUMNS_KEY
+DUPLICATES_KEY = "duplicates"
+"""The key of a job file that says what happens to several rows of one id, for all parties or by party; local too."""
+LOCAL_KEYS = DATA_KEY, COLUMNS_KEY, DUPLICATES_KEY
 
 
 class Job(FamilyJob):
@@ -202,7 +205,7 @@ class Job(FamilyJob):
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
-        """Load a job from a TOML file, without its data files (`tables_of`) and types (`column_types_of`).
+        """Load a job from a TOML file, without the keys that are local: data files, types, duplicates.
 
         A ConfigError is raised with one line for each problem.
         """
@@ -257,6 +260,27 @@ def column_types_of(path: str | Path) -> dict[str, dict[str, ColumnType]]:
             path=str(path),
         )
     return {name: read_types(types) for name, types in declarations.items()}
+
+
+def duplicates_of(path: str | Path, parties: Iterable[str]) -> dict[str, Duplicates]:
+    """Return what happens to several rows of one id at each party, as the job file states it under `duplicates`.
+
+    The value is "refuse" (the default), "first" or "last", or a table of these by party. It is no part of the job.
+
+    Args:
+        path: the job file.
+        parties: the names of the parties.
+
+    Returns:
+        The value of each party.
+
+    Raises:
+        ConfigError: if the file cannot be read, or the value is none of the three.
+    """
+    value = _read(path).get(DUPLICATES_KEY, "refuse")
+    by_party = value if isinstance(value, dict) else dict.fromkeys(parties, value)
+    checked = {name: check_duplicates(item, f"{path}: {DUPLICATES_KEY}") for name, item in by_party.items()}
+    return dict.fromkeys(parties, check_duplicates("refuse")) | checked
 
 
 def column_types_in(path: str | Path) -> dict[str, ColumnType]:

@@ -81,8 +81,6 @@ MOST = 8  # arguments of a function outside the command line, whose options are 
 MORE = {  # functions with more, and how many; no other may, and none may have more than these
     "join.join": 18,
     "session.take_part": 12,
-    "store.store_table": 10,
-    "store.copy_to_temporary_table": 10,
     "simulate.simulate": 11,
     "run_shape.derive_run_shape": 9,
     "predict.predict_with": 10,
@@ -169,8 +167,8 @@ def test_code_that_is_loaded_by_name_is_found(source: str) -> None:
 # numbers may fall and not rise. Lower a limit when a count has fallen.
 MAX_WORDING_ASSERTIONS = 60
 MAX_PRIVATE_ACCESSES = 350
-MAX_PATCHES = 430
-MAX_BUILDERS_ELSEWHERE = 38
+MAX_PATCHES = 400
+MAX_BUILDERS_ELSEWHERE = 15
 MAX_LONG_TEST_NAMES = 0
 LONG_TEST_NAME = 60  # characters
 PATCHING_METHODS = {"setattr", "delattr", "setitem", "delitem"}
@@ -212,7 +210,7 @@ def patches(tree: ast.AST) -> Iterator[Finding]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             called = ast.unparse(node.func)
             owner, _, method = called.rpartition(".")
-            if (owner and method in PATCHING_METHODS) or re.search(r"\bpatch(\.(object|dict|multiple))?$", called):
+            if (owner and method in PATCHING_METHODS) or re.search(r"\bmock\.patch(\.\w+)?$", called):
                 yield node.lineno, called
 
 

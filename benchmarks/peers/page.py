@@ -204,39 +204,22 @@ def _spent(files: dict[str, Any], part: str, name: str, key: str = "cpu_s") -> f
     return float(rows["loopback"][key]) if "loopback" in rows else None
 
 
-BESIDE = (  # part, description, ours, the peer, its label
-    ("linear", "a linear model as good as on one table, nobody dealing triples", "ours-cheapest", "secretflow-cheetah"),
-    ("trees", "trees, not of one AUC: ours on shares, 30 boosted ones", "ours-trees", "secretflow-sgb"),
-    ("psi", "the common ids of 1,000,000 a side", "ours-align", "spu-rr22"),
+COMPARED_LINEAR = (  # the rows of README: systems without a dealer of triples that reach the pooled AUC
+    ("securevfl, the job of one line", "ours-default"),
+    ("SecretFlow SS-LR on CHEETAH", "secretflow-cheetah"),
 )
 
 
-def _beside(files: dict[str, Any]) -> str:
-    """Return the rows of README: processor seconds of both parties, ours and a peer's, if both have been run."""
+def _speed(files: dict[str, Any]) -> str:
+    """Return the rows of README: AUC and processor seconds of both parties, for systems that have been run."""
+    spent = {words: _spent(files, "linear", name) for words, name in COMPARED_LINEAR}
+    first = next((seconds for seconds in spent.values() if seconds), None)
     rows = []
-    for part, what, local, other in BESIDE:
-        peer = next(item for item in PARTS[part] if item.name == other)
-        ours, theirs = _spent(files, part, local), _spent(files, part, other)
-        if ours is not None and theirs is not None:
-            good = (
-                [_spent(files, part, name, "auc") for name in (local, other)] if "bar" in files[part] else [None, None]
-            )
-            cells = [figure(ours), figure(theirs)]
-            cells = [cell if auc is None else f"{cell} (AUC {auc:.3f})" for cell, auc in zip(cells, good, strict=True)]
-            rows.append([what, cells[0], f"{cells[1]}, {peer.words}", f"{figure(theirs / ours)} x"])
-    for row in files.get(GRADIENT, {}).get("rows", []):
-        if row["engine"] == "ckks" and (row["n"], row["d"]) == (256, 100):
-            local, theirs = row["cpu_ms"], row["cpu_ms"] * row["cpu_ratio_to_phe"]
-            what = "an encrypted gradient of 256 x 100 under CKKS, milliseconds (`securevfl bench he`)"
-            rows.append(
-                [
-                    what,
-                    figure(local),
-                    f"{figure(theirs)}, Paillier by phe, as its users call it",
-                    f"{figure(theirs / local)} x",
-                ]
-            )
-    return f"\n{_table(['processor seconds of both', 'securevfl', 'beside it', 'to ours'], rows)}\n"
+    for words, name in COMPARED_LINEAR:
+        seconds, auc = spent[words], _spent(files, "linear", name, "auc")
+        if seconds is not None and auc is not None and first is not None:
+            rows.append([words, f"{auc:.4f}", figure(seconds), f"{figure(seconds / first)} x"])
+    return f"\n{_table(['system', 'AUC', 'processor seconds', 'ratio'], rows)}\n"
 
 
 def _wanted(files: dict[str, Any]) -> str:
@@ -269,6 +252,6 @@ PAGE_SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gradient": _gradient,
     "published": _published,
     "reads": _reads,
-    "beside": _beside,
+    "speed": _speed,
     "wanted": _wanted,
 }

@@ -181,7 +181,8 @@ class ProductHider:
         """
         primes, r = self._primes, layout.r
         ring, shape = transform(primes, layout.points), (layout.points, r, count)
-        drawn = ring.forward(np.concatenate([ternary(prg, shape), errors(prg, shape)], axis=-1))  # one call is faster
+        # transforming u and e1 in one call is faster than in two
+        drawn = ring.forward(np.concatenate([ternary(prg, shape), errors(prg, shape)], axis=-1))
         total, _ = add_product(primes, None, 0, self._by_key(r, width), drawn[..., :count])
         total[:, :, width:] += drawn[..., count:]
         return total

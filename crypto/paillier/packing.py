@@ -98,7 +98,7 @@ class PackedLayout:
         return -(-d // self.columns)
 
     def share(self, d: int) -> int:
-        """Return the number of columns of J in each of these ciphertexts, which is about equal for all of them."""
+        """Return the number of columns of J whose results share one of the `opened_count` ciphertexts."""
         return -(-d // self.opened_count(d))
 
     def target(self, column: int, d: int) -> int:

@@ -130,8 +130,7 @@ def _check(point: bytes) -> None:
 def _on_curve(point: bytes) -> bool:
     """Return whether 32 bytes encode a point of the curve with y < p and x not 0, so not of order one or two."""
     y = int.from_bytes(point, "little") & (2**255 - 1)
-    # -x^2 + y^2 = 1 + d * x^2 * y^2 with d = -121665/121666, so x^2 = (y^2 - 1) / (d * y^2 + 1) must be a square modulo
-    # p (RFC 8032, section 5.1.3). The Jacobi symbol tests this.
+    # x^2 = (y^2 - 1) / (d * y^2 + 1), d = -121665/121666 (RFC 8032, section 5.1.3); the Jacobi symbol finds squares
     return (
         len(point) == EDWARDS_POINT_BYTES
         and y < _P

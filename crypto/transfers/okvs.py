@@ -194,7 +194,7 @@ def _peel(
     slot_of = np.full(n, -1)  # the slot that each removed key had alone; -1 for keys that remain
     rounds = []
     while (free := np.flatnonzero(count == 1)).size:
-        slot_of[link[free]] = free  # if a key has several slots alone, the last one
+        slot_of[link[free]] = free  # if a key has several slots alone, this stores the last of them
         chosen = free[slot_of[link[free]] == free]
         peeled = link[chosen]
         rounds.append((peeled, chosen))

@@ -136,7 +136,7 @@ class _Level:
         step = source[leaves_at ^ 1] ^ 1
         smallest = np.where(
             self.wires < 0, positions - len(source), positions
-        )  # negative, so that an additional position has colour 0
+        )  # an additional position starts with a negative number, the smallest one, so that it gets colour 0
         for _ in range(self._longest.bit_length()):
             smallest = np.minimum(smallest, smallest[step])
             step = step[step]

@@ -1,5 +1,6 @@
 """The journal of an alignment in a folder, with one file for each chunk. It is single-use.
 
+The journal consists of streams, each of which is a named list of chunks of completed work (psi_work.py).
 A journal contains the secrets by which a party answers requests about its ids. If an older copy of it answered again, a
 peer could ask about further ids under the same secrets. The party's account (`securevfl.account`) therefore lists the
 chunks of the journal with their digests, and the list decides:
@@ -59,7 +60,7 @@ class FolderJournal(Journal):
         self._path = str(self._folder.resolve())
         account.create_tables(JOURNAL_TABLES)
         if not any(self._folder.glob("*.chunk")):
-            self._delete_list()  # its owner has removed the journal
+            self._delete_list()  # without files, the owner has removed the journal, so its list is void
         self.check()
 
     @property

@@ -196,8 +196,7 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
     values = prf.serve(work, begin)()  # 1
     if not work.journal.count("store"):
-        # The store is saved before it is sent, so that a resumed alignment sends the same bytes: a second store with
-        # other random values would show which ids are in both.
+        # The store is saved before it is sent, because a different store after a resume would reveal ids in both.
         if two_parties:
             seed, table = b"", values[ascending_order(values[:, :2]), :2]
         else:

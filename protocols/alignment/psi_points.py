@@ -40,7 +40,7 @@ from securevfl.protocols.alignment.psi_work import (
 
 
 def questions(rows: int) -> int:
-    """Return the number of ids that P_1 can ask about if it has stated this number of rows: one per point."""
+    """Return about how many ids P_1 can ask P_i if its stated number of rows is `rows`: one id per point."""
     return rows
 
 

@@ -132,7 +132,7 @@ def ready(work: AlignmentWork) -> bool:
 
 
 def questions(rows: int) -> int:
-    """Return the number of ids that P_1 can ask about if it has stated this number of rows: one per slot."""
+    """Return about how many ids P_1 can ask P_i if its stated number of rows is `rows`: one id per slot."""
     return okvs.table_rows(rows)
 
 

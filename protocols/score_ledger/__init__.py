@@ -1,1 +1,1 @@
-"""The score ledger: a record in a party's account: which scores and metrics about its rows others have received."""
+"""The score ledger: in a party's account, the record of the scores and metrics about its rows that others received."""

@@ -130,12 +130,14 @@ class ScoreLedger:
 
     Args:
         path: the account's file; None stores the ledger in memory.
+        claim_timeout: seconds that `admit` waits for a row that another session is scoring.
 
     Raises:
         ConfigError: the file is damaged or is not a score ledger.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, claim_timeout: float = CLAIM_TIMEOUT) -> None:
+        self._claim_timeout = claim_timeout
         self._claims = ProcessLocks(None if path is None else path.with_name(f"{path.name}.locks"))
         self._file = AccountDatabase.shared(path, SCORE_TABLES_SQL)
 
@@ -161,7 +163,8 @@ class ScoreLedger:
             contents = sorted_digests(
                 self._contents(X[first : min(first + DIGEST_CHUNK_ROWS, count)]) for first in starts if X is not None
             )
-        with self._file.changing(recorded=False) as tables:  # may be lost: without it, no row is scored by the model
+        # a crash may lose this change; that is safe, because a model without this record scores no row
+        with self._file.changing(recorded=False) as tables:
             number = name_id(tables, model.hex())
             for digests in rows:
                 tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((number, row) for row in digests))
@@ -219,7 +222,7 @@ class ScoreLedger:
             max_bits: number of bits that all scores and reason codes of a row together may disclose.
             me: name of this party, for the log.
             claim: the name that `claim` yielded to this session. If another session is scoring a row, this method waits
-                for it, and refuses the row after `CLAIM_TIMEOUT`.
+                for it, and refuses the row after `claim_timeout`.
 
         Returns:
             The state of each row (n,): `ROW_REFUSED`, `ROW_NEW` or `ROW_STORED`.
@@ -234,7 +237,7 @@ class ScoreLedger:
                 code="SVFL-PROTOCOL-REPEATED",
                 peer=query.peer,
             )
-        contents, deadline = self._contents(X), time.monotonic() + CLAIM_TIMEOUT
+        contents, deadline = self._contents(X), time.monotonic() + self._claim_timeout
         while True:
             with self._file.changing() as tables:
                 states, awaited = self._judge(tables, query, contents, X.shape[1], bits, max_bits, claim)

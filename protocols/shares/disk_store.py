@@ -188,6 +188,12 @@ def _damaged(path: Path) -> ConfigError:
     )
 
 
+def check_unlocked(folder: Path) -> None:
+    """Raise ConfigError if another process uses a preprocessing folder; a missing folder is not an error."""
+    if folder.exists():
+        os.close(_lock_folder(folder))
+
+
 def _lock_folder(folder: Path) -> int:
     """Lock a folder, and return the file descriptor of the lock. The lock ends with the process at the latest.
 

@@ -250,7 +250,10 @@ class OfflinePhase:
         return scheme
 
     def _vectors(self, counts: Mapping[int, int]) -> dict[int, int]:
-        """Return the number of columns of psi for each block: one for each output and iteration on its batch."""
+        """Return for each block the number of columns of psi: one for each output and each iteration on its batch.
+
+        `counts` is the number of iterations on each batch.
+        """
         params = self._params
         return {block: count * params.outputs for batch, count in counts.items() for block in params.blocks_of(batch)}
 
@@ -277,7 +280,7 @@ class OfflinePhase:
         chunk = self.store.chunk(number)
         if self._names.contains(chunk.name):
             reason = "this preprocessing was already used (its folder was restored or copied); generating it again"
-            eventlog.warn(self._context.me, "spent", {"chunk": number, "reason": reason})
+            eventlog.warn(self._context.me, "preprocessing already used", {"chunk": number, "reason": reason})
             return b""
         fits = (chunk.next, chunk.first, chunk.count) == (0, self._iteration, iterations)
         return chunk.name if fits and chunk.base == self._base() else b""

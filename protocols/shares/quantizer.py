@@ -64,7 +64,7 @@ class Quantizer:
         return cls(log, 1 + int(np.ceil(np.log2(reach))) - log)
 
     def within(self, encoding: FixedPointEncoding) -> Quantizer:
-        """Return a copy that has at most the number of bits from `step` upwards that shares of this encoding have."""
+        """Return a copy whose levels have no more bits than shares of this encoding have from 2^step upwards."""
         return replace(self, bits=min(self.bits, encoding.bits - encoding.f_x - encoding.f_theta - self.step))
 
     @property

@@ -28,9 +28,8 @@ from securevfl.protocols.shares.projection import projected
 _DITHER_BITS = 16  # additional fractional bits of stored entries, which random rounding removes
 _MAX_TARGETS_PER_CHUNK = 4096
 _MAX_ENTRIES_PER_CHUNK = 2**18
-_ROUNDING_SLACK = (
-    0.01  # by this part of an entry's last bit, coefficients of a projection may exceed a residual's bound
-)
+# coefficients of a projection may exceed the bound of residuals by this share of an entry's last bit
+_ROUNDING_SLACK = 0.01
 _UNCLIPPED_RANGE = 1.0  # residuals at forward sums from -1 to 1 must fit into an entry without clipping
 
 

@@ -234,7 +234,7 @@ def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
 
 
 def short_pads(stored: tuple[bytes, ...]) -> NDArray[Any]:
-    """Return all pads (2^b, rows) of an iteration in the type of their length."""
+    """Return all pads (2^b, rows) of an iteration as unsigned integers of a pad's length, from the stored values."""
     return SenderBlock.restored(stored).pads()
 
 

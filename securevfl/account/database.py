@@ -219,6 +219,16 @@ class AccountDatabase:
                     change.execute(statement)
         self._schemas |= names
 
+    def check_writable(self) -> None:
+        """Commit a change without content, as every disclosure commits one, in the file and in the commit counter.
+
+        Raises:
+            DataError: the file was exchanged.
+            StorageError: the file or the counter cannot be written, or another program has locked the file.
+        """
+        with self.changing() as tables:
+            tables.changed = True
+
     @contextmanager
     def changing(self, *, recorded: bool = True) -> Iterator[Tables]:
         """Yield the tables for one exclusive change.

@@ -4,6 +4,9 @@ Encryption engines write versioned headers (`crypto.paillier`, `crypto.kernel.ro
 `crypto.lattice.lattice_sum`). A residue is a number modulo a public modulus, of which ciphertexts consist. Parsing
 removes headers, so that statistics see residues alone. Bytes of another format are read as little-endian words of eight
 bytes.
+
+A ciphertext consists of two polynomials (c0, c1); of ciphertexts under a secret key, a seed replaces c1. Rows are
+encrypted ("sealed") in groups called sample blocks. An opening is a key holder's message with decrypted, masked values.
 """
 
 from __future__ import annotations
@@ -205,7 +208,7 @@ class _Wire(NamedTuple):
         return parts, fresh
 
     def sealed(self, where: RingLayout, blocks: int) -> list[int]:
-        """Return the counts for `split` of sample blocks that are sealed together."""
+        """Return the counts that `split` needs to read `blocks` sample blocks, which are sealed together."""
         counts = []
         for outputs in where.outputs:
             count = where.points * (outputs.stop - outputs.start)
@@ -213,7 +216,7 @@ class _Wire(NamedTuple):
         return counts
 
     def answer(self, where: RingLayout, d: int, *, seeded: bool = False) -> list[int]:
-        """Return the counts for `split` of an answer about d columns.
+        """Return the counts that `split` needs to read an answer about d columns: c1, then the requested part of c0.
 
         Args:
             where: the layout.
@@ -250,7 +253,7 @@ def _wire(parameters: Any) -> _Wire:
 
 
 def _parse_opened(data: bytes) -> Body:
-    """Parse opened numbers."""
+    """Parse an opening of a lattice scheme: decrypted, masked values and their check values."""
     _, _, count, checks = OPENED_HEADER.unpack_from(data)
     values = np.frombuffer(data, "<i4", count + checks, offset=OPENED_HEADER.size)
     fractions = (values / _gradients()[data[:4] == b"SLO4"].levels) % 1.0
@@ -275,7 +278,7 @@ def _gradient(data: bytes, wire: _Wire) -> Body:
 
 
 def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
-    """Parse a query about shares or its answer; its length determines the ring."""
+    """Parse a query for products of shares, or the answer; its length determines the number of bits of the shares."""
     asks = data[2:3] == b"V"
     _, _, *sizes = (share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).unpack_from(data)
     view = memoryview(data)[(share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).size :]

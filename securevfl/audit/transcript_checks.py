@@ -39,7 +39,7 @@ from securevfl.runtime.codec import encode_message
 from securevfl.runtime.observer import Event
 
 _GRADIENT_TOLERANCE = 2e-3  # relative to the size of the gradient, as the engines document
-_COUNT_TOLERANCE = 0.8  # for class counts, which messages contain doubled
+_COUNT_TOLERANCE = 0.8  # for class counts; messages contain twice the count
 _SUM_TOLERANCE = 2e-3
 _PHASE_TOLERANCE = 2.0**-20  # as a share of a turn, for encrypted sums of phases, which are rounded
 
@@ -140,7 +140,7 @@ def plain(received: ReceivedMessages, outcome: Outcome) -> None:
                 outcome.add("plain", me, f"{item.origin} contains numbers but is declared {item.kind}")
             elif not any(_same(values, value) for value in inputs):
                 outcome.add("plain", me, f"{item.origin} contains other numbers than {item.declared.reveals.what}")
-    # each `RunHello` states the same digest and rows, and only orders that are keyed by the session
+    # every party's `RunHello` must state the same job and number of rows, and a row order keyed by the session
     hellos = [item.event.message for item in received.items if isinstance(item.event.message, RunHello)]
     if len({(hello.job, hello.rows) for hello in hellos if hello.rows}) > 1:
         outcome.add("plain", "all", "the parties of one run state different jobs or numbers of rows")

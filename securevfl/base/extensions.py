@@ -153,7 +153,7 @@ def is_own(point: EntryPoint) -> bool:
 
 
 def _is_on_disk(point: EntryPoint) -> bool:
-    """Return whether the room of an entry point exists, if it is of securevfl; others are not looked for."""
+    """Return False if an entry point of securevfl refers to an optional room that is not installed, else True."""
     return not is_own(point) or find_spec(".".join(point.module.split(".")[:2])) is not None
 
 

@@ -51,9 +51,25 @@ def import_extra(module: str, name: str, what: str) -> Any:
         package = module.partition(".")[0]
         if (cause.name or "").partition(".")[0] != package:
             raise
-        raise ConfigError(
-            f"{what} needs {package}, which is not installed",
-            f"install it with pip install 'securevfl[{name}]'{INSTALL_HINTS.get(name, '')}",
-            code="SVFL-EXTRA-MISSING",
-            extra=name,
-        ) from None
+        raise _missing(package, name, what) from None
+
+
+def check_extra(module: str, name: str, what: str) -> None:
+    """Raise the error of `import_extra` if a library is not installed, without importing it.
+
+    Args:
+        module: name of the library's module.
+        name: see `import_extra`.
+        what: see `import_extra`.
+    """
+    if not is_installed(module):
+        raise _missing(module, name, what)
+
+
+def _missing(package: str, name: str, what: str) -> ConfigError:
+    return ConfigError(
+        f"{what} needs {package}, which is not installed",
+        f"install it with pip install 'securevfl[{name}]'{INSTALL_HINTS.get(name, '')}",
+        code="SVFL-EXTRA-MISSING",
+        extra=name,
+    )

@@ -10,7 +10,7 @@ import os
 import threading
 from typing import IO
 
-_seeking = threading.Lock()  # for systems on which such reads and writes move the file's position
+_seeking = threading.Lock()  # held by reads and writes at an offset on systems where these move the file's position
 
 
 def lock_exclusive(file: int | IO[bytes], *, wait: bool = True) -> None:

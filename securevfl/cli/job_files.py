@@ -25,7 +25,7 @@ def load_job(path: Path) -> Job:
 
 
 def with_helpers(job: Job, parties: list[Party]) -> list[Party]:
-    """Return the parties, and parties without a table if the job needs them, such as FDML's server."""
+    """Return the parties; if the job also needs parties without a table, such as FDML's server, add these."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
     from securevfl.families.message_declarations import run_roles
@@ -39,7 +39,7 @@ def with_helpers(job: Job, parties: list[Party]) -> list[Party]:
 
 
 def with_modules(job: Job, job_file: Path, parties: list[Party]) -> list[Party]:
-    """Return the parties with the modules that the job names for them, if this computer allows these names."""
+    """Return the parties with the PyTorch modules that the job names for them; this computer must allow the names."""
     for party in parties:
         party.model = job.model.named_module(party.name, job_file.parent)
     return parties

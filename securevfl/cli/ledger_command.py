@@ -153,7 +153,10 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
 
 
 def _rows(contents: LedgerContents, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:
-    """Return a row for each kind and peer, and one for all peers of a kind, to which the limit applies."""
+    """Return the rows of the printed table: for each kind of disclosure one for each peer, and one for all peers.
+
+    Limits apply to all peers together.
+    """
     from securevfl.disclosure.ledger import total_of, total_to
     from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS
 

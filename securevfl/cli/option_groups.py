@@ -27,7 +27,9 @@ from securevfl.errors import ConfigError
 if TYPE_CHECKING:
     from securevfl.consent.consent_sheet import ConsentSheet
     from securevfl.data.column_types import ColumnType
+    from securevfl.data.duplicates import Duplicates
     from securevfl.data.party import Party
+    from securevfl.data.read_options import ReadOptions
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
     from securevfl.organisations.peer_settings import PeerSettings
@@ -39,6 +41,7 @@ from securevfl.cli.party_options import (
     Digest,
     Html,
     IdColumn,
+    JobRepeatedIds,
     Json,
     LabelColumn,
     Ledger,
@@ -46,6 +49,7 @@ from securevfl.cli.party_options import (
     Log,
     Name,
     Patience,
+    RepeatedIds,
     Timeout,
     Verbose,
 )
@@ -132,6 +136,44 @@ class TablesOptions:
         ),
     ] = None
 
+    duplicates: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]refuse|first|last",
+            help="What happens to several rows of one id, at all parties or at one; by default what the job file "
+            "states under duplicates, or refuse. Repeatable.",
+        ),
+    ] = None
+
+    def repeated_ids(self, job_file: Path, names: Collection[str]) -> dict[str, Duplicates]:
+        """Return what happens to several rows of one id at each party."""
+        from securevfl.data.duplicates import check_duplicates
+        from securevfl.job import duplicates_of
+
+        values = duplicates_of(job_file, names)
+        for item in self.duplicates or ():
+            name, equals, value = item.partition("=")
+            checked = check_duplicates(value if equals else item, "--duplicates")
+            values |= {name: checked} if equals else dict.fromkeys(names, checked)
+        return values
+
+    def options(self, job_file: Path, names: Collection[str], drop: Sequence[str] = ()) -> dict[str, ReadOptions]:
+        """Return how each party's table is read."""
+        from securevfl.data.read_options import ReadOptions
+
+        ids, types = self.id_columns(names), self.types(job_file)
+        duplicates = self.repeated_ids(job_file, names)
+        return {
+            name: ReadOptions(
+                id_column=ids[name],
+                label_column=self.label_column,
+                drop=drop,
+                declared=types.get(name, {}),
+                duplicates=duplicates[name],
+            )
+            for name in names
+        }
+
     def types(self, job_file: Path) -> dict[str, dict[str, ColumnType]]:
         """Return the declared types of each party's columns, from the job file and from --columns."""
         from securevfl.job import column_types_in, column_types_of
@@ -179,24 +221,16 @@ class TablesOptions:
         from securevfl.data.load import read_parties
         from securevfl.display.progress import progress
 
-        files, labels = self.files(job_file), self.label_column
+        files = self.files(job_file)
         if len(files) < 2:
             raise ConfigError(
                 f"there are {len(files)} tables, and at least two parties are needed",
                 "give --data NAME=FILE for each party, or name the files in the job file under data",
                 code="SVFL-PARTIES-COUNT",
             )
-        ids = self.id_columns(files)
+        options = self.options(job_file, files, drop if job is None else (*drop, *job.prepare.drop))
         with progress("reading") as on_progress:
-            parties, missing = read_parties(
-                files,
-                id_column=ids,
-                label_column=labels,
-                job=job,
-                drop=drop if job is None else (*drop, *job.prepare.drop),
-                declared=self.types(job_file),
-                on_progress=on_progress,
-            )
+            parties, missing = read_parties(files, options, job=job, on_progress=on_progress)
         for name, lacking in missing.items():
             if lacking:
                 typer.echo(
@@ -256,16 +290,7 @@ class SizedTablesOptions(TablesOptions):
         peers_file = job_file.parent / "peers.toml"
         names = Peers.load(peers_file).parties if peers_file.exists() else (*sizes, name)
         missing = [other for other in names if other not in sizes and other != name]
-        ids = self.id_columns(files)[name]
-        party = read_aligned(
-            name,
-            path,
-            job,
-            id_column=ids,
-            label_column=self.label_column,
-            drop=job.prepare.drop,
-            declared=self.types(job_file).get(name),
-        )
+        party = read_aligned(name, path, job, self.options(job_file, [name], job.prepare.drop)[name])
         if missing or len(names) < 2:
             options = " ".join(f"--size {other}=COLUMNS" for other in missing) or "--size NAME=COLUMNS"
             raise ConfigError(
@@ -302,37 +327,40 @@ class TableOptions:
     id_column: IdColumn = "id"
     label_column: LabelColumn = "y"
     columns: ColumnTypes = None
+    duplicates: JobRepeatedIds = None
 
     def in_order(self) -> Party:
         """Read the table into memory, in the aligned row order if there is one."""
         from securevfl.data.load import read_in_order
 
-        return read_in_order(
-            self.party,
-            self.data,
+        return read_in_order(self.party, self.data, self._options(declared_in(self.columns), "refuse"))
+
+    def _options(
+        self, declared: dict[str, ColumnType], duplicates: Duplicates, drop: Sequence[str] = ()
+    ) -> ReadOptions:
+        """Return how the table is read; `duplicates` applies if the command states no other value."""
+        from securevfl.data.duplicates import check_duplicates
+        from securevfl.data.read_options import ReadOptions
+
+        stated = duplicates if self.duplicates is None else check_duplicates(self.duplicates, "--duplicates")
+        return ReadOptions(
             id_column=self.id_column,
             label_column=self.label_column,
-            declared=declared_in(self.columns),
+            drop=drop,
+            declared=declared,
+            duplicates=stated,
         )
 
     def aligned(self, job: Job, job_file: Path) -> Party:
         """Read the table for a job, in the aligned row order, by the types in --columns or else in the job file."""
         from securevfl.data.load import read_aligned
         from securevfl.display.progress import progress
-        from securevfl.job import column_types_of
+        from securevfl.job import column_types_of, duplicates_of
 
-        declared = column_types_of(job_file).get(self.party) if self.columns is None else declared_in(self.columns)
+        declared = column_types_of(job_file).get(self.party, {}) if self.columns is None else declared_in(self.columns)
+        options = self._options(declared, duplicates_of(job_file, [self.party])[self.party], job.prepare.drop)
         with progress("reading") as on_progress:
-            return read_aligned(
-                self.party,
-                self.data,
-                job,
-                id_column=self.id_column,
-                label_column=self.label_column,
-                drop=job.prepare.drop,
-                declared=declared,
-                on_progress=on_progress,
-            )
+            return read_aligned(self.party, self.data, job, options, on_progress=on_progress)
 
 
 def declared_in(path: Path | None) -> dict[str, ColumnType]:
@@ -340,6 +368,22 @@ def declared_in(path: Path | None) -> dict[str, ColumnType]:
     from securevfl.job import column_types_in
 
     return {} if path is None else column_types_in(path)
+
+
+@dataclass(frozen=True)
+class IdOptions:
+    """Options of commands that read the rows of one file by id."""
+
+    id_column: IdColumn = "id"
+    duplicates: RepeatedIds = "refuse"
+
+    @property
+    def options(self) -> ReadOptions:
+        """How the rows are read."""
+        from securevfl.data.duplicates import check_duplicates
+        from securevfl.data.read_options import ReadOptions
+
+        return ReadOptions(id_column=self.id_column, duplicates=check_duplicates(self.duplicates, "--duplicates"))
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from securevfl.base.disk_space import check_disks
 from securevfl.base.extensions import require_tool
 from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
@@ -28,7 +28,7 @@ def align(
     party: options.Name,
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
-    id_column: options.IdColumn = "id",
+    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     ledger: options.Ledger = None,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
@@ -38,7 +38,7 @@ def align(
     other parties can test, and its limit of ids applies.
     """
     from securevfl.data.composite_ids import id_spelling
-    from securevfl.data.readers import id_rule_version, read_ids
+    from securevfl.data.readers import id_rule_version, read_unique_ids
     from securevfl.data.row_order import rows_path, write_rows
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_with
@@ -46,7 +46,8 @@ def align(
 
     settings, journal = session.settings(peers), Path(f"{data}.align")
     check_among(settings.peers, party)
-    ids, rule = read_ids(data, id_column=id_column), id_rule_version(data, id_column)
+    ids, unique = read_unique_ids(data, row_ids.options)
+    rule = id_rule_version(data, row_ids.id_column)
     check_writable(rows_path(data))
     with (
         shared_locks(data),
@@ -62,7 +63,7 @@ def align(
             journal=journal,
             rule=rule,
             on_progress=on_progress,
-            on_rows=partial(write_rows, data),
+            on_rows=lambda rows: write_rows(data, rows if unique is None else unique.rows[rows]),
         )
     count = len(rows)
     typer.echo(f"{count:,} of {len(ids):,} rows are common to all parties; their order is in {data}.rows.npy")
@@ -93,6 +94,7 @@ def prepare(
 
     job, party_name, peers_file = Job.load(job_file), table.party, _peers_file(job_file, peers)
     folder = _preprocessing_folder(table.data, preprocessing)
+    check_writable(folder, folder=True)
     party = table.aligned(job, job_file)
     with shared_locks(table.data), session.events(party_name, peers_file), progress("preparing") as on_round:
         run_offline_phase(job, party, session.settings(peers_file), preprocessing=folder, on_round=on_round)
@@ -136,6 +138,7 @@ def join(
     id_column: options.IdColumn = "id",
     label_column: options.LabelColumn = "y",
     columns: options.ColumnTypes = None,
+    duplicates: options.JobRepeatedIds = None,
     save: options.ModelFile = None,
     checkpoints: options.CheckpointDir = None,
     checkpoint_every: CheckpointEvery = 10,
@@ -158,7 +161,7 @@ def join(
     """
     from securevfl.cli.consent_prompt import check_agreed
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import figures, run_time_line
+    from securevfl.cli.show import figures, report_lines, run_time_line
     from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
@@ -176,12 +179,13 @@ def join(
     save = table.with_name(f"{party}.model.json") if save is None else save
     folder = Path(f"{table}.states") if checkpoints is None else checkpoints
     check_writable(html, save)
-    check_writable(folder, folder=True)
+    check_writable(folder, _preprocessing_folder(table, preprocessing), folder=True)
     states = Checkpoints(folder, party, every=checkpoint_every)
     if data is None:
         member = _helper(job, party)
     else:
-        member = option_groups.TableOptions(party, data, id_column, label_column, columns).aligned(job, job_file)
+        read_from = option_groups.TableOptions(party, data, id_column, label_column, columns, duplicates)
+        member = read_from.aligned(job, job_file)
     member.model = job.model.named_module(party, job_file.parent)
     key = run_key(job, member)
     sheets: list[ConsentSheet] = []
@@ -225,6 +229,8 @@ def join(
         )
     if part.metrics:
         typer.echo(f"{figures(part.metrics, part.positive, part.metric_std_errors)} on the {part.evaluated_on}")
+        for report_line in report_lines(part.by_class, part.notes):
+            typer.echo(report_line)
     typer.echo(f"{part.name}'s part of the model is in {save}")
     if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
@@ -295,7 +301,7 @@ def predict(
     model: options.Model,
     data: OptionalData = None,
     peers: options.PeersFile = Path("peers.toml"),
-    id_column: options.IdColumn = "id",
+    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="CSV file for predictions, at the requesting party; by default stdout."),
@@ -318,6 +324,7 @@ def predict(
     """
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
+    from securevfl.organisations.preconditions import PREDICTION_ROW_BYTES
     from securevfl.organisations.predict import predict_rows
     from securevfl.organisations.prediction import SCORE_COLUMNS, ScoreColumn
     from securevfl.training.model_part import ModelPart
@@ -337,7 +344,8 @@ def predict(
             party=part.name,
         )
     with progress("reading") as on_progress:
-        rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_progress=on_progress)
+        rows = no_rows() if data is None else rows_of_file(part, data, row_ids.options, on_progress=on_progress)
+    check_disks({path: PREDICTION_ROW_BYTES * max(0, rows.count) for path in (out, unscored) if path is not None})
     with (
         shared_locks(model, *([] if data is None else [data])),
         signals.exit_on_signal(),

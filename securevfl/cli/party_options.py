@@ -29,6 +29,22 @@ ColumnTypes = Annotated[
         help='The types of your columns, as in: branch = "category". By default those under columns in the job file.',
     ),
 ]
+RepeatedIds = Annotated[
+    str,
+    typer.Option(
+        "--duplicates",
+        metavar="refuse|first|last",
+        help="What happens to several rows of one id: an error, or only the first or the last of them is used.",
+    ),
+]
+JobRepeatedIds = Annotated[
+    str | None,
+    typer.Option(
+        "--duplicates",
+        metavar="refuse|first|last",
+        help="What happens to several rows of one id; by default what the job file states under duplicates, or refuse.",
+    ),
+]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
 PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="The parties and their addresses.")]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
@@ -77,7 +93,7 @@ Unscored = Annotated[
     typer.Option(
         "--unscored",
         metavar="FILE",
-        help="CSV file for rows without a score (id and state); written at the requesting party.",
+        help="CSV file for the ids of rows without a score, each with the reason; written at the requesting party.",
     ),
 ]
 Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append each event to this file, as one line of JSON.")]

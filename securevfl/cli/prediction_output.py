@@ -16,6 +16,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.files import atomic_writer, write_atomic
 
 if TYPE_CHECKING:
+    from securevfl.data.read_options import ReadOptions
     from securevfl.organisations.prediction import OnUnscored, Prediction
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, NewRows
@@ -47,7 +48,7 @@ def write_predictions(
         part: this party's part of the model.
         out: the file for predictions; stdout if None.
         score_columns: columns to add, by name: each computes its values (m,) from decision values (m, c).
-        unscored: a file for the id and state of each row without a score.
+        unscored: a file for the ids of rows without a score, each with the reason.
         rows: the rows, whose ids are written as their file has them.
 
     Yields:
@@ -122,14 +123,14 @@ class _CsvWriter:
         self._file.write(text.getvalue().encode())
 
 
-def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_columns: Mapping[str, str]) -> None:
+def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, options: Mapping[str, ReadOptions]) -> None:
     """Predict the common rows of new tables of all parties of a run, in the order of the first table.
 
     Args:
         run: the run.
         files: the table of each party.
         out: the file for predictions; stdout if None.
-        id_columns: the id column of each party.
+        options: how each party's file is read.
 
     Raises:
         PartiesError: the files are not those of the parties with columns.
@@ -149,8 +150,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
             code="SVFL-PARTIES-NAME",
         )
     tables = {
-        name: IndexedRows.of(name, rows_of_file(run.parts[name], path, id_column=id_columns[name]))
-        for name, path in files.items()
+        name: IndexedRows.of(name, rows_of_file(run.parts[name], path, options[name])) for name, path in files.items()
     }
     first = next(iter(files))
     rows, _ = join_ids({name: (table.ids, id_keys(name, [table.ids])) for name, table in tables.items()}, first)

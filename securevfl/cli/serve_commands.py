@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from securevfl.base.disk_space import check_disks
 from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
@@ -29,7 +30,7 @@ def serve(
     model: options.Model,
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
-    id_column: options.IdColumn = "id",
+    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     reasons: Reasons = None,
     codes: Codes = None,
     ledger: options.Ledger = None,
@@ -50,7 +51,7 @@ def serve(
     counts both and refuses beyond its limits: securevfl ledger --party NAME --limit scores=100000 --limit ids=50000.
     All rows of the table are served, independent of an alignment. With --reasons and --codes the party also learns
     which of your columns raise a row's score most, under names that you choose. Events are written to stderr or --log,
-    one line of JSON each. On a terminal a screen shows them with sessions, rate and what is left of the limits. SIGTERM
+    one line of JSON each. On a terminal a screen shows them with sessions, rate and unused limits. SIGTERM
     lets a request that is being processed finish.
     """
     from securevfl.cli.service_screen import (
@@ -70,7 +71,7 @@ def serve(
     from securevfl.transport import certs as certificates
 
     part, code_policy = ModelPart.load(model).with_named_module(model.parent), given_codes(reasons, codes)
-    rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    rows = IndexedRows.of(part.name, rows_of_file(part, data, row_ids.options, ordered=False))
     settings = replace(session.settings(peers), limits=SessionLimits(max_sessions, max_waiting))
     tally = RequestTally()
     with shared_locks(model, data), ExitStack() as stack:
@@ -100,9 +101,9 @@ def serve(
         if status is not None:
             try:
                 if (check := served_rows_check()) is not None:
-                    status.show_shifts(check(part, data, id_column))
+                    status.show_shifts(check(part, data, row_ids.options))
             except TableError as error:  # the model part has no summary of training rows, or the table has too few rows
-                eventlog.emit(part.name, "no drift", {"reason": str(error)})
+                eventlog.emit(part.name, "drift not measured", {"reason": str(error)})
         title = f"{part.name} serves {len(rows.ids):,} rows"
         screen = ServiceScreen(
             title, lambda: tally.figures(server.sessions, server.max_sessions), lambda: budgets_of(server.ledger)
@@ -119,7 +120,7 @@ def score(
     model: options.Model,
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
-    id_column: options.IdColumn = "id",
+    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV file for predictions; by default stdout.")
     ] = None,
@@ -147,13 +148,15 @@ def score(
     """
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
+    from securevfl.organisations.preconditions import PREDICTION_ROW_BYTES
     from securevfl.organisations.scoring import score_rows
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, rows_of_file
 
     part = ModelPart.load(model).with_named_module(model.parent)
     check_writable(out, unscored)
-    rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    rows = IndexedRows.of(part.name, rows_of_file(part, data, row_ids.options, ordered=False))
+    check_disks({path: PREDICTION_ROW_BYTES * len(rows.ids) for path in (out, unscored) if path is not None})
     settings = session.settings(peers)
     if http is not None:
         from securevfl.cli.service_screen import shows_events

@@ -1,4 +1,7 @@
-"""What an operator sees of a service that stays up: sessions, rate, refusals and what is left of the ledger's limits.
+"""The screen of a service that stays up: it shows the operator sessions, rate, refusals and budgets.
+
+A budget is the part of a limit of the ledger that is not used up. A gateway is a service that requests scores from the
+servers of other parties for applications of its party.
 
 On a terminal the screen is redrawn in place, within 80 columns. Elsewhere one line is printed when the service starts,
 one when its figures have changed, at most once a minute, and one when it ends.
@@ -38,13 +41,13 @@ MAX_PEER = 24  # longer names of peers are cut to this number of characters
 
 
 class Budget(NamedTuple):
-    """What is left of one limit of the ledger, for one peer.
+    """The part of one limit of the ledger that is not used up, for one peer.
 
     Attributes:
         kind: the kind of disclosure.
         peer: the party that learns it; empty if nobody has learned anything yet.
         limit: the limit in words.
-        left: what is left of it in words.
+        left: the part of the limit that is not used up, in words.
     """
 
     kind: str
@@ -149,7 +152,7 @@ class Rate:
 
 
 def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
-    """Return what is left of each limit of a ledger, for each peer, of the table for which least is left."""
+    """Return the budget of each limit of a ledger and each peer, for the table with the smallest one."""
     from securevfl.disclosure.ledger import total_to
 
     contents = ledger.read()
@@ -175,7 +178,7 @@ class ServiceScreen:
     Args:
         title: what the service does, as in "shop serves 6,000 rows".
         figures: returns the current figures.
-        budgets: returns what is left of the ledger's limits.
+        budgets: returns the budgets of the ledger.
         clock: returns the time in seconds.
     """
 
@@ -217,7 +220,7 @@ class ServiceScreen:
         return counts if figures.waiting is None else [*counts, f"{figures.waiting:,} rows wait"]
 
     def _current_budgets(self) -> list[Budget]:
-        """Return what is left of the ledger's limits; the ledger is read only from time to time."""
+        """Return the budgets of the ledger, which is read again only every `LEDGER_SECONDS`."""
         now = self._clock()
         if now - self._read_at >= LEDGER_SECONDS:
             self._read_at = now
@@ -280,7 +283,7 @@ class _EventHandler(logging.Handler):
 
 @contextmanager
 def service_screen(screen: ServiceScreen, line_seconds: float = SERVICE_LINE_SECONDS) -> Iterator[None]:
-    """Show the screen while the context is entered, and print the last figures when it ends.
+    """Show the screen inside the `with` block, and print the final figures at its end.
 
     Args:
         screen: the screen.
@@ -303,7 +306,7 @@ def service_screen(screen: ServiceScreen, line_seconds: float = SERVICE_LINE_SEC
 
 
 def shows_events() -> bool:
-    """Return whether the screen shows events on the terminal to which stderr would write them too."""
+    """Return whether stdout and stderr are both terminals: the screen then shows the events, so stderr need not."""
     return sys.stdout.isatty() and sys.stderr.isatty()
 
 

@@ -77,6 +77,6 @@ def _larger(before: Iterable[Disclosure], new: Iterable[Disclosure]) -> list[Dis
 
 
 def register_of_ids(ids: Iterable[bytes]) -> Register:
-    """Return the register of rows with these ids in canonical form, the same as that of a table with these ids."""
+    """Return the register (`securevfl.data.register`) of a table whose rows have these ids, in canonical form."""
     digests = b"".join(hashlib.blake2b(canonical, digest_size=ID_DIGEST).digest() for canonical in ids)
     return Register.of_ids(np.frombuffer(digests, np.uint8).reshape(-1, ID_DIGEST))

@@ -72,10 +72,9 @@ class OwnColumns:
             TableError: if there are none.
         """
         X = np.asarray(table.X)
-        numeric = [
-            j for j, name in enumerate(table.names) if name not in table.categories and not np.isnan(X[:, j]).all()
-        ]
-        filled = X[:, numeric]
+        numeric = [j for j, name in enumerate(table.names) if name not in table.categories]
+        numeric = [j for j in numeric if not np.isnan(table.without_codes(X, [j])).all()]
+        filled = table.without_codes(X, numeric)
         if numeric:
             filled = np.where(np.isnan(filled), np.nanmean(filled, axis=0), filled)
         Z, varies = standardised(filled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,7 @@ def describe(
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")
     ] = None,
-    id_column: options.IdColumn = "id",
+    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     label_column: options.LabelColumn = "y",
     columns: options.ColumnTypes = None,
     report: option_groups.ReportOptions = option_groups.ReportOptions(),
@@ -46,7 +47,7 @@ def describe(
     name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"
     declared = option_groups.declared_in(columns)
     read = copy_to_temporary_table if is_large(data) else read_party
-    table = read(name, data, id_column=id_column, label_column=label_column, declared=declared)
+    table = read(name, data, replace(row_ids.options, label_column=label_column, declared=declared))
     description = describe_party(table)
     report.write(lambda: str(description), description.page)
     out = console()

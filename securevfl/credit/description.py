@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.data.column_transforms import SpecialCodes, code_columns
 from securevfl.data.columns import Columns
 from securevfl.data.external_table import row_blocks
 from securevfl.data.party import Party, check_is_party
-from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts, read_columns
+from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts, is_ordinary, read_columns
 from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
 from securevfl.display import html
 from securevfl.models.class_labels import class_name, find_classes
@@ -205,10 +206,14 @@ def _figures(
 ) -> ColumnFigures:
     name, rows = table.names[j], len(values)
     lacks, levels = np.isnan(values), table.categories.get(table.names[j])
-    present = values[~lacks]
+    codes = table.special_codes(name)
+    present = values[is_ordinary(values, codes)]
     counts = np.unique(present, return_counts=True)[1]
-    commonest = max(int(counts.max(initial=0)), int(lacks.sum())) / rows
-    quartiles, far, notes = None, None, []
+    rows_of_codes = code_columns(values, codes).sum(axis=0).astype(int).tolist()
+    commonest = max(int(counts.max(initial=0)), int(lacks.sum()), *rows_of_codes) / rows
+    quartiles, far, notes = None, None, list[str]()
+    if codes:
+        notes.append(f"special codes in {sum(rows_of_codes) / rows:.1%}")
     if commonest >= NEARLY_CONSTANT_SHARE:
         notes.append("constant" if commonest == 1 else "nearly constant")
     if levels is None and len(present):
@@ -224,7 +229,7 @@ def _figures(
         notes.append(f"same as {twin}")
     elif vif == MOST_VIF:
         notes.append("a sum of others")
-    iv, auc = (None, None) if is_positive is None else _iv_and_auc(name, values, levels, is_positive)
+    iv, auc = (None, None) if is_positive is None else _iv_and_auc(name, values, levels, is_positive, codes)
     kind = _kind(table, name)
     return ColumnFigures(
         name,
@@ -250,14 +255,18 @@ def _kind(table: Columns, name: str) -> Kind:
 
 
 def _iv_and_auc(
-    name: str, values: Floats, levels: Sequence[str] | None, is_positive: NDArray[np.bool_]
+    name: str,
+    values: Floats,
+    levels: Sequence[str] | None,
+    is_positive: NDArray[np.bool_],
+    codes: SpecialCodes,
 ) -> tuple[float | None, float | None]:
     """Return the information value of a column and its AUC; None if they are undefined."""
-    lacks, options = np.isnan(values), Woe()
+    lacks, options = ~is_ordinary(values, codes), Woe()
     if lacks.all():
         return None, None
     if levels is None:
-        step: Any = number_bins(name, values, bool(lacks.any()), options)
+        step: Any = number_bins(name, values, bool(np.isnan(values).any()), options, codes)
     else:
         step = text_bins(name, category_counts(values, tuple(levels)), options)
     places = step.bin_numbers(values, tuple(levels or ()))
@@ -277,12 +286,14 @@ def _inflation(table: Columns, X: Floats) -> dict[int, float]:
     at = [j for j, name in enumerate(table.names) if name not in table.categories]
     if not 2 <= len(at) <= MAX_VIF_COLUMNS:
         return {}
-    moments = [_moments(values) for _, values in read_columns(X, np.arange(len(X)), at)]
+    codes = [table.special_codes(name) for name in table.names]
+    columns = read_columns(X, np.arange(len(X)), at)
+    moments = [_moments(np.where(is_ordinary(values, codes[j]), values, np.nan)) for j, values in columns]
     centre, deviation, fill = (np.array(figures) for figures in zip(*moments, strict=True))
     varies = deviation > 0
     gram = np.zeros((int(varies.sum()),) * 2)
     for block in row_blocks(X):
-        numbers = block[:, at]
+        numbers = table.without_codes(block, at)
         numbers = (np.where(np.isnan(numbers), fill, numbers) - centre)[:, varies] / deviation[varies]
         gram += numbers.T @ numbers
     values, vectors = np.linalg.eigh(gram / len(X))
@@ -308,7 +319,7 @@ def _twins(table: Columns, X: Floats) -> dict[int, str]:
     seen: dict[tuple[bytes, tuple[str, ...]], str] = {}  # the first column with these values, by a digest of them
     twins = {}
     for j, column in read_columns(X, np.arange(len(X)), range(len(table.names))):
-        values, name = column + 0.0, table.names[j]  # one zero
+        values, name = column + 0.0, table.names[j]  # turns -0.0 into 0.0, so that equal columns have equal bytes
         key = hashlib.sha256(values.tobytes()).digest(), tuple(table.categories.get(name, ()))
         if key in seen:
             twins[j] = seen[key]
@@ -321,7 +332,7 @@ def _digests_of_rows(X: Floats) -> NDArray[Any]:
     """Return a digest of 16 bytes for each row, in any order; memory holds the digests and one block of rows."""
     digests = bytearray()
     for block in row_blocks(X):
-        for row in np.ascontiguousarray(block, np.float64) + 0.0:  # one zero
+        for row in np.ascontiguousarray(block, np.float64) + 0.0:  # turns -0.0 into 0.0, so that equal rows match
             digests += hashlib.blake2b(row, digest_size=16).digest()
     return np.frombuffer(digests, np.dtype((np.void, 16)))
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from securevfl.cli.option_groups import ReportOptions, expand_option_groups
-from securevfl.cli.party_options import IdColumn, Model
+from securevfl.cli.option_groups import IdOptions, ReportOptions, expand_option_groups
+from securevfl.cli.party_options import Model
 
 
 def register(app: typer.Typer) -> None:
@@ -21,9 +21,9 @@ def drift(
     model: Model,
     data: Annotated[Path, typer.Option("--data", metavar="FILE", help="New rows with your columns, as for predict.")],
     scores: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Their predictions, as predict wrote them.")
+        Path | None, typer.Option(metavar="FILE", help="Predictions of these rows, written by securevfl predict.")
     ] = None,
-    id_column: IdColumn = "id",
+    row_ids: IdOptions = IdOptions(),
     alarms: Annotated[
         float,
         typer.Option(min=1e-6, max=0.5, help="Probability that a column is reported as shifted although none is."),
@@ -41,7 +41,7 @@ def drift(
 
     report.check()
     part = ModelPart.load(model)
-    drifts = drift_page.drift(part, data, scores=scores, id_column=id_column, alarms=alarms)
+    drifts = drift_page.drift(part, data, scores=scores, options=row_ids.options, alarms=alarms)
     report.write(lambda: json.dumps(drift_page.plain(drifts, part), indent=2), lambda: drift_page.page(drifts, part))
     console().print(table(drift_page.DRIFT_HEADS, drift_page.rows(drifts)))
     if any(column.shifted for column in drifts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from securevfl.credit.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
 from securevfl.data.baseline import SCORE_COLUMN
 from securevfl.data.columns import Columns
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_table
 from securevfl.display import html
 from securevfl.errors import TableError
@@ -25,7 +27,7 @@ def drift(
     data: str | Path,
     *,
     scores: str | Path | None = None,
-    id_column: str = "id",
+    options: ReadOptions = ReadOptions(),
     alarms: float = ALARMS,
 ) -> list[Drift]:
     """Compare each column of a party in a file of new rows with the training rows; nothing is sent.
@@ -34,7 +36,7 @@ def drift(
         part: the party's part of the model.
         data: the file of new rows.
         scores: a file of predictions as `securevfl predict` writes it, at the party that receives scores.
-        id_column: name of the id column.
+        options: the id column, and what happens to several rows of one id.
         alarms: probability that any column is reported as shifted if none is.
 
     Returns:
@@ -42,7 +44,7 @@ def drift(
     """
     column_baselines = [item for item in part.baseline if item.column != SCORE_COLUMN]
     known = part.preparation.types
-    table = read_table(Path(data), id_column=id_column, label_column="", chosen=part.columns, known=known)
+    table = read_table(Path(data), replace(options, label_column="", chosen=part.columns, known=known))
     column_drifts = measure_drift(column_baselines, table.columns, alarms=alarms)
     return column_drifts if scores is None else [*column_drifts, _of_scores(part, Path(scores), alarms)]
 
@@ -56,7 +58,7 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
             code="SVFL-MODEL-UNSUPPORTED",
             party=part.name,
         )
-    table = read_table(path, id_column="id", label_column="").columns
+    table = read_table(path, ReadOptions(label_column="")).columns
     name = "probability" if "probability" in table.names else "prediction"
     if name not in table.names:
         raise TableError(
@@ -71,9 +73,9 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
     )[0]
 
 
-def column_shifts(part: ModelPart, data: Path, id_column: str) -> ColumnShifts:
+def column_shifts(part: ModelPart, data: Path, options: ReadOptions) -> ColumnShifts:
     """Return the drift of a server's rows from the training rows; see `organisations.served_rows.ServedRowsCheck`."""
-    return shifts_of(drift(part, data, id_column=id_column))
+    return shifts_of(drift(part, data, options=options))
 
 
 def shifts_of(drifts: Sequence[Drift]) -> ColumnShifts:

@@ -15,7 +15,7 @@ import numpy as np
 from securevfl.base.extras import import_extra
 from securevfl.base.files import write_atomic
 from securevfl.credit.explanations import check_weights
-from securevfl.data.column_transforms import BinTransform, ColumnTransform, NumericTransform
+from securevfl.data.column_transforms import BinTransform, ColumnTransform, ImputedTransform, NumericTransform
 from securevfl.data.scaling import GRID_BITS, Scaling
 from securevfl.data.woe import NumericWoe
 from securevfl.errors import ConfigError
@@ -85,7 +85,7 @@ class _Graph:
         lacks = self.op("IsNaN", self._cast(x, "FLOAT"))
         match step:
             case NumericTransform():
-                filled = x if step.fill is None else self.op("Where", lacks, self.const([[step.fill]]), x)
+                filled = self._filled(step, x, lacks)
                 if step.low is not None:
                     filled = self.op("Max", filled, self.const([[step.low]]))
                 if step.high is not None:
@@ -95,11 +95,11 @@ class _Graph:
                     size = self.op("Abs", z)
                     root = self.op("Sqrt", self.op("Add", self.op("Mul", z, z), self.const(1.0)))
                     filled = self.op("Mul", self.op("Sign", z), self.op("Log", self.op("Add", size, root)))
-                return [filled, *([self._cast(lacks)] if step.indicator else [])]
+                return [filled, *self._marks(step, x, lacks)]
             case BinTransform():
-                filled = x if step.fill is None else self.op("Where", lacks, self.const([[step.fill]]), x)
+                filled = self._filled(step, x, lacks)
                 over = self._cast(self.op("GreaterOrEqual", filled, self.const([list(step.edges)])))
-                return [over, *([self._cast(lacks)] if step.indicator else [])]
+                return [over, *self._marks(step, x, lacks)]
             case NumericWoe():
                 weights = np.array(step.weights)
                 rises = np.diff(weights[: len(step.edges) + 1])[:, None]
@@ -110,13 +110,30 @@ class _Graph:
                 missing = self.const([[np.nan if step.missing is None else weights[step.missing]]])
                 # a column of m zeros, so that the result has m rows even if the column has no edge
                 zero = self.op("Mul", self._cast(lacks), self.const(0.0))
-                return [self.op("Where", lacks, missing, self.op("Add", evidence, zero))]
+                evidence = self.op("Where", lacks, missing, self.op("Add", evidence, zero))
+                for (_, code), bin_number in zip(step.special, step.special_bins, strict=True):
+                    is_code = self.op("Equal", x, self.const([[code]]))
+                    evidence = self.op("Where", is_code, self.const([[weights[bin_number]]]), evidence)
+                return [evidence]
         raise ConfigError(
             f"export: column {step.column} holds texts or dates, and only numbers can be exported",
             "leave it out of the training, or use the part from Python",
             code="SVFL-MODEL-UNSUPPORTED",
             column=step.column,
         )
+
+    def _filled(self, step: ImputedTransform, x: str, lacks: str) -> str:
+        """Add the nodes that replace missing values and special codes, and return the name of their output."""
+        filled = x if step.fill is None else self.op("Where", lacks, self.const([[step.fill]]), x)
+        for _, code in step.special:
+            is_code = self.op("Equal", x, self.const([[code]]))
+            filled = self.op("Where", is_code, self.const([[step.special_fill]]), filled)
+        return filled
+
+    def _marks(self, step: ImputedTransform, x: str, lacks: str) -> list[str]:
+        """Add the 0/1 columns that mark special codes and missing values, and return the names of their outputs."""
+        marks = [self._cast(self.op("Equal", x, self.const([[code]]))) for _, code in step.marked]
+        return [*marks, *([self._cast(lacks)] if step.indicator else [])]
 
     def scaled(self, scaling: Scaling, X: str) -> str:
         """Add the nodes that scale the features X, and return the name of their output."""

@@ -233,6 +233,6 @@ def sheet_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> li
 
 
 def _without_repetition(codes: Sequence[str]) -> list[str]:
-    """Return each code once, followed by empty strings up to the same length."""
+    """Return a row's codes without repetitions, and with empty strings at the end in their place."""
     unique = list(dict.fromkeys(codes))
     return unique + [""] * (len(codes) - len(unique))

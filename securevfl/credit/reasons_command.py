@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from securevfl.base.files import check_writable, write_atomic
-from securevfl.cli.option_groups import expand_option_groups
-from securevfl.cli.party_options import IdColumn, Model
+from securevfl.cli.option_groups import IdOptions, expand_option_groups
+from securevfl.cli.party_options import Model
 from securevfl.cli.reason_code_options import codes_in
 
 
@@ -28,7 +29,7 @@ def reasons(
     codes: Annotated[
         Path | None, typer.Option(metavar="FILE.JSON", help="A code for each of your columns: {column: code}.")
     ] = None,
-    id_column: IdColumn = "id",
+    row_ids: IdOptions = IdOptions(),
     out: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="CSV file for the codes; by default stdout.")
     ] = None,
@@ -46,7 +47,9 @@ def reasons(
     part = ModelPart.load(model)
     check_writable(out)
     code_of = None if codes is None else codes_in(codes)
-    table = read_table(data, id_column=id_column, label_column="", chosen=part.columns, known=part.preparation.types)
+    table = read_table(
+        data, replace(row_ids.options, label_column="", chosen=part.columns, known=part.preparation.types)
+    )
     reasons_by_row = explanations.reasons(part, table.columns, most=top, codes=code_of)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")

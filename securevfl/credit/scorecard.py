@@ -31,6 +31,7 @@ from securevfl.data.column_transforms import (
     OTHER_CATEGORY,
     BinTransform,
     ColumnTransform,
+    ImputedTransform,
     NumericTransform,
     OneHotTransform,
 )
@@ -207,6 +208,7 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
     def gained(values: Sequence[float], levels: tuple[str, ...] = ()) -> list[float]:
         return [-float(value) for value in scaling(step.apply(np.array(values, np.float64), levels)) @ lost]
 
+    codes = dict(step.special) if isinstance(step, ImputedTransform | NumericWoe) else {}
     match step:
         case NumericTransform(spread=None):
             first, last = (float(end[0]) for end in scaling.ends)
@@ -217,16 +219,19 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
                 f" to {format_number(last)}" if np.isfinite(last) else "",
             ]
             unit = lost / scaling.deviation
-            marked = scaling(np.array([[np.nan, 0.0]]))[0, 1] * lost[1] if step.indicator else 0.0
+            marks = scaling(np.array([[np.nan, *[0.0] * (len(lost) - 1)]]))[0, 1:]
+            marked = float(marks @ lost[1:])
             zero = float(scaling.mean[0] * unit[0] - marked)
             points = [(ZERO, zero), (UNIT + "".join(within), -float(unit[0]))]
+            points += list(zip(codes, gained(list(codes.values())), strict=True))
             if step.fill is not None:
                 points.append((MISSING_CATEGORY, gained([np.nan])[0]))
             return points
         case NumericWoe() | BinTransform():
             ends = [-np.inf, *step.edges, np.inf]
             names = [f"[{format_number(low)}, {format_number(high)})" for low, high in pairwise(ends)]
-            values = [step.edges[0] - 1 if step.edges else 0.0, *step.edges]
+            values = [_below(step.edges[0] - 1 if step.edges else 0.0, codes), *(_above(e, codes) for e in step.edges)]
+            names, values = [*names, *codes], [*values, *codes.values()]
             if (isinstance(step, BinTransform) and step.fill is not None) or (
                 isinstance(step, NumericWoe) and step.missing is not None
             ):
@@ -246,6 +251,18 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
         code="SVFL-MODEL-UNSUPPORTED",
         column=step.column,
     )
+
+
+def _below(value: float, codes: Mapping[str, float]) -> float:
+    """Return the value, or the next smaller number that is no special code."""
+    while value in codes.values():
+        value = float(np.nextafter(value, -np.inf))
+    return value
+
+
+def _above(value: float, codes: Mapping[str, float]) -> float:
+    """Return the value, or the next larger number that is no special code."""
+    return -_below(-value, {code: -number for code, number in codes.items()})
 
 
 def scale_of(part: ModelPart, text: str) -> ScorecardScale:

@@ -1,6 +1,6 @@
 """Transforms of single columns, fitted on training rows and stored as plain numbers in a party's part of the model.
 
-number   missing values filled, optionally clipped or squashed; optionally a 0/1 column that marks missing values
+number   missing values and special codes filled, optionally clipped or squashed; optionally 0/1 columns that mark them
 dates    days since 1970-01-01, and month and weekday if these vary
 bins     a 0/1 column for each edge of bins, which states whether the value is at or above the edge
 texts    a 0/1 column for each category but the most frequent; rare categories share one
@@ -54,27 +54,54 @@ class ColumnTransform(NamedOption, ABC):
         """
 
 
+SpecialCodes = tuple[tuple[str, float], ...]
+"""The special codes of a column, each with its number among the values."""
+
+
+def code_columns(values: Floats, codes: SpecialCodes) -> Floats:
+    """Return a 0/1 column (m, k) for each of k special codes, which marks its rows."""
+    numbers = np.array([number for _, number in codes], np.float64)
+    return (values[:, None] == numbers).astype(np.float64)
+
+
 class ImputedTransform(ColumnTransform):
-    """A transform of a numeric column that fills missing values.
+    """A transform of a numeric column that fills missing values and replaces special codes.
 
     Attributes:
         fill: replaces missing values; None if none were missing in training.
         indicator: whether to add a 0/1 column that marks missing values.
+        marked: the special codes that have a 0/1 column.
+        unmarked: the special codes that were too rare for one.
+        special_fill: replaces special codes.
     """
 
     fill: float | None = None
     indicator: bool = False
+    marked: SpecialCodes = ()
+    unmarked: SpecialCodes = ()
+    special_fill: float = 0.0
 
     @property
     def features(self) -> list[str]:
         """The names of the resulting columns."""
-        return [*self._names(), *([f"{self.column}={MISSING_CATEGORY}"] if self.indicator else [])]
+        marks = [f"{self.column}={code}" for code, _ in self.marked]
+        return [*self._names(), *marks, *([f"{self.column}={MISSING_CATEGORY}"] if self.indicator else [])]
+
+    @property
+    def special(self) -> SpecialCodes:
+        """All special codes, first those that have a 0/1 column."""
+        return (*self.marked, *self.unmarked)
 
     def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
-        """Fill missing values, transform the column, and append the 0/1 column of missing values if there is one."""
+        """Fill missing values and special codes, transform the column, and append the 0/1 columns that mark them."""
         missing = np.isnan(values)
-        features = self._transform(values if self.fill is None else np.where(missing, self.fill, values))
-        return np.column_stack([features, missing]) if self.indicator else features
+        filled = values if self.fill is None else np.where(missing, self.fill, values)
+        if self.special:
+            is_special = code_columns(values, self.special).any(axis=1)
+            filled = np.where(is_special, self.special_fill, filled)
+        features = self._transform(filled)
+        marks = [code_columns(values, self.marked)] if self.marked else []
+        return np.column_stack([features, *marks, *([missing] if self.indicator else [])])
 
     def _names(self) -> list[str]:
         """Return the names of the k columns that `_transform` returns."""

@@ -46,6 +46,9 @@ class ColumnType(Config):
     """The sign of a currency, such as "EUR" or "$", before or after each amount."""
     missing: tuple[str, ...] = ()
     """Marks of missing values in addition to empty fields, NA, NaN and null: ["-999", "?"]."""
+    special: tuple[str, ...] = ()
+    """Numbers or dates that are codes with a meaning of their own, such as "-1" for no account. They are no amounts:
+    each frequent code gets a 0/1 column, or a bin of its own, and the column has its median there."""
     on_error: Literal["refuse", "missing"] = "refuse"
     """What happens to values that do not fit: an error that names the first row, or missing values and a notice."""
     decimal: Literal["", ".", ","] = ""
@@ -62,6 +65,14 @@ class ColumnType(Config):
             return {**keys, "type": "category"}
         return keys
 
+    @model_validator(mode="after")
+    def _check_special(self) -> ColumnType:
+        if self.special and self.type == "category":
+            raise ValueError("special: each text of a category column is a category already; leave special out")
+        if both := sorted(set(self.special) & set(self.missing)):
+            raise ValueError(f"special: {', '.join(both)} cannot be both missing and special")
+        return self
+
     @property
     def kind(self) -> Kind:
         """The kind of a type that has been decided."""
@@ -75,7 +86,7 @@ class ColumnType(Config):
     @property
     def is_plain(self) -> bool:
         """Whether the column holds numbers without marks of missing values, so that it needs no conversion."""
-        return self.kind == "number" and not self.missing and self.on_error == "refuse"
+        return self.kind == "number" and not (self.missing or self.special) and self.on_error == "refuse"
 
     def __str__(self) -> str:
         """Return the kind with its unit and the origin, as `describe` prints it."""

@@ -19,6 +19,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.column_types import KIND_NAMES, ColumnType, Kind, Types, check_declared, declared_type
 from securevfl.data.frames import is_frame, named_columns, raw_column
 from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_array
+from securevfl.data.text_types import special_numbers
 from securevfl.data.validation import check_chosen, name_list, unmasked
 from securevfl.errors import DataNotice, TableError
 
@@ -53,6 +54,27 @@ class Columns:
         kind: Kind = "category" if name in self.categories else "date" if name in self.dates else "number"
         return ColumnType(type="percent" if name in self.percents else kind, origin="file")
 
+    def special_codes(self, name: str) -> tuple[tuple[str, float], ...]:
+        """Return the special codes of a column, each with its number among the values; () if there are none."""
+        kind = self.types.get(name)
+        return () if kind is None else tuple(special_numbers(kind).items())
+
+    def without_codes(self, block: Floats, positions: Sequence[int]) -> Floats:
+        """Return these columns of some rows (m, c), with missing values in place of special codes.
+
+        Args:
+            block: the rows (m, d).
+            positions: the positions of the columns.
+
+        Returns:
+            A copy of the columns.
+        """
+        numbers = block[:, list(positions)]
+        for column, position in enumerate(positions):
+            if codes := [number for _, number in self.special_codes(self.names[position])]:
+                numbers[np.isin(numbers[:, column], codes), column] = np.nan
+        return numbers
+
 
 def columns_of(
     name: str,
@@ -74,7 +96,7 @@ def columns_of(
         known: the types of the columns in the training of a model, which replace all others.
 
     Returns:
-        The columns. A notice states what was decided from values.
+        The columns. A notice reports types that were decided from values.
 
     Raises:
         TableError: if X is not a table of rows and columns, chosen columns are missing, or a column is neither numeric,
@@ -150,7 +172,7 @@ def join_columns(names: list[str], columns: Sequence[ColumnValues], where: str) 
 
 
 def typed_columns(X: Floats, names: list[str], columns: Sequence[ColumnValues], where: str) -> Columns:
-    """Return a table (n, d) with the types of these columns, and warn of what was decided from values."""
+    """Return a table (n, d) with the types of these columns, and warn of types that were decided from values."""
     by_name = dict(zip(names, columns, strict=True))
     types = {name: column.type for name, column in by_name.items()}
     _announce(by_name, where)

@@ -79,7 +79,10 @@ class CsvSource(TableSource):
         return converted
 
     def _read_numbers(self, names: list[str], marked: Sequence[str], folder: Path) -> list[str]:
-        """Return the names of the columns that are not numbers; write the numbers of the marked columns to files."""
+        """Read columns as numbers, write those named in `marked` to files, and return the names of all others.
+
+        The others are columns that contain anything but numbers.
+        """
         failed = list[str]()
         if not names:
             return failed
@@ -96,7 +99,7 @@ class CsvSource(TableSource):
         return failed
 
     def _read_texts(self, names: list[str], folder: Path) -> dict[str, dict[str, int]]:
-        """Return the distinct texts of columns with their numbers; write the number of each row's text to files."""
+        """Number the distinct texts of each column, write the number of each row's text to a file, and return them."""
         codes: dict[str, dict[str, int]] = {name: {} for name in names}
         for batch in self._file.batches(names) if names else ():
             for name, column in zip(names, batch.columns, strict=True):

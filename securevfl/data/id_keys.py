@@ -41,7 +41,7 @@ def id_digest(name: str, value: Any) -> bytes:
 
 
 def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
-    """Compute the digests of the ids of all rows.
+    """Compute the digests of the ids of all rows, which must differ.
 
     Args:
         name: the party, for messages.
@@ -53,22 +53,39 @@ def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
     Raises:
         IdError: if a value cannot be an id, or an id occurs twice.
     """
+    keys = id_digests(name, pieces)
+    check_unique(f"party {name}", keys)
+    return keys
+
+
+def id_digests(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
+    """Compute the digests (n, ID_DIGEST) of ids, of which some may be equal; IdError if a value cannot be an id."""
     digests = b"".join(b"".join(id_digest(name, value) for value in piece) for piece in pieces)
-    keys = np.frombuffer(digests, np.uint8).reshape(-1, ID_DIGEST)
-    duplicates, rows = _duplicates(keys)
-    if duplicates:
+    return np.frombuffer(digests, np.uint8).reshape(-1, ID_DIGEST)
+
+
+def check_unique(where: str, keys: Keys) -> None:
+    """Check that each id has one row.
+
+    Args:
+        where: the party or the file, for messages.
+        keys: the digests of the ids of all rows (n, ID_DIGEST).
+
+    Raises:
+        IdError: if an id has several rows.
+    """
+    count, rows = repeated_ids(keys)
+    if count:
         first, second = (row + 1 for row in rows)
         raise IdError(
-            f"party {name} has {duplicates} ids that occur more than once, the first in rows {first} and {second} "
-            "of the "
-            "table",
-            "keep one of these rows, or merge them (docs/modelling.md describes both)",
+            f"{where} has {count} ids that occur more than once, the first in rows {first} and {second} of the table",
+            'to use one row of each id, set duplicates = "first" or "last" (--duplicates last), or merge the rows '
+            "(docs/modelling.md describes both)",
             code="SVFL-ID-DUPLICATE",
-            party=name,
-            duplicates=duplicates,
+            party=where.removeprefix("party "),
+            duplicates=count,
             rows=(first, second),
         )
-    return keys
 
 
 def order_by_value(keys: Keys) -> NDArray[np.intp]:
@@ -97,7 +114,7 @@ def stable_order(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = 
     return order
 
 
-def _duplicates(keys: Keys) -> tuple[int, list[int]]:
+def repeated_ids(keys: Keys) -> tuple[int, list[int]]:
     """Return the number of digests that occur more than once, and the first two rows of one of them."""
     high, low = _halves(keys)
     order = order_by_value(keys)
@@ -133,7 +150,7 @@ def shared_rows(
         For each party, the row numbers of the shared ids; and for each party, the ids that it lacks. Such an id is
         represented by the name of another party that has it, and by the row number in that party's table.
     """
-    _, codes = np.unique(_values(np.concatenate(list(keys.values()))), return_inverse=True)
+    _, codes = np.unique(values_of(np.concatenate(list(keys.values()))), return_inverse=True)
     ends = np.cumsum([len(digests) for digests in keys.values()])
     codes_of = dict(zip(keys, np.split(codes, ends[:-1]), strict=True))
     row_of = {name: np.full(int(codes.max()) + 1, -1, dtype=np.intp) for name in keys}
@@ -152,5 +169,6 @@ def shared_rows(
     return {name: rows[common] for name, rows in row_of.items()}, lacking
 
 
-def _values(keys: Keys) -> NDArray[np.void]:
+def values_of(keys: Keys) -> NDArray[np.void]:
+    """Return digests (n, ID_DIGEST) as an array (n,) whose elements can be compared."""
     return np.ascontiguousarray(keys).view(f"V{ID_DIGEST}").ravel()

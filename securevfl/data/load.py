@@ -12,13 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.data.column_types import Types
 from securevfl.data.composite_ids import id_spelling, rule_matches
 from securevfl.data.csv_file import CsvFile
 from securevfl.data.id_keys import Keys
 from securevfl.data.join_tables import join_ids
 from securevfl.data.party import Party
-from securevfl.data.readers import column_names, errors_name, open_parquet, read_party
+from securevfl.data.read_options import ReadOptions
+from securevfl.data.readers import (
+    column_names,
+    errors_name,
+    open_parquet,
+    party_of_table,
+    read_party,
+    read_table,
+)
 from securevfl.data.row_order import read_rows, rows_path
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.source_type import source_type
@@ -32,17 +39,26 @@ MAX_IN_MEMORY_BYTES = 256 << 20
 _MAX_COMPRESSION = 64  # at most about this many bytes of numbers are in a byte of a compressed CSV file
 
 
-def is_large(path: Path) -> bool:
-    """Return whether the table of a file is read from disk."""
+def is_large(path: Path, max_in_memory_bytes: int | None = None) -> bool:
+    """Return whether the table of a file is read from disk.
+
+    Args:
+        path: the file.
+        max_in_memory_bytes: bytes of numbers that are held in memory; `MAX_IN_MEMORY_BYTES` by default.
+
+    Returns:
+        True if the table has more bytes of numbers than are held in memory.
+    """
+    limit = MAX_IN_MEMORY_BYTES if max_in_memory_bytes is None else max_in_memory_bytes
     try:
         with errors_name(path):
             if path.suffix == ".parquet":
                 with open_parquet(path) as file:
-                    return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > MAX_IN_MEMORY_BYTES)
-            if path.suffix == ".npz" or path.stat().st_size * _MAX_COMPRESSION < MAX_IN_MEMORY_BYTES:
+                    return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > limit)
+            if path.suffix == ".npz" or path.stat().st_size * _MAX_COMPRESSION < limit:
                 return False
             file = CsvFile(path)
-            return file.max_rows * len(file.names) * 8 > MAX_IN_MEMORY_BYTES
+            return file.max_rows * len(file.names) * 8 > limit
     except TableError:
         return False  # the file cannot be opened; reading it as a small table raises the error with its reason
 
@@ -52,31 +68,25 @@ def read_order(data: Path, rows: int) -> Rows | None:
     return read_rows(data, of=rows) if rows_path(data).exists() else None
 
 
-def read_in_order(
-    name: str,
-    data: Path,
-    *,
-    id_column: str,
-    label_column: str,
-    drop: Sequence[str] = (),
-    declared: Types | None = None,
-) -> Party:
+def read_in_order(name: str, data: Path, options: ReadOptions) -> Party:
     """Read a party's table into memory, in the row order of an alignment if there is one; see `read_aligned`."""
-    party = read_party(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
-    order = read_order(data, len(party))
-    return party if order is None else party.take(order)
+    table = read_table(data, options)
+    party = party_of_table(name, data, table)
+    order = read_order(data, len(party) if table.unique is None else table.unique.total)
+    if order is None:
+        return party
+    with errors_name(data):
+        return party.take(order if table.unique is None else table.unique.positions_of(order))
 
 
 def read_aligned(
     name: str,
     data: Path,
     job: Batched,
+    options: ReadOptions,
     *,
-    id_column: str,
-    label_column: str,
-    drop: Sequence[str] = (),
-    declared: Types | None = None,
     on_progress: OnProgress | None = None,
+    max_in_memory_bytes: int | None = None,
 ) -> Party:
     """Read the table of one party of a run between organisations, in the row order of an alignment.
 
@@ -87,32 +97,18 @@ def read_aligned(
         name: the party.
         data: the file.
         job: the job whose batches are read.
-        id_column: the id column, or a list of columns as `--id` accepts it.
-        label_column: the label column, at the active party.
-        drop: columns that are not read.
-        declared: the declared types of columns.
+        options: the columns to read, their types, and what happens to several rows of one id.
         on_progress: called while a large table is copied.
+        max_in_memory_bytes: see `is_large`.
 
     Returns:
         The party. DataError, as in `read_party`, if the file cannot be used.
     """
-    if not is_large(data):
-        return read_in_order(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
-    rows = source_type(data)(
-        name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared
-    ).rows
-    return store_table(
-        name,
-        data,
-        table_path(data),
-        rows=read_order(data, rows),
-        job=job,
-        id_column=id_column,
-        label_column=label_column,
-        drop=drop,
-        declared=declared,
-        on_progress=on_progress,
-    )
+    if not is_large(data, max_in_memory_bytes):
+        return read_in_order(name, data, options)
+    rows = source_type(data)(name, data, options).rows
+    order = read_order(data, rows)
+    return store_table(name, data, table_path(data), options, rows=order, job=job, on_progress=on_progress)
 
 
 def delete_table_copy(party: Party, data: Path) -> None:
@@ -123,60 +119,48 @@ def delete_table_copy(party: Party, data: Path) -> None:
 
 def read_parties(
     files: Mapping[str, str | Path],
+    options: ReadOptions | Mapping[str, ReadOptions] = ReadOptions(),
     *,
-    id_column: str | Mapping[str, str] = "id",
-    label_column: str = "y",
     job: Batched | None = None,
-    drop: Sequence[str] = (),
-    declared: Mapping[str, Types] | None = None,
     on_progress: OnProgress | None = None,
+    max_in_memory_bytes: int | None = None,
 ) -> tuple[list[Party], dict[str, list[str]]]:
     """Read all parties of a job from one file each, and join them on their ids.
 
     Args:
         files: the file of each party.
-        id_column: the id column of all files, or of each party's file.
-        label_column: the label column of the active party's file.
+        options: the options of all files, or of each party's file. Columns to drop may be any party's.
         job: large tables are read from disk in the order of this job's batches; without a job, into memory.
-        drop: columns of any party that are not read.
-        declared: the declared types of each party's columns.
         on_progress: called while a large table is copied.
+        max_in_memory_bytes: see `is_large`.
 
     Returns:
         The parties with the shared rows, in the order of the active party; and for each party the ids that others have
         and it lacks.
 
     Raises:
-        ConfigError: if `drop` names a column that no file has.
+        ConfigError: if a column to drop is in no file.
         PartiesError: unless exactly one file has labels.
         IdError: if no id is shared. DataError, as in `read_party`, if a file cannot be used.
     """
     paths = {name: Path(path) for name, path in files.items()}
-    id_columns = dict.fromkeys(paths, id_column) if isinstance(id_column, str) else id_column
-    types = declared or {}
-    if drop:
-        _check_dropped(drop, {name: column_names(path, id_columns[name]) for name, path in paths.items()})
+    by_party = dict.fromkeys(paths, options) if isinstance(options, ReadOptions) else options
+    if drop := list(dict.fromkeys(column for party_options in by_party.values() for column in party_options.drop)):
+        _check_dropped(drop, {name: column_names(path, by_party[name].id_column) for name, path in paths.items()})
     tables: dict[str, Party | TableSource] = {}
     for name, path in paths.items():
-        read = source_type(path) if job is not None and is_large(path) else read_party
-        tables[name] = read(
-            name,
-            path,
-            id_column=id_columns[name],
-            label_column=label_column,
-            drop=drop,
-            declared=types.get(name),
-        )
+        read = source_type(path) if job is not None and is_large(path, max_in_memory_bytes) else read_party
+        tables[name] = read(name, path, by_party[name])
     labelled = [
         name for name, table in tables.items() if (table.active if isinstance(table, Party) else table.labelled)
     ]
     if len(labelled) != 1:
-        raise _labels_error(labelled, files, label_column, {name: table.columns for name, table in tables.items()})
+        raise _labels_error(labelled, files, by_party, {name: table.columns for name, table in tables.items()})
     ids = {name: _ids(table) for name, table in tables.items()}
     try:
         rows, missing = join_ids(ids, labelled[0])
     except IdError:
-        by_rule = any("," in column for column in id_columns.values())
+        by_rule = any("," in party_options.id_column for party_options in by_party.values())
         matches = None if by_rule else rule_matches({name: values for name, (values, _) in ids.items()})
         spellings = "; ".join(f"{name}: {id_spelling(ids[name][0])}" for name in ids)
         if matches is None:
@@ -201,12 +185,9 @@ def read_parties(
         else copy_to_temporary_table(
             name,
             paths[name],
-            rows=rows[name],
+            by_party[name],
+            rows=rows[name] if table.unique is None else table.unique.rows[rows[name]],
             job=job,
-            id_column=id_columns[name],
-            label_column=label_column,
-            drop=drop,
-            declared=types.get(name),
             on_progress=on_progress,
         )
         for name, table in tables.items()
@@ -226,9 +207,13 @@ def _check_dropped(drop: Sequence[str], names: Mapping[str, Sequence[str]]) -> N
 
 
 def _labels_error(
-    labelled: list[str], files: Mapping[str, str | Path], label_column: str, columns: Mapping[str, Sequence[str]]
+    labelled: list[str],
+    files: Mapping[str, str | Path],
+    options: Mapping[str, ReadOptions],
+    columns: Mapping[str, Sequence[str]],
 ) -> PartiesError:
     """Return the error of a job in which no file or several files have labels."""
+    label_column = next(iter(options.values())).label_column
     if labelled:
         named = ", ".join(f"{name} ({files[name]})" for name in labelled)
         problem = f"several files have the label column {label_column!r} (npz: array y): {named}"
@@ -242,6 +227,7 @@ def _labels_error(
 
 def _ids(table: Party | TableSource) -> tuple[np.ndarray, Keys]:
     if isinstance(table, TableSource):
-        return table.ids().to_numpy(), table.keys()
+        ids, keys = table.ids().to_numpy(), table.keys()
+        return (ids, keys) if table.unique is None else (ids[table.unique.rows], keys[table.unique.rows])
     assert table.ids is not None and table.keys is not None, "tables from files have ids"  # noqa: PT018
     return table.ids, table.keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -16,7 +17,8 @@ from securevfl.base.roles import Role
 from securevfl.data.column_types import Types, read_types
 from securevfl.data.columns import Categories, Columns, columns_of
 from securevfl.data.content_digest import MAX_CHUNK_VALUES, ContentDigest, digest_weights
-from securevfl.data.id_keys import ID_DIGEST, Keys, id_keys, order_digest
+from securevfl.data.duplicates import Duplicates, check_duplicates, unique_rows
+from securevfl.data.id_keys import ID_DIGEST, Keys, id_digests, order_digest
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.register import Register
 from securevfl.data.row_matching import ids_of_rows, match_values
@@ -44,6 +46,7 @@ class Party:
             {"branch": "category", "income": {"type": "number", "missing": ["-999", "?"]}}
             (`securevfl.data.column_types.ColumnType`).
         aligned: True states that the rows of all parties are in the same order, so that no ids are needed.
+        duplicates: what happens to several rows of one id: an error, or only the first or the last of them is used.
         model: the party's module in a job with neural networks (`securevfl.TorchModel`).
 
     Attributes:
@@ -85,6 +88,7 @@ class Party:
         ids: Sequence[Any] | NDArray[Any] | None = None,
         columns: Sequence[str] | Mapping[str, Any] | None = None,
         aligned: bool = False,
+        duplicates: Duplicates = "refuse",
         model: object = None,
     ) -> None:
         self.name = _checked_name(name)
@@ -92,13 +96,10 @@ class Party:
         declared = read_types(columns) if isinstance(columns, Mapping) else {}
         names = None if isinstance(columns, Mapping) else columns
         table = columns_of(name, X, names, declared=declared)
-        self.X, self.columns, self.categories, self.dates = table.X, table.names, table.categories, table.dates
-        self.percents, self.types = table.percents, table.types
-        self.constant = check_extremes(name, *_extremes(name, table), table.names, len(table.X))
+        index = ids_of_rows(X)
+        labels = None if y is None else check_labels(name, _labels_of_rows(name, y, index, ids), len(table.X))
         self.ids: NDArray[Any] | None = None
         self.keys: Keys | None = None
-        index = ids_of_rows(X)
-        self.y = None if y is None else check_labels(name, _labels_of_rows(name, y, index, ids), len(self.X))
         if ids is None and not aligned:
             ids = index
             if ids is None:
@@ -109,7 +110,16 @@ class Party:
                     party=name,
                 )
         if ids is not None:
-            self.ids, self.keys = _checked_ids(name, ids, len(self.X))
+            self.ids, self.keys = _ids_and_keys(name, ids, len(table.X))
+            unique = unique_rows(f"party {name}", self.keys, check_duplicates(duplicates))
+            if unique is not None:
+                table = replace(table, X=table.X[unique.rows])
+                labels = None if labels is None else labels[unique.rows]
+                self.ids, self.keys = self.ids[unique.rows], self.keys[unique.rows]
+        self.y = labels
+        self.X, self.columns, self.categories, self.dates = table.X, table.names, table.categories, table.dates
+        self.percents, self.types = table.percents, table.types
+        self.constant = check_extremes(name, *_extremes(name, table), table.names, len(table.X))
 
     @property
     def active(self) -> bool:
@@ -352,7 +362,7 @@ def _labels_of_rows(
     return y
 
 
-def _checked_ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
+def _ids_and_keys(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
     """Return ids as an array, and their digests."""
     array = np.asarray(unmasked(ids))
     if array.shape != (rows,):
@@ -362,7 +372,7 @@ def _checked_ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tup
             code="SVFL-TABLE-SHAPE",
             party=name,
         )
-    return array, id_keys(name, [array])
+    return array, id_digests(name, [array])
 
 
 def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:

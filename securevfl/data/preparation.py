@@ -1,6 +1,7 @@
 """Preparation of each party's columns: fitted on its training rows, stored in its part, and applied to new rows.
 
     missing numbers   the median of the column, and a 0/1 column that marks where it was filled in
+    special codes     the same, with a 0/1 column for each declared code, or a bin of its own with weights of evidence
     dates             days since 1970-01-01, with month and weekday if these vary
     texts             one-hot encoding: a 0/1 column for each category but the most frequent, and one for all rare
                       categories together; or integer codes, which are not scaled, for modules with embedding tables
@@ -38,6 +39,8 @@ from securevfl.data.column_transforms import (
     DateTransform,
     NumericTransform,
     OneHotTransform,
+    SpecialCodes,
+    code_columns,
     part_of_date,
 )
 from securevfl.data.column_types import ColumnType, Kind, Types
@@ -184,7 +187,11 @@ class FittedPreparation:
                 sources += [SourceColumn(step.column, at, categories=categories)] if at else []
             elif isinstance(step, NumericTransform | DateTransform):
                 numbers, missing = (at[:-1], at[-1]) if step.indicator else (at, None)
-                sources += [SourceColumn(name, (j,), missing) for j, name in zip(numbers, step.features, strict=False)]
+                marks = range(len(numbers) - len(step.marked), len(numbers))
+                sources += [
+                    SourceColumn(name, (j,), None if index in marks else missing)
+                    for index, (j, name) in enumerate(zip(numbers, step.features, strict=False))
+                ]
             else:
                 sources += [SourceColumn(name, (j,)) for j, name in zip(at, step.features, strict=True)]
         return sources
@@ -312,14 +319,17 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
         notice = f"party {name}: columns with extreme values are squashed by asinh: {name_list(heavy)}"
         warnings.warn(f'{notice}; prepare.tails = "keep" leaves them as they are', DataNotice, stacklevel=2)
     transformed = any(option is not None for option in (options.clip, options.bins, options.woe))
-    if not (gaps.any() or table.categories or table.dates or heavy or transformed):
+    special = {column: codes for column in table.names if (codes := table.special_codes(column))}
+    if not (gaps.any() or table.categories or table.dates or heavy or transformed or special):
         return FittedPreparation(table.names, decided=decided)
     steps = list[ColumnTransform]()
     for j, values in read_columns(table.X, train, range(len(table.names))):
         column, has_gaps = table.names[j], bool(gaps[j])
-        if np.isnan(values).all():
+        codes = special.get(column, ())
+        if not is_ordinary(values, codes).any():
+            other = " other than special codes" if codes else ""
             raise TableError(
-                f"party {name}: column {column!r} has no values in the training rows",
+                f"party {name}: column {column!r} has no values{other} in the training rows",
                 code="SVFL-TABLE-EMPTY-COLUMN",
                 party=name,
                 column=column,
@@ -328,10 +338,12 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
             counts = category_counts(values, table.categories[column])
             step = text_bins(column, counts, options.woe) if options.woe else _fit_texts(name, column, counts, options)
         elif options.woe is not None:
-            step = number_bins(column, values, has_gaps, options.woe)
+            step = number_bins(column, values, has_gaps, options.woe, codes)
         else:
             is_date, squash = column in table.dates, column in heavy
-            step = _fit_number(column, values, has_gaps, options, date=is_date, squash=squash)
+            filling = _fit_filling(values, has_gaps, codes, options)
+            present = values[is_ordinary(values, codes)]
+            step = _fit_number(column, present, filling, options, date=is_date, squash=squash)
         steps.append(step)
     prepared = FittedPreparation(table.names, tuple(steps), decided=decided)
     if not prepared.features:
@@ -350,12 +362,13 @@ def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> 
         return []
     numeric = [j for j, name in enumerate(table.names) if name not in table.categories and name not in table.dates]
     X: Floats | ExternalTable = table.X
+    codes = {j: table.special_codes(table.names[j]) for j in numeric}
     if isinstance(X, ExternalTable):
-        numeric = _suspected_tails(X, train, numeric)
+        plain = _suspected_tails(X, train, [j for j in numeric if not codes[j]])
+        numeric = sorted([*plain, *(j for j in numeric if codes[j])])
     columns = list[str]()
     for j, values in read_columns(X, train, numeric):
-        missing = np.isnan(values)
-        present = values[~missing] if missing.any() else values
+        present = values[is_ordinary(values, codes[j])]
         if len(present) and _is_heavy_tailed(present):
             columns.append(table.names[j])
     return columns
@@ -415,17 +428,57 @@ def _is_heavy_tailed(values: Floats) -> bool:
     return bool(0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(values - median).max())
 
 
-def _fit_number(
-    column: str, values: Floats, gaps: bool, options: Preparation, *, date: bool, squash: bool
-) -> ColumnTransform:
-    """Fit the transform of a numeric column, or of a date column, on the values (n,) of its training rows.
+def is_ordinary(values: Floats, codes: SpecialCodes) -> NDArray[np.bool_]:
+    """Return whether each value of a column (n,) is neither missing nor a special code."""
+    present = ~np.isnan(values)
+    return present & ~code_columns(values, codes).any(axis=1) if codes else present
 
-    `gaps` is True if a value is missing in any row, `squash` if the column has heavy tails.
+
+def _fit_filling(values: Floats, gaps: bool, codes: SpecialCodes, options: Preparation) -> dict[str, Any]:
+    """Fit what replaces missing values and special codes of a numeric column, and the 0/1 columns that mark them.
+
+    Args:
+        values: the values (n,) of the training rows.
+        gaps: whether a value is missing in any row.
+        codes: the special codes of the column.
+        options: the options of the job.
+
+    Returns:
+        Fields of an `ImputedTransform`.
     """
-    missing = np.isnan(values)
-    present, min_rows = values[~missing], max(MIN_FEATURE_ROWS, options.rare * len(values))
-    marked = bool(options.missing == "indicator" and min_rows <= missing.sum() <= len(values) - min_rows)
-    filling: dict[str, Any] = {"fill": float(np.median(present)) if gaps else None, "indicator": marked}
+    min_rows = max(MIN_FEATURE_ROWS, options.rare * len(values))
+
+    def varies(count: int) -> bool:
+        return bool(min_rows <= count <= len(values) - min_rows)
+
+    median = float(np.median(values[is_ordinary(values, codes)]))
+    marked = options.missing == "indicator" and varies(int(np.isnan(values).sum()))
+    filling: dict[str, Any] = {"fill": median if gaps else None, "indicator": marked}
+    if codes:
+        counts = code_columns(values, codes).sum(axis=0)
+        frequent = [varies(int(count)) for count in counts]
+        filling["marked"] = tuple(code for code, is_frequent in zip(codes, frequent, strict=True) if is_frequent)
+        filling["unmarked"] = tuple(code for code, is_frequent in zip(codes, frequent, strict=True) if not is_frequent)
+        filling["special_fill"] = median
+    return filling
+
+
+def _fit_number(
+    column: str, present: Floats, filling: Mapping[str, Any], options: Preparation, *, date: bool, squash: bool
+) -> ColumnTransform:
+    """Fit the transform of a numeric column, or of a date column.
+
+    Args:
+        column: the name of the column.
+        present: its values (m,) in the training rows, without missing ones and special codes.
+        filling: what replaces missing values and special codes (`_fit_filling`).
+        options: the options of the job.
+        date: whether the column holds dates.
+        squash: whether the column has heavy tails.
+
+    Returns:
+        The transform.
+    """
     if date:
         parts = tuple(part for part in DATE_PARTS if len(np.unique(part_of_date(part, present))) > 1)
         return DateTransform(column=column, parts=parts, **filling)

@@ -17,10 +17,17 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.column_types import KIND_NAMES, ColumnType
-from securevfl.data.text_types import SUSPECTED_MARKS, TextOrigin, convert_texts, decide_type, number_texts
+from securevfl.data.text_types import (
+    SUSPECTED_MARKS,
+    TextOrigin,
+    convert_texts,
+    decide_type,
+    number_texts,
+    special_numbers,
+)
 from securevfl.data.text_values import DAY, is_number
 from securevfl.data.validation import MISSING_TEXTS, is_missing
-from securevfl.errors import TableError
+from securevfl.errors import ConfigError, TableError
 
 
 @dataclass(frozen=True)
@@ -118,13 +125,28 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
     if target is None and declared.type is not None:
         target = declared
     if target is None:
-        marks = {mark.strip() for mark in declared.missing}
+        marks = {mark.strip() for mark in (*declared.missing, *declared.special)}
         target, remark = _decide(place, raw, marks)
-        target = target.model_copy(update={"missing": declared.missing, "on_error": declared.on_error})
+        if declared.special and target.kind == "category":
+            raise place.error(
+                "has special codes, but it is read as categories",
+                'leave special out, since each text is a category already, or declare type = "number"',
+            )
+        update = {"missing": declared.missing, "special": declared.special, "on_error": declared.on_error}
+        target = target.model_copy(update=update)
         if declared.decimal or declared.format:
             target = target.model_copy(update={"decimal": declared.decimal, "format": declared.format})
+    _check_special(place, target)
     converted = _convert(place, raw, target)
     return converted._replace(remarks=(remark, *converted.remarks)) if remark else converted
+
+
+def _check_special(place: Place, kind: ColumnType) -> None:
+    """Raise an error if a special code is none of the values of the column's type."""
+    try:
+        special_numbers(kind)
+    except ConfigError as error:
+        raise place.error(f"cannot be read: {error.problem}", error.remedy or "") from None
 
 
 def _decide(place: Place, raw: RawColumn, marks: set[str]) -> tuple[ColumnType, str]:

@@ -18,7 +18,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,8 +32,11 @@ from securevfl.data.columns import Columns, columns_of, typed_columns
 from securevfl.data.composite_ids import RULE_VERSION, IdColumns, compose_ids, id_columns
 from securevfl.data.csv_file import CsvFile
 from securevfl.data.csv_table import combined, read_csv_columns
+from securevfl.data.duplicates import UniqueRows, unique_rows
+from securevfl.data.id_keys import id_digests
 from securevfl.data.party import Party
 from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_arrow
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.text_values import is_number, parse_numbers
 from securevfl.data.validation import check_chosen, name_list
 from securevfl.errors import DataError, IdError, LabelError, TableError
@@ -55,6 +58,7 @@ class FileTable:
         key: the id columns; None for npz files.
         written: the values of the id columns (n,) as the file has them, if ids are composed of them by the rule;
             tuples if there are several columns.
+        unique: the rows of the file that remain, if an id has several rows; None if all of them do.
     """
 
     columns: Columns
@@ -62,6 +66,7 @@ class FileTable:
     ids: NDArray[Any] | None
     key: IdColumns | None = None
     written: Sequence[Any] | None = None
+    unique: UniqueRows | None = None
 
 
 class _OpenFile(NamedTuple):
@@ -80,15 +85,7 @@ class _OpenFile(NamedTuple):
     delimiter: str = ""
 
 
-def read_party(
-    name: str,
-    path: str | Path,
-    *,
-    id_column: str = "id",
-    label_column: str = "y",
-    drop: Sequence[str] = (),
-    declared: Types | None = None,
-) -> Party:
+def read_party(name: str, path: str | Path, options: ReadOptions = ReadOptions()) -> Party:
     """Read a party from a file. It is the active party if the file has the label column (npz: an array y).
 
     Errors name the file and the columns, and never contain a value.
@@ -96,10 +93,7 @@ def read_party(
     Args:
         name: the party.
         path: the file.
-        id_column: the id column, or a list of columns as `--id` accepts it.
-        label_column: the label column.
-        drop: columns that are not read.
-        declared: the declared types of columns.
+        options: the columns to read, their types, and what happens to several rows of one id.
 
     Returns:
         The party. DataError of a suitable kind if the file cannot be used.
@@ -107,9 +101,12 @@ def read_party(
     Raises:
         IdError: if the file has no ids.
     """
-    path = Path(path)
-    table = read_table(path, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
-    with errors_name(path):
+    return party_of_table(name, path, read_table(path, options))
+
+
+def party_of_table(name: str, path: str | Path, table: FileTable) -> Party:
+    """Create a party from the contents of a file; see `read_party`."""
+    with errors_name(Path(path)):
         party = Party(name, table.columns, table.y, ids=table.ids, aligned=True)
         if party.ids is None:
             raise _no_ids()
@@ -124,52 +121,76 @@ def _no_rows() -> TableError:
     return TableError("the table has no rows below its header", "export the table again", code="SVFL-TABLE-EMPTY")
 
 
-def read_table(
-    path: str | Path,
-    *,
-    id_column: str = "id",
-    label_column: str = "y",
-    chosen: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
-    declared: Types | None = None,
-    known: Types | None = None,
-) -> FileTable:
+def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTable:
     """Read the contents of a file without further checks.
 
     Args:
         path: the file.
-        id_column: the id column, or a list of columns as `--id` accepts it.
-        label_column: the label column.
-        chosen: the columns to read, in this order, without labels; by default all.
-        drop: columns that are not read.
-        declared: the declared types of columns.
-        known: the types of the columns in the training of a model, which replace all others.
+        options: the columns to read, their types, and what happens to several rows of one id.
 
     Returns:
-        The contents. DataError, as in `read_party`, if the file cannot be used. A notice states what was decided from
-        values.
+        The contents. DataError, as in `read_party`, if the file cannot be used. A notice reports types that were
+        decided from values, and rows that were left out.
 
     Raises:
         TableError: if the table has no rows, or columns are missing, empty or of mixed types.
     """
     path = Path(path)
-    declared, known = declared or {}, known or {}
     with errors_name(path):
         if _format(path) == "npz":
-            return _read_npz(path, chosen, drop, declared, known)
-        file = _open_file(path, id_column)
-        key = id_columns(id_column, file.names)
-        columns = table_columns(file.names, key, label_column, chosen, drop)
-        check_declared(declared, file.names)
+            return _unique(path, _read_npz(path, options), options)
+        label_column, chosen = options.label_column, options.chosen
+        file = _open_file(path, options.id_column)
+        key = id_columns(options.id_column, file.names)
+        columns = table_columns(file.names, key, options)
+        check_declared(options.declared, file.names)
         labels = [label_column] if chosen is None and label_column in file.names else []
-        table, others = file.read(columns, list(dict.fromkeys([*key.names, *labels])), declared, known)
+        others = list(dict.fromkeys([*key.names, *labels]))
+        table, arrow_table = file.read(columns, others, options.declared, options.known)
         if not len(table.X):
             raise _no_rows()
         empty = [name for name, values in zip(columns, table.X.T, strict=True) if np.isnan(values).all()]
         if empty and chosen is None:
             raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
-        y = labels_of(others, label_column, file.delimiter) if labels else None
-        return FileTable(table, y, ids_of(others, key), key, written_ids(others, key))
+        y = labels_of(arrow_table, label_column, file.delimiter) if labels else None
+        contents = FileTable(table, y, ids_of(arrow_table, key), key, written_ids(arrow_table, key))
+        return _unique(path, contents, options)
+
+
+def _unique(path: Path, table: FileTable, options: ReadOptions) -> FileTable:
+    """Leave out all but one row of each id, unless several rows are refused; then the caller refuses them."""
+    if options.duplicates == "refuse" or table.ids is None:
+        return table
+    unique = unique_rows(str(path), id_digests("", [table.ids]), options.duplicates)
+    if unique is None:
+        return table
+    rows = unique.rows
+    return replace(
+        table,
+        columns=replace(table.columns, X=table.columns.X[rows]),
+        y=None if table.y is None else table.y[rows],
+        ids=table.ids[rows],
+        written=None if table.written is None else [table.written[row] for row in rows.tolist()],
+        unique=unique,
+    )
+
+
+def read_unique_ids(path: str | Path, options: ReadOptions) -> tuple[NDArray[Any], UniqueRows | None]:
+    """Read the ids (m,) of a file, one row of each.
+
+    Args:
+        path: the file.
+        options: the id column, and what happens to several rows of one id.
+
+    Returns:
+        The ids, and the rows of the file that remain; None if all of them do.
+    """
+    ids = read_ids(path, id_column=options.id_column)
+    if options.duplicates == "refuse":
+        return ids, None
+    with errors_name(Path(path)):
+        unique = unique_rows(str(path), id_digests("", [ids]), options.duplicates)
+    return (ids, None) if unique is None else (ids[unique.rows], unique)
 
 
 def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
@@ -338,21 +359,13 @@ def check_names(names: list[str], id_column: str) -> None:
         )
 
 
-def table_columns(
-    names: list[str],
-    key: IdColumns,
-    label_column: str,
-    chosen: Sequence[str] | None,
-    drop: Sequence[str] = (),
-) -> list[str]:
+def table_columns(names: list[str], key: IdColumns, options: ReadOptions) -> list[str]:
     """Select the columns of a file that are neither ids nor labels.
 
     Args:
         names: all columns of the file.
         key: the id columns.
-        label_column: the label column.
-        chosen: select these columns instead.
-        drop: leave these columns out, unless columns are chosen.
+        options: the label column, the columns to leave out, or the columns to select instead.
 
     Returns:
         The names of the columns.
@@ -360,9 +373,10 @@ def table_columns(
     Raises:
         TableError: if no column is left. `check_chosen` raises it if chosen columns are missing.
     """
-    if chosen is not None:
-        check_chosen(names, chosen)
-    columns = list(chosen or (name for name in names if name not in (*key.names, label_column, *drop)))
+    if options.chosen is not None:
+        check_chosen(names, options.chosen)
+    left_out = *key.names, options.label_column, *options.drop
+    columns = list(options.chosen or (name for name in names if name not in left_out))
     if not columns:
         raise TableError(
             "the table has no columns in addition to ids and labels", "add columns", code="SVFL-TABLE-EMPTY"
@@ -541,9 +555,8 @@ def _npz_arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:
         ) from None
 
 
-def _read_npz(
-    path: Path, chosen: Sequence[str] | None, drop: Sequence[str], declared: Types, known: Types
-) -> FileTable:
+def _read_npz(path: Path, options: ReadOptions) -> FileTable:
+    chosen, declared, known = options.chosen, options.declared, options.known
     arrays = _npz_arrays(path, "X", "y", "ids", "columns")
     if "X" not in arrays:
         raise TableError(
@@ -556,7 +569,7 @@ def _read_npz(
     names = [f"x{j}" for j in range(X.shape[-1] if X.ndim else 0)] if columns is None else [str(c) for c in columns]
     if chosen is not None:
         check_chosen(names, chosen)
-    kept = list(chosen or (name for name in names if name not in drop))
+    kept = list(chosen or (name for name in names if name not in options.drop))
     if X.ndim == 2 and kept != names:
         X = X[:, [names.index(column) for column in kept]]
     y = arrays.get("y") if chosen is None else None

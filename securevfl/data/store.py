@@ -37,13 +37,13 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.files import make_private_folder
 from securevfl.base.platform_files import lock_exclusive, read_into
-from securevfl.data.column_types import Types
 from securevfl.data.content_digest import ContentDigest, digest_weights
 from securevfl.data.external_table import READ_VALUES, ExternalTable
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
 from securevfl.data.party import Party, split
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.prepared_table import PreparedTable, SelectedColumns
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import errors_name
 from securevfl.data.register import KEYS_PER_READ, Register
 from securevfl.data.schedule import Batched, Rows
@@ -232,13 +232,10 @@ def store_table(
     name: str,
     data: str | Path,
     table: str | Path,
+    options: ReadOptions = ReadOptions(),
     *,
     rows: Rows | None = None,
     job: Batched | None = None,
-    id_column: str = "id",
-    label_column: str = "y",
-    drop: Sequence[str] = (),
-    declared: Types | None = None,
     on_progress: OnProgress | None = None,
 ) -> StoredParty:
     """Copy the rows of a CSV or Parquet file into a stored table, atomically, and open the party that reads from it.
@@ -250,13 +247,10 @@ def store_table(
         name: the party.
         data: the source.
         table: the file to write.
+        options: the columns to read, their types, and what happens to several rows of one id.
         rows: row numbers of the source in the order that all parties share (`securevfl.organisations.align`); by
-            default all rows in their order.
+            default all rows in their order, one for each id.
         job: the job whose batches the table will serve.
-        id_column: the id column, or a list of columns as `--id` accepts it.
-        label_column: the label column, at the active party.
-        drop: columns that are not stored.
-        declared: the declared types of columns.
         on_progress: called after each batch of rows.
 
     Returns:
@@ -265,11 +259,11 @@ def store_table(
     data, table = Path(data), Path(table)
     if rows is not None:
         rows = np.asarray(rows)
-    stamp = _stamp(data, rows, job, id_column, label_column, drop, declared)
+    stamp = _stamp(data, options, rows, job)
     with suppress(DataError):
         if read_header(table).stamp == stamp:
             return open_table(name, table)
-    source = source_type(data)(name, data, id_column=id_column, label_column=label_column, drop=drop, declared=declared)
+    source = source_type(data)(name, data, options)
     with _draft_folder(table) as folder, _write_errors(table):
         _write(source, folder, rows, job, stamp, on_progress).replace(table)
     return open_table(name, table)
@@ -278,14 +272,10 @@ def store_table(
 def copy_to_temporary_table(
     name: str,
     data: str | Path,
+    options: ReadOptions = ReadOptions(),
     *,
     rows: Rows | None = None,
     job: Batched | None = None,
-    id_column: str = "id",
-    label_column: str = "y",
-    chosen: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
-    declared: Types | None = None,
     on_progress: OnProgress | None = None,
 ) -> StoredParty:
     """Copy the rows of a CSV or Parquet file into an unnamed stored table, which is deleted with the party.
@@ -293,22 +283,17 @@ def copy_to_temporary_table(
     Args:
         name: the party.
         data: the source; the copy is on the same disk.
-        rows: row numbers of the source in the order that all parties share; by default all rows in their order.
+        options: the columns to read, their types, and what happens to several rows of one id.
+        rows: row numbers of the source in the order that all parties share; by default all rows in their order, one
+            for each id.
         job: the job whose batches the table will serve.
-        id_column: the id column, or a list of columns as `--id` accepts it.
-        label_column: the label column, at the active party.
-        chosen: the columns to copy, for a prediction (`ParquetSource`); by default all.
-        drop: columns that are not copied.
-        declared: the declared types of columns.
         on_progress: called after each batch of rows.
 
     Returns:
         The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
     """
     data = Path(data)
-    source = source_type(data)(
-        name, data, id_column=id_column, label_column=label_column, chosen=chosen, drop=drop, declared=declared
-    )
+    source = source_type(data)(name, data, options)
     table = table_path(data)
     with _draft_folder(table) as folder, _write_errors(table):
         return open_table(name, _write(source, folder, rows, job, "", on_progress))
@@ -319,20 +304,11 @@ def table_path(data: str | Path) -> Path:
     return Path(f"{data}.table")
 
 
-def _stamp(
-    data: Path,
-    rows: Rows | None,
-    job: Batched | None,
-    id_column: str,
-    label_column: str,
-    drop: Sequence[str],
-    declared: Types | None,
-) -> str:
+def _stamp(data: Path, options: ReadOptions, rows: Rows | None, job: Batched | None) -> str:
     """Return a digest of everything on which the stored table of a file depends."""
     with errors_name(data):
         status = data.stat()
-    facts: list[Any] = [status.st_size, status.st_mtime_ns, id_column, label_column, sorted(drop)]
-    facts += [sorted((name, kind.model_dump(mode="json")) for name, kind in (declared or {}).items())]
+    facts: list[Any] = [status.st_size, status.st_mtime_ns, *options.facts]
     facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # these determine the batches
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:
@@ -352,9 +328,7 @@ def _write(
     source.decide(folder)
     keys = source.keys()
     y = source.labels()
-    rows = (
-        np.arange(source.rows, dtype=np.intp) if rows is None else validate_row_numbers(source.path, rows, source.rows)
-    )
+    rows = _rows_of(source, rows)
     keys = keys[rows]
     register = _with_spilled_ids(Register.of_ids(keys), folder / "ids", keys)
     order = position = None
@@ -404,6 +378,16 @@ def _write(
         file.flush()
         os.fsync(file.fileno())
     return draft
+
+
+def _rows_of(source: TableSource, rows: Rows | None) -> Rows:
+    """Return the row numbers to copy: those of an alignment, or else all rows that remain of the source."""
+    if rows is None:
+        return np.arange(source.rows, dtype=np.intp) if source.unique is None else source.unique.rows
+    rows = validate_row_numbers(source.path, rows, source.rows)
+    if source.unique is not None:
+        source.unique.positions_of(rows)  # raises an error if a row is left out
+    return rows
 
 
 def _with_spilled_ids(register: Register, path: Path, keys: Keys) -> Register:

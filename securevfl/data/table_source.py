@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.column_types import ColumnType, Origin, Types, check_declared
+from securevfl.data.column_types import ColumnType, Origin, check_declared
 from securevfl.data.columns import Columns, typed_columns
 from securevfl.data.composite_ids import IdColumns, id_columns
 from securevfl.data.csv_table import combined
-from securevfl.data.id_keys import Keys, id_keys
+from securevfl.data.duplicates import UniqueRows, unique_rows
+from securevfl.data.id_keys import Keys, id_digests
 from securevfl.data.raw_columns import ColumnValues
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import arrow, arrow_ids, errors_name, labels_of, table_columns, written_ids
 from securevfl.data.validation import check_extremes, check_finite, check_labels
 from securevfl.errors import TableError
@@ -36,12 +39,8 @@ class TableSource(ABC):
     Args:
         name: the party.
         path: the file.
-        id_column: the id column, or a list of columns as `--id` accepts it.
-        label_column: the label column, at the active party.
-        chosen: the columns to read, in this order, for a prediction: then labels are not read, columns may be constant,
-            and all values must be present.
-        drop: columns that are not read.
-        declared: the declared types of columns.
+        options: the columns to read, their types, and what happens to several rows of one id. If columns are chosen
+            for a prediction, they may be constant, and all values must be present.
 
     Attributes:
         path: the file.
@@ -62,31 +61,21 @@ class TableSource(ABC):
     numbers_from: Origin = "file"
     """Whether the file declares that plain numbers are numbers."""
 
-    def __init__(
-        self,
-        name: str,
-        path: Path,
-        *,
-        id_column: str,
-        label_column: str = "",
-        chosen: Sequence[str] | None = None,
-        drop: Sequence[str] = (),
-        declared: Types | None = None,
-    ) -> None:
+    def __init__(self, name: str, path: Path, options: ReadOptions = ReadOptions()) -> None:
         self.path = path
         self.kind: np.dtype[Any] = np.dtype("<f8")
         self.constant: list[str] = []
         self.gaps: list[str] = []
-        self._name, self._label = name, label_column
-        self._chosen = chosen is not None
-        self._declared = declared or {}
+        self._name, self._label, self._options = name, options.label_column, options
+        self._chosen = options.chosen is not None
+        self._declared = options.declared
         self._converted: dict[int, Path] = {}
         with errors_name(path):
-            names = self._open(path, id_column)
-            self._key = id_columns(id_column, names)
-            self.columns = table_columns(names, self._key, label_column, chosen, drop)
+            names = self._open(path, options.id_column)
+            self._key = id_columns(options.id_column, names)
+            self.columns = table_columns(names, self._key, options)
             check_declared(self._declared, names)
-            self.labelled = label_column in names
+            self.labelled = self._label in names
             self.table = Columns(np.empty((0, len(self.columns))), self.columns)
             if not self.rows:
                 raise TableError(
@@ -160,12 +149,23 @@ class TableSource(ABC):
         with errors_name(self.path):
             return written_ids(self._read(self._key.names), self._key) if self._key.by_rule else None
 
-    def keys(self) -> Keys:
-        """Return the digests of the ids of all rows; IdError if one is missing, invalid or repeated."""
+    @cached_property
+    def _digests(self) -> tuple[Keys, UniqueRows | None]:
+        """The digests of the ids of all rows, and the rows that remain if ids have several rows."""
         column = self.ids()
         with errors_name(self.path):
             starts = range(0, len(column), _IDS_PER_READ)
-            return id_keys(self._name, (column.slice(start, _IDS_PER_READ).to_pylist() for start in starts))
+            keys = id_digests(self._name, (column.slice(start, _IDS_PER_READ).to_pylist() for start in starts))
+            return keys, unique_rows(f"party {self._name}", keys, self._options.duplicates)
+
+    def keys(self) -> Keys:
+        """Return the digests of the ids of all rows; IdError if one is missing or invalid, or repeats are refused."""
+        return self._digests[0]
+
+    @property
+    def unique(self) -> UniqueRows | None:
+        """The rows that remain if ids have several rows; None if all rows do."""
+        return self._digests[1]
 
     def labels(self) -> NDArray[Any] | None:
         """Return the checked labels of all rows, or None without a label column."""
@@ -190,9 +190,18 @@ class TableSource(ABC):
         with errors_name(self.path):
             yield from self._numbers(max_rows)
 
+    def _remains(self) -> NDArray[np.bool_] | None:
+        """Return whether each row (n,) remains if ids have several rows; None if all rows do."""
+        if self._options.duplicates == "refuse" or self.unique is None:
+            return None
+        remains = np.zeros(self.rows, bool)
+        remains[self.unique.rows] = True
+        return remains
+
     def _numbers(self, max_rows: int | None) -> Iterator[NDArray[Any]]:
         pa = arrow()
-        d, start = len(self.columns), 0
+        d, start, count = len(self.columns), 0, 0
+        remains = self._remains()
         low, high, missing = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d, np.int64)
         plain = [(j, name) for j, name in enumerate(self.columns) if j not in self._converted]
         size = max(1, BATCH_BYTES // (8 * d))
@@ -203,19 +212,22 @@ class TableSource(ABC):
                 X[:, j] = batch.column(position).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             for j, path in self._converted.items():
                 X[:, j] = np.fromfile(path, np.float64, len(X), offset=8 * start)
-            missing += np.isnan(X).sum(axis=0)
-            low, high = np.fmin(low, np.fmin.reduce(X, axis=0)), np.fmax(high, np.fmax.reduce(X, axis=0))
+            used = X if remains is None else X[remains[start : start + len(X)]]
+            missing += np.isnan(used).sum(axis=0)
+            count += len(used)
+            low = np.fmin(low, np.fmin.reduce(used, axis=0, initial=np.inf))
+            high = np.fmax(high, np.fmax.reduce(used, axis=0, initial=-np.inf))
             start += len(X)
             yield X
         if self._chosen:
             check_finite(self._name, np.isfinite(low) & np.isfinite(high) & (missing == 0), self.columns)
             return
-        empty = [self.columns[j] for j in np.flatnonzero(missing == start)]
+        empty = [self.columns[j] for j in np.flatnonzero(missing == count)]
         if empty:
             raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
         self.gaps = [self.columns[j] for j in np.flatnonzero(missing)]
-        high = np.where((missing > 0) & (low == high), high + 1, high)  # gaps vary
-        self.constant = check_extremes(self._name, low, high, self.columns, start)
+        high = np.where((missing > 0) & (low == high), high + 1, high)  # a constant column with gaps counts as varying
+        self.constant = check_extremes(self._name, low, high, self.columns, count)
 
 
 def is_exact_in_float32(values: Floats) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.column_types import ColumnType, Kind
+from securevfl.data.column_types import KIND_NAMES, ColumnType, Kind
 from securevfl.data.text_values import (
     DAY,
     are_percentages,
@@ -36,6 +36,7 @@ from securevfl.data.text_values import (
     parse_numbers,
     unreadable_format,
 )
+from securevfl.errors import ConfigError
 
 TextOrigin = Literal["csv", "text", "category"]
 """Where texts are from: a file without types ("csv"), or a column that its file declares as texts or as categories."""
@@ -52,7 +53,7 @@ them."""
 MAX_NUMERIC_CATEGORIES = 20
 """Maximum number of distinct numbers among the texts of a category column, such as "1" and "2" next to "3+"."""
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d+\s*")
-_SEPARATED = re.compile(r"[+-]?\d[\d.,' ]*[.,' ][\d.,' ]*\d")  # 1,000 or 1.000,5
+_SEPARATED = re.compile(r"[+-]?\d[\d.,' ]*[.,' ][\d.,' ]*\d")  # such as 1,000 or 1.000,5
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
 
 
@@ -158,6 +159,35 @@ def _decide_mixed(texts: Sequence[str], numbers: Sequence[bool]) -> Decision:
     return _values("category", remark=f"{' and '.join(remarks)}, read as categories" if remarks else "")
 
 
+def special_numbers(kind: ColumnType) -> dict[str, float]:
+    """Return the number of each special code of a column.
+
+    Args:
+        kind: the type of the column.
+
+    Returns:
+        The numbers by code; of dates the days since 1970-01-01.
+
+    Raises:
+        ConfigError: if a code is no number, or no date in a column of dates.
+    """
+    numbers: dict[str, float] = {}
+    for code in kind.special:
+        text = code.strip()
+        number = _parse_date(text, kind.format) if kind.kind == "date" else _parse_number(text, kind.decimal)
+        if number is None and kind.kind == "date" and kind.format:
+            number = _parse_date(text, None)
+        if number is None:
+            raise ConfigError(
+                f"the special code {code!r} is none of the values of a column of {KIND_NAMES[kind.kind]}",
+                "list it under missing, or declare the column as a category",
+                code="SVFL-JOB-OPTION",
+                option="special",
+            )
+        numbers[text] = number
+    return numbers
+
+
 class Conversion(NamedTuple):
     """Texts as numbers of a type.
 
@@ -187,10 +217,10 @@ def convert_texts(texts: Sequence[str], kind: ColumnType) -> Conversion:
         used = sorted({text for text in texts if text.strip() not in marks})
         position = {text: float(number) for number, text in enumerate(used)}
         return Conversion([position.get(text, math.nan) for text in texts], [], tuple(used))
-    numbers, misfits = list[float](), list[int]()
+    numbers, misfits, special = list[float](), list[int](), special_numbers(kind)
     for index, text in enumerate(texts):
         missing = text.strip() in marks
-        number = None if missing else _convert(text, kind)
+        number = None if missing else special.get(text.strip(), _convert(text, kind))
         numbers.append(math.nan if number is None else number)
         if number is None and not missing:
             misfits.append(index)
@@ -212,10 +242,15 @@ def _convert(text: str, kind: ColumnType) -> float | None:
         if amount == plain and not kind.declared:
             return None
         plain = amount
-    if kind.decimal:
-        parsed = parse_grouped([plain], kind.decimal)
+    return _parse_number(plain, kind.decimal)
+
+
+def _parse_number(text: str, decimal: str) -> float | None:
+    """Return a number with this decimal mark (empty for a point and no separators of thousands), or None."""
+    if decimal:
+        parsed = parse_grouped([text], decimal)
         return None if parsed is None else parsed[0]
-    return float(plain) if is_number(plain) else None
+    return float(text) if is_number(text) else None
 
 
 def _without_unit(text: str, unit: str) -> str:

@@ -7,7 +7,8 @@ With P training rows of the positive class and N of the other, a bin with p and 
 and a column the information value IV = sum over its bins of (p / P - n / N) w (Siddiqi 2006, Credit Risk Scorecards;
 smoothed as in category_encoders). Numeric columns are divided at quantiles, text columns by their most frequent
 categories. Missing values, and rare categories together, get a bin of their own if they have enough rows; otherwise
-they join the bin of the median or the most frequent category.
+they join the bin of the median or the most frequent category. Special codes of a numeric column get bins of their own
+in the same way.
 
 Each party fits its bins alone. A party without labels learns p of each of its bins and nothing else
 (`securevfl.protocols.bin_classes`); until then the transform returns the number of the bin instead of its weight. A bin
@@ -27,7 +28,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.data.bin_edges import shortest_between
-from securevfl.data.column_transforms import ColumnTransform, look_up
+from securevfl.data.column_transforms import ColumnTransform, SpecialCodes, code_columns, look_up
 
 MIN_WOE_ROWS = 20
 """Lower limit of the option `rows`, the minimum number of training rows of a bin."""
@@ -115,16 +116,20 @@ class NumericWoe(WoeTransform):
     Attributes:
         edges: the lower edges of all bins but the first.
         missing: the bin of missing values; None if there were none in training.
+        special: the special codes, each with its number among the values.
+        special_bins: the bin of each special code.
     """
 
     name: ClassVar[str] = "number_evidence"
     edges: tuple[float, ...]
     missing: int | None = None
+    special: SpecialCodes = ()
+    special_bins: tuple[int, ...] = ()
 
     @property
     def bins(self) -> int:
         """The number of bins of the column."""
-        return max(len(self.edges), self.missing or 0) + 1
+        return max(len(self.edges), self.missing or 0, *self.special_bins) + 1
 
     def bin_numbers(self, values: Floats, categories: tuple[str, ...]) -> Floats:
         """Return the bin number of each value (m,)."""
@@ -132,6 +137,8 @@ class NumericWoe(WoeTransform):
         filled = np.where(missing, 0.0, values)
         numbers = np.searchsorted(np.array(self.edges), filled, side="right").astype(np.float64)
         numbers[missing] = np.nan if self.missing is None else self.missing
+        for (_, code), bin_number in zip(self.special, self.special_bins, strict=True):
+            numbers[values == code] = bin_number
         return numbers
 
 
@@ -153,7 +160,7 @@ class CategoricalWoe(WoeTransform):
         return look_up(values, categories, numbers, self.other)
 
 
-def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> NumericWoe:
+def number_bins(column: str, values: Floats, gaps: bool, options: Woe, codes: SpecialCodes = ()) -> NumericWoe:
     """Divide a numeric column into bins.
 
     Args:
@@ -161,23 +168,35 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> Numeri
         values: the values of the column in the training rows (n,).
         gaps: whether a value is missing in any row, training or not.
         options: the number and the size of bins.
+        codes: the special codes. Each code with enough rows gets a bin of its own, up to half of the bins; the others
+            join the bin of missing values or the median.
 
     Returns:
         The bins, without weights.
     """
     is_missing = np.isnan(values)
-    present, edges = np.sort(values[~is_missing]), []
-    min_rows, start = max(options.rows, -(-len(present) // options.bins)), 0
+    rows_of_code = code_columns(values, codes).sum(axis=0).astype(np.intp)
+    is_number = ~is_missing & ~code_columns(values, codes).any(axis=1)
+    present, edges = np.sort(values[is_number]), []
+    alone = [int(code) for code in np.argsort(-rows_of_code, kind="stable") if rows_of_code[code] >= options.rows]
+    alone = sorted(alone[: options.bins // 2])
+    quantile_bins = options.bins - len(alone)
+    min_rows, start = max(options.rows, -(-len(present) // quantile_bins)), 0
     for end in (np.flatnonzero(np.diff(present)) + 1).tolist():
         if end - start >= min_rows and len(present) - end >= options.rows:
             edges.append(shortest_between(present[end - 1], present[end]))
             start = end
     missing = None
+    median_bin = int(np.searchsorted(edges, np.median(present), side="right"))
     if gaps and is_missing.sum() >= options.rows:
         missing = len(edges) + 1
     elif gaps:
-        missing = int(np.searchsorted(edges, np.median(present), side="right"))
-    return NumericWoe(column=column, edges=tuple(edges), missing=missing)
+        missing = median_bin
+    next_bin = max(len(edges), missing or 0) + 1
+    others = median_bin if missing is None else missing
+    bin_of = {code: next_bin + number for number, code in enumerate(alone)}
+    special_bins = tuple(bin_of.get(code, others) for code in range(len(codes)))
+    return NumericWoe(column=column, edges=tuple(edges), missing=missing, special=codes, special_bins=special_bins)
 
 
 def text_bins(column: str, counts: dict[str, int], options: Woe) -> CategoricalWoe:

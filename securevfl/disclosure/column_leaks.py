@@ -33,9 +33,9 @@ def column_leaks(
 
     Args:
         job: the job.
-        counts: what the job discloses.
+        counts: the disclosures of the job.
         sizes: the sizes of its run.
-        before: what earlier jobs have disclosed about the same tables.
+        before: disclosures of earlier jobs about the same tables.
 
     Yields:
         A leak for each receiving party and each set of parties whose columns are summed. It is that of the group of

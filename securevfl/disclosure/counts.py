@@ -23,8 +23,8 @@ columns   The collecting party learns c numbers per row in every exchange. Each 
 scores    The number of sums f that joint evaluations disclose to the active party.
 ids       The number of ids for which a scoring party learns whether they are in another party's table.
 
-A job's protocol family counts its disclosures (`securevfl.families`). Guards, the consent sheet and the ledger use the
-counts.
+A job's protocol family counts its disclosures (`securevfl.families`). Leak checks, the consent sheet and the ledger use
+the counts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RunShape:
         helpers: parties without a table, which store or add up messages.
         information: information content of a row of a party's columns, if its table is available in this process.
         rarest_label_rows: number of evaluated rows with the rarest label, if the labels are available in this process.
-        start: number of steps of the run that were done before; evaluations are counted from there on.
+        start: number of steps that earlier sessions of the run have done; only later evaluations are counted.
         resumed: True if the run continues from weights that are not zero.
         openings: average number of gradients that each passive party opens per step, if residuals are sealed.
     """
@@ -112,7 +112,7 @@ class RunShape:
         return sum(self.recovery_thresholds.get(name, MAX_NUMBERS_PER_COLUMN * self.columns[name]) for name in names)
 
     @property
-    def visits(self) -> int:
+    def steps(self) -> int:
         """The number of steps of a run: one for each batch in each epoch."""
         return self.epochs * self.batches
 
@@ -154,12 +154,14 @@ class Disclosure:
             empty identity, because their weights change.
         group: the rows (training, held out, new) or the statistics (bins, weights, ...) that are disclosed.
         numbers: number of values that this party sends for it; 0 if it follows from values that are counted elsewhere.
-        visits: the steps (first, last + 1) of the run whose equations are counted, if they are the same in every epoch.
-            If two sessions of a resumed run open equations of the same step, these add up.
+        steps: the first of the run's steps to which `count` refers, counted from 0, and the step after the last one;
+            None if `count` does not depend on single steps. If two sessions of a resumed run both carry out a step,
+            the equations that they open in this step add up.
         rho: privacy parameter of a row's label (zero-concentrated differential privacy) if noise protects the
             residuals; it adds up over sessions and runs.
         sender: the party that sends the values; empty if each party of `about` sends them.
-        basis: the equations in words, for people who read the ledger. Nothing compares it.
+        basis: a description of the equations, such as "every residual", for people who read the ledger. Disclosures
+            that differ only in this text are equal.
     """
 
     kind: Kind
@@ -170,7 +172,7 @@ class Disclosure:
     identity: str = ""
     group: Group = "training"
     numbers: int = 0
-    visits: tuple[int, int] | None = None
+    steps: tuple[int, int] | None = None
     rho: float = 0.0
     sender: str = ""
     basis: str = field(default="", compare=False)

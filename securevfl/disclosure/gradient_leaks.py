@@ -60,16 +60,16 @@ LABEL_AUC = LeakKind(
 def _label_shares(
     job: JobOptions, counts: Sequence[Disclosure], before: Sequence[Disclosure]
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield what passive parties learn about labels in addition to their gradients.
+    """Yield for each passive party the shares of the labels that it learns from other values than its gradients.
 
     Args:
         job: the job.
-        counts: what the job discloses.
-        before: what earlier jobs have disclosed.
+        counts: the disclosures of the job.
+        before: the disclosures of earlier jobs.
 
     Yields:
-        A party's name; the share of the labels that the counts in its bins disclose; and the share that earlier jobs
-        have disclosed to it.
+        A party's name; the share of the labels that the class counts of its bins disclose; and the share that earlier
+        jobs have disclosed to it.
     """
     if job.protocol.seals:
         about_labels = [disclosure for disclosure in counts if disclosure.kind == "labels"]
@@ -87,15 +87,15 @@ def equation_leaks(
 
     Args:
         job: the job.
-        counts: what the job discloses.
+        counts: the disclosures of the job.
         sizes: the sizes of its run.
-        before: what earlier jobs, and earlier sessions of this run, have disclosed about the same tables.
+        before: disclosures of earlier jobs, and of earlier sessions of this run, about the same tables.
 
     Yields:
         The leaks, by party.
     """
     asked_before = []
-    jobs = [item for item in before if item.visits is None]
+    jobs = [item for item in before if item.steps is None]
     other_jobs = {name: share for name, _, share in _label_shares(job, counts, jobs)}
     for name, bins, share in _label_shares(job, counts, before):
         p = sizes.parameters[name]
@@ -152,7 +152,7 @@ def equation_leaks(
 
 
 def _with_earlier(sizes: RunShape, bins: float, share: float) -> str:
-    """Return a phrase for a message: how many equations counts in bins and earlier jobs add to those of a gradient."""
+    """Return a phrase for a message: the numbers of equations that class counts of bins and earlier jobs add."""
     text = f", counts in its bins as much as {ceil(bins * sizes.residuals)} more" if bins else ""
     return text + (f" and earlier jobs {ceil(share * sizes.residuals)} more equations" if share else "")
 
@@ -162,7 +162,7 @@ def _why_equations_change(job: JobOptions) -> str:
 
 
 def _fewer_equations(job: JobOptions, rows: int, bins: float, share: float) -> str:
-    """Return the remedy if a gradient's equations, with counts in bins and earlier jobs, determine labels."""
+    """Return the remedy if a gradient's equations, class counts of bins and earlier jobs together determine labels."""
     if share:
         return "use the same batches and columns as before, which ask the same equations again"
     return f"{_larger_batches(job, rows)} and fewer bins (prepare.woe)" if bins else _larger_batches(job, rows)
@@ -183,9 +183,9 @@ def label_auc_leaks(
 
     Args:
         job: the job.
-        counts: what the job discloses.
+        counts: the disclosures of the job.
         sizes: the sizes of its run.
-        before: what earlier jobs have disclosed about the same tables.
+        before: disclosures of earlier jobs about the same tables.
 
     Yields:
         The leaks, by party.

@@ -32,8 +32,9 @@ def label_entropy(positive: NDArray[np.bool_]) -> float:
 def count_singled_out(bins: RowSource) -> int:
     """Return the number of rows whose label their party can compute from its counts of the positive class in bins.
 
-    Such a row has a leverage above `HIGH_LEVERAGE`. If two bins differ by one row, for example, the difference of their
-    counts is that row's label. The leverage is computed from the k x k products of the columns.
+    Such a row has a leverage (`securevfl.disclosure.leverage`) above `HIGH_LEVERAGE`: some combination of the counts
+    depends mainly on its label. If two bins differ by one row, for example, the difference of their counts is that
+    row's label. The leverage is computed from the k x k products of the columns.
 
     Args:
         bins: the 0/1 matrix (n, k) that states which of k bins a row is in.

@@ -97,10 +97,10 @@ def sum_sessions(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
     Equations of single steps count for the step that most sessions have opened. All other disclosures are added.
     """
     items = list(disclosures)
-    unlimited = [item for item in items if item.visits is None]
+    unlimited = [item for item in items if item.steps is None]
     by_step = [
-        [item for item in items if item.visits is not None and item.visits[0] <= step < item.visits[1]]
-        for step in {item.visits[0] for item in items if item.visits is not None}
+        [item for item in items if item.steps is not None and item.steps[0] <= step < item.steps[1]]
+        for step in {item.steps[0] for item in items if item.steps is not None}
     ]
     count = max((sum(item.count for item in step_items) for step_items in by_step), default=0)
     share = max((sum(item.share for item in step_items) for step_items in by_step), default=0.0)

@@ -25,7 +25,7 @@ class RunFacts:
         parties: the parties whose tables are available in this process; the leading party comes first.
         schedule: which rows form which batch.
         shape: the public sizes of the run.
-        outputs: what the run discloses.
+        outputs: the disclosures of the run.
         plan: returns what the family computes from public sizes before the training (`Family.plan`), once for each run.
     """
 

@@ -80,6 +80,10 @@ class FamilyTraining(ABC, Generic[O]):
         """Return lines about the time and memory that a run needs, or why it would be refused; empty if unknown."""
         return []
 
+    def stored_bytes(self, job: O, facts: RunFacts) -> int:
+        """Return how many bytes of precomputed material a run stores at a time, in the folder that a party names."""
+        return 0
+
     def drawn_secrets(self, state: State) -> State | None:
         """Return the random values that a participant drew before its training began; None if it draws none.
 

@@ -47,6 +47,9 @@ class JobRules(ABC, Generic[O]):
     def check_job(self, job: JobOptions) -> None:
         """Raise ValueError, with a remedy, if two options of the job contradict each other."""
 
+    def check_extras(self, job: O) -> None:
+        """Raise ConfigError if a run of the job needs an optional library that is not installed here."""
+
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
         """Whether a party of this role can take part, as the leading party if `leads`, else as another one."""
         return role == (ACTIVE if leads else PASSIVE)

@@ -88,8 +88,7 @@ class TrainingData:
         self.offsets: Floats | None = None
         self.target_classes: NDArray[Any] | None = None
         if party.y is not None:
-            # Classes are taken from all rows, because a rare class may not occur in the training rows. Numeric labels
-            # are scaled by the training rows.
+            # all rows determine the classes, because a training row may lack a rare one; training rows scale numbers
             labels = party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]
             self.target_classes = self.classes = find_classes(party.name, loss, labels, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)

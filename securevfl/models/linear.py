@@ -25,7 +25,7 @@ class LinearModel(BlockModel):
     """The base class of linear models, and of models that are linear in features.
 
     Attributes:
-        spare_bits: on shares, the number of spare bits of the ring's numbers that a step may use.
+        spare_bits: on shares, how many of the bits by which numbers are rounded up to whole bytes a step may use.
         step_bits: on shares, the number of bits to which an entry of a step is clipped; None for no clipping.
         risen: on shares, the factor by which the loss may exceed the minimum so far before the training rolls back.
     """

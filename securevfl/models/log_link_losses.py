@@ -134,7 +134,7 @@ class PoissonLoss(LogLinkLoss):
     counts = True
     variance_power = 1.0
     curvature = math.exp(MAX_LOG_MEAN)
-    step_factor = 2.5  # curvature is that of the largest mu, and the mean of mu is 1 for a correct fit
+    step_factor = 2.5  # `curvature` is that of the largest mu; a correct fit has a mean mu of 1, so steps may be longer
 
     def value(self, f: Floats, y: Floats) -> Floats:
         """Return the loss of each row (n,)."""
@@ -165,7 +165,7 @@ class GammaLoss(LogLinkLoss):
     name = "gamma"
     retains_targets = True
     variance_power = 2.0
-    curvature = 4.0  # the second derivative is y / mu; bounds it for predictions that are too small by this factor
+    curvature = 4.0  # the second derivative is y / mu, which is at most 4 unless mu is less than a fourth of y
     positive = True
 
     def value(self, f: Floats, y: Floats) -> Floats:

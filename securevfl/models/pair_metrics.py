@@ -69,7 +69,8 @@ def residual_metrics(loss: Loss, r: Floats, targets: Floats, classes: NDArray[An
         The metrics by name.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        metrics = evaluate(loss, r, np.full(len(r), classes[0]), classes)  # f of rows with target 0
+        # the loss depends on f - y only, so residuals r are the outputs f of rows whose target y is 0
+        metrics = evaluate(loss, r, np.full(len(r), classes[0]), classes)
     return metrics | ({"r2": 1 - float((r**2).mean() / targets.var())} if "r2" in metrics else {})
 
 
@@ -91,8 +92,7 @@ def residual_standard_errors(loss: Loss, r: Floats, targets: Floats, classes: ND
     errors = standard_errors(loss, r, np.full(len(r), classes[0]), classes, None)
     if "rmse" not in errors:
         return errors
-    # R2 also depends on the variance of the targets; its sampling error is ignored, because pairs do not state which
-    # target belongs to which residual
+    # the sampling error of the targets' variance is ignored, because pairs do not link targets to residuals
     influence = mean_influence((r**2).ravel(), np.ones(len(r)))
     return errors | {"r2": float(np.sqrt((influence**2).sum()) / targets.var())}
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from securevfl.base.extensions import ALLOW_VARIABLE, allowed_names
-from securevfl.base.extras import import_extra
+from securevfl.base.extras import check_extra, import_extra
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def allowed_module(party: str, named: str, folder: Path) -> AllowedModule:
         The module.
 
     Raises:
-        ConfigError: if this party has not allowed the name, or the folder has no such file.
+        ConfigError: if this party has not allowed the name, the folder has no such file, or torch is not installed.
     """
     if named not in allowed_names():
         raise ConfigError(
@@ -188,6 +188,7 @@ def allowed_module(party: str, named: str, folder: Path) -> AllowedModule:
             party=party,
             module=named,
         )
+    check_extra("torch", "torch", "a neural party")
     file, _, attribute = named.partition(":")
     path = folder / file
     if not path.is_file():

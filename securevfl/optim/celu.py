@@ -98,22 +98,22 @@ class CeluVFL(RoundsOptimizer):
         """Number of exchanges in the table and in flight."""
         return self.W + self.depth
 
-    def count_openings(self, model: Model, visits: Collection[int]) -> int:
+    def count_openings(self, model: Model, batches: Collection[int]) -> int:
         """Return the number of gradients that are decrypted: one per iteration, and one per local step if J changes.
 
         For very long runs the upper bound of R gradients per iteration is returned, because the exact number takes a
         simulation of all steps.
         """
         if self.agreement(model).openings == 1:
-            return len(visits)
-        if len(visits) * self.R > MAX_SIMULATED_STEPS:
-            return len(visits) * self.R
+            return len(batches)
+        if len(batches) * self.R > MAX_SIMULATED_STEPS:
+            return len(batches) * self.R
         table, steps = Workset[int](self.W, self.R), 0
-        for t, batch in enumerate(visits):
+        for t, batch in enumerate(batches):
             steps += 0 if self.W == 1 else sum(table.sample() is not None for _ in range(self.R - 1))
             table.put(batch, t, t)
             steps += 0 if self.W > 1 else sum(table.sample() is not None for _ in range(self.R - 1))
-        return len(visits) + steps
+        return len(batches) + steps
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> CeluMemory:
         """Return the optimizer's state; see `RoundsTraining.init_state`."""

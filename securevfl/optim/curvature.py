@@ -62,12 +62,20 @@ def preconditioner_of_rows(
         rows += len(X)
     if constant is None:
         return preconditioner(total, rows, curvature_bound(loss), decay, who=who)
-    # If the columns of a party sum to a constant, X v = 1, its steps could change the intercept, as the steps of the
-    # active party do, and together they would move twice as far as intended. So its steps are those of centred columns
-    # X_c = X - 1 mu^T, with the column means mu, which change X theta by a vector of mean 0:
-    # P = T (c * X_c^T X_c / n + diag(decay))^-1 T^T with T = I - v mu^T, because X T = X_c.
+    return _centred_preconditioner(total, rows, curvature_bound(loss), decay, constant, who=who)
+
+
+def _centred_preconditioner(
+    total: Floats, rows: int, curvature: float, decay: Floats, constant: Floats, *, who: str
+) -> Floats:
+    """Return P for columns with X v = 1 for weights v (`constant`); steps of P leave the mean of X theta unchanged.
+
+    With a usual P these steps could change the intercept as the steps of the active party do, and together they would
+    move twice as far as intended. So P belongs to the centred columns X_c = X - 1 mu^T, with the column means mu:
+    P = T (c * X_c^T X_c / n + diag(decay))^-1 T^T with T = I - v mu^T, because X T = X_c. `total` is X^T X.
+    """
     mean = total @ constant / rows
-    P = preconditioner(total - rows * np.outer(mean, mean), rows, curvature_bound(loss), decay, who=who)
+    P = preconditioner(total - rows * np.outer(mean, mean), rows, curvature, decay, who=who)
     projected = P - np.outer(constant, mean @ P)
     return np.asarray(projected - np.outer(projected @ mean, constant))
 

@@ -43,9 +43,9 @@ class Training(NamedOption, ABC):
         """Whether steps are longer than safe ones, so that evaluations may roll back the training."""
         return False
 
-    def count_openings(self, model: Model, visits: Collection[int]) -> int:
-        """Return how many gradients are decrypted for a passive party in a run; `visits` are its batches in order."""
-        return len(visits)
+    def count_openings(self, model: Model, batches: Collection[int]) -> int:
+        """Return how many gradients are decrypted for a passive party in a run with these batches, in order."""
+        return len(batches)
 
     def exchanges(self, passives: Sequence[str]) -> int:
         """Return how often parties exchange outputs in one iteration.

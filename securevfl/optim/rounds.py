@@ -34,6 +34,7 @@ class TrainingParty(Protocol):
         model: the party's model.
         loss: the loss.
         memory: the optimizer's state; its attribute `state` is plain data and arrays for a checkpoint.
+        statements: statements about the training for its report, such as that it has not converged.
     """
 
     parties: int
@@ -41,6 +42,7 @@ class TrainingParty(Protocol):
     model: Block
     loss: Loss
     memory: Any
+    statements: list[str]
 
     @property
     def updater(self) -> Updater:
@@ -96,9 +98,9 @@ class RoundsTraining(Training, ABC):
         openings = 1 if model.static_jacobian and not self.weighs_instances else self.steps
         return Agreement(openings, max_open_exchanges=self.max_open_exchanges, shares_outputs=model.shares_outputs)
 
-    def count_openings(self, model: Model, visits: Collection[int]) -> int:
-        """Return how many gradients are decrypted for a passive party in a run; `visits` are its batches in order."""
-        return len(visits) * self.agreement(model).openings
+    def count_openings(self, model: Model, batches: Collection[int]) -> int:
+        """Return how many gradients are decrypted for a passive party in a run with these batches, in order."""
+        return len(batches) * self.agreement(model).openings
 
     def drain(self, party: TrainingParty, link: ActiveLink) -> None:
         """Receive the outputs that are in flight, so that other sums can use the channel.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings, check_among
+from securevfl.organisations.preconditions import JOURNAL_ID_BYTES, SessionNeeds
 from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
@@ -53,7 +55,7 @@ def align_with(
         journal: a folder of this party, from which an interrupted alignment resumes. It contains the secrets of the
             alignment, readable only by its owner, and is emptied at the end. It is single-use: an older copy is
             refused, because the ledger lists its content.
-        rule: version of the rule by which ids were made alike; all parties need the same one.
+        rule: version of the rule that normalised the ids (`securevfl.data.composite_ids`); all parties need the same.
         on_progress: is called with the number of points done and the total.
         on_rows: stores the row numbers, before the other parties learn that this party has finished.
 
@@ -64,7 +66,7 @@ def align_with(
         ConfigError: another process aligns with this journal.
         LeakageError: a peer could test more ids than a limit of the ledger allows; nothing has been disclosed then.
         DataError: the journal is an older copy or is damaged.
-        TransportError: a party is away, was refused or has stopped.
+        TransportError: a party cannot be reached, was refused or has stopped.
     """
     check_among(settings.peers, party_name)
     active, *passives = settings.peers.parties
@@ -88,7 +90,16 @@ def align_with(
             on_rows(rows)
             return rows
 
-        rows = run_session(party_name, settings, handshake, talk, ledger=account, resumes=True)
+        count = length_hint(ids)
+        rows = run_session(
+            party_name,
+            settings,
+            handshake,
+            talk,
+            ledger=account,
+            resumes=True,
+            needs=SessionNeeds({journal: JOURNAL_ID_BYTES * count}, count),
+        )
         progress.clear()
         return rows
 
@@ -120,8 +131,8 @@ def align_privately(
             the caller has entered them, or if all parties are threads of one process.
         journal: stores completed work. If it is a `FolderJournal`, an interrupted alignment resumes from there,
             provided that every party passes its journal again. The caller clears it once all parties have finished.
-        granted: maximum number of ids that the active party may ask about; every party enforces it. If it is given, no
-            common id is not an error.
+        granted: maximum number of ids that the active party may ask about; every party enforces it. If it is given, a
+            result without a common id is accepted.
 
     Returns:
         The row numbers (m,), in an order that all parties share.
@@ -132,7 +143,7 @@ def align_privately(
             of the ledger allows; nothing has been disclosed then.
         ProtocolError: a peer sent an invalid message.
         CryptoError: a peer sent an invalid point.
-        TransportError: a peer is away.
+        TransportError: a peer cannot be reached.
         PartiesError: the channel or the names do not belong to this party.
     """
     if party_name != channel.me or party_name not in (active, *passives) or not passives:

@@ -2,7 +2,7 @@
 
 Several models are trained, with and without the partner's columns, after one consent to all of them. Steps:
 
-    1. all <-> all   connect; every party checks all jobs together with its guards and its ledger, and asks its
+    1. all <-> all   connect; every party checks all jobs together with its leak checks and its ledger, and asks its
                      operator once, with one consent sheet for all
     2. each party    records all measurements in its ledger, before the first of them
     3. all <-> all   train the jobs of `securevfl.training.comparison.compared_jobs`, one after the other
@@ -29,6 +29,7 @@ from securevfl.job import Job
 from securevfl.organisations.join import check_role, train_over
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.runtime.channel import Channel
@@ -79,6 +80,9 @@ def compare_with(
     jobs, party_ledger, everyone = compared_jobs(job), DisclosureLedger.open(party.name, ledger), settings.peers.parties
     for compared in jobs.values():
         check_role(compared, party, settings.peers)
+    check_preconditions(
+        party_ledger, SessionNeeds(rows=len(party))
+    )  # before the trainings without peers, which take time
     with _only_comparison(party_ledger):
         lines = list(alone(jobs, party, on_model)) if party.active else []
         handshake = {

@@ -32,6 +32,7 @@ from securevfl.errors import SecureVFLError, TableError
 from securevfl.organisations.gateway_rows import RequestedRow, RowScore
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import prediction_of
 from securevfl.organisations.scoring import ScoreClient, scoring_handshake, scoring_settings
@@ -113,6 +114,7 @@ class Gateway:
         check_parties_of(part, settings.peers)
         self._part, self._settings, self._executor, self._window = part, settings, executor, window
         self._ledger = DisclosureLedger.open(part.name, ledger)
+        check_preconditions(self._ledger, SessionNeeds(rows=len(rows.ids)))
         self._X, self._key = rows.X, rows.key
         self._row_of = {canonical_id(row_id): row for row, row_id in enumerate(rows.ids)}
         self._queue: queue.Queue[_QueuedRow | None] = queue.Queue(max_waiting_rows)
@@ -160,7 +162,7 @@ class Gateway:
 
         Args:
             timeout: maximum number of seconds for the waiting rows. The sessions then have `_END_SECONDS` to end, and
-                no time if the servers are away.
+                no time if the servers cannot be reached.
         """
         self._stopping = True
         self._queue.put(None)
@@ -187,7 +189,7 @@ class Gateway:
             For each row its answer, or a future that will contain the answer.
 
         Raises:
-            ServiceUnavailable: too many rows are waiting, or the servers are away.
+            ServiceUnavailable: too many rows are waiting, or the servers cannot be reached.
             IdError: an id is invalid.
             TableError: the columns of a row are invalid.
         """
@@ -317,7 +319,7 @@ class Gateway:
         client.end()
 
     def _next_block(self, max_rows: int) -> list[_QueuedRow] | None:
-        """Wait for the rows of the next block. Their ids are different.
+        """Wait for the rows of the next block. No two of them have the same id.
 
         Args:
             max_rows: the largest number of rows of a block.

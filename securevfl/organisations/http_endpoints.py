@@ -50,7 +50,7 @@ class Refusal(BaseModel):
 
 @dataclass(frozen=True)
 class HttpReply:
-    """What an endpoint may reply.
+    """One possible reply of an endpoint.
 
     Attributes:
         meaning: when this reply is sent.

@@ -28,7 +28,7 @@ from securevfl.organisations.gateway_rows import RequestedRow
 from securevfl.untrusted import MAX_INTEGER, MAX_NAME, MAX_TEXT, UntrustedInputError, check_text, parse_json, shortened
 
 MAX_BODY_BYTES = 1 << 20  # bytes of a request
-_MAX_DEPTH = 8  # a list in place of a value is then an error that names the column
+_MAX_DEPTH = 8  # nesting that is parsed: more than needed, so that the error for a nested value can name its column
 
 
 def _refuse_whole_numbers(value: Any) -> Any:
@@ -157,7 +157,7 @@ class ScoreRequests:
 
 
 def _plain(value: Any) -> Any:
-    """Return a parsed part of a row by the names that the application uses."""
+    """Return a parsed object as a dict whose keys are the application's names of its fields, and other values as is."""
     return value.model_dump(by_alias=True) if isinstance(value, BaseModel) else value
 
 
@@ -168,7 +168,7 @@ def _description(kind: ColumnType) -> str:
 
 
 def _id_type(id_columns: IdColumns | None) -> Any:
-    """Return the type of an id: one value, or an object if several columns form the id by the rule."""
+    """Return the type of an id: one value, or an object if several columns form the id (`data.composite_ids`)."""
     if id_columns is None or not id_columns.by_rule:
         return IdText | WholeNumber
     fields: dict[str, Any] = {

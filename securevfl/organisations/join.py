@@ -19,13 +19,15 @@ from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings, check_among
+from securevfl.organisations.preconditions import SessionNeeds
+from securevfl.protocols.shares.disk_store import check_unlocked
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import CostCounters, Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, PartStatus, check_unused
 from securevfl.training.run_setup import run_key
-from securevfl.training.session import take_part
+from securevfl.training.session import material_folder, take_part
 from securevfl.training.simulate import pool_for
 from securevfl.transport.peers import Peers
 
@@ -94,6 +96,7 @@ def join(
     """
     settings = PeerSettings.of(peers, certs, listen, timeout, patience)
     everyone = settings.peers.parties
+    preprocessing = None if preprocessing is None else Path(preprocessing)
     check_role(job, party, settings.peers)
     party_ledger = DisclosureLedger.open(party.name, ledger)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
@@ -102,6 +105,8 @@ def join(
         check_unused(Path(save))
     reservation = nullcontext() if save is None else reserved_path(Path(save))
     workers_of_job = pool_for(job, executor, workers)
+    if (material := material_folder(preprocessing, party, run_key(job, party))) is not None:
+        check_unlocked(material)
     with reservation, workers_of_job as (pool, size), watched(job.optimizer.label, progress, on_round) as on_step:
         train = partial(
             take_part,
@@ -112,7 +117,7 @@ def join(
             workers=size,
             checkpoints=states,
             ledger=party_ledger,
-            ahead=None if preprocessing is None else Path(preprocessing),
+            ahead=preprocessing,
             consent=consent,
             again=retrain,
         )
@@ -123,6 +128,7 @@ def join(
             partial(train_over, train, on_step),
             ledger=party_ledger,
             resumes=earlier is not None,
+            needs=SessionNeeds(_written(save, states, preprocessing), len(party)),
             stored_result=None if earlier is None else earlier.stored_result,
         )
         if save is not None and (earlier is None or part is not earlier.saved):
@@ -133,7 +139,7 @@ def join(
         facts = {"rounds": part.rounds, "messages_sent": part.counters.messages_sent()}
         eventlog.emit(part.name, "finished", facts | _costs(part.path, part.counters))
     else:
-        eventlog.warn(part.name, "is over", {"model": part.status})
+        eventlog.warn(part.name, "already trained", {"model": part.status})
     return part
 
 
@@ -152,6 +158,12 @@ def train_over(
     """
     channel.clock.stage = Stage.SETUP
     return train(channel=channel, on_round=partial(_report_round, channel, on_step))
+
+
+def _written(save: str | Path | None, states: Checkpoints | None, preprocessing: Path | None) -> dict[Path, int]:
+    """Return the paths that a training writes, with the number of bytes that is known before the parties connect."""
+    paths = [save, None if states is None else states.folder, preprocessing]
+    return {Path(path): 0 for path in paths if path is not None}
 
 
 class _EarlierRun:
@@ -211,9 +223,10 @@ def check_role(job: Job, party: Party, peers: Peers) -> None:
 
     Raises:
         PartiesError: the party is not among the peers, or has labels although another party leads.
-        ConfigError: the job has no epochs.
+        ConfigError: the job has no epochs, or needs an optional library that is not installed.
     """
     check_settled(job, party.name)
+    job.family.check_extras(job)
     check_among(peers, party.name)
     if not job.family.accepts_role(job.family.role_of(party), leads=party.name == peers.active):
         has_labels = "has labels" if party.active else "has no labels"

@@ -28,6 +28,7 @@ from securevfl.errors import (
     stop_reason_of,
 )
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime import eventlog
@@ -72,6 +73,7 @@ def run_session(
     ledger: DisclosureLedger | None,
     resumes: bool = False,
     stored_result: Callable[[], T | None] | None = None,
+    needs: SessionNeeds = SessionNeeds(),  # noqa: B008  it is immutable
 ) -> T:
     """Run one session: connect to all parties, call `talk`, and report completion to the others.
 
@@ -85,6 +87,7 @@ def run_session(
         resumes: True if `talk` can run again after a peer was lost.
         stored_result: returns the result of an earlier run if it is on disk, else None. It is returned instead of
             running `talk` if the other parties cannot be reached or have their results as well.
+        needs: what the session writes. It is checked before this party listens or calls anybody.
 
     Returns:
         The result of `talk`, or the stored result.
@@ -92,7 +95,7 @@ def run_session(
     Raises:
         TransportError: a party cannot be reached, was refused or has stopped.
         ConfigError: `listen` is invalid, or the handshakes differ.
-        StorageError: a file cannot be read or written.
+        StorageError: a file cannot be read or written, or another program has locked the ledger.
     """
     if settings.listen is not None:
         try:
@@ -108,6 +111,8 @@ def run_session(
     credentials = Credentials(settings.certs, me)
     for warning in expiry_warnings(settings.certs, me):
         eventlog.emit(me, "certificate", {"reason": warning}, logging.ERROR)
+    if settings.router is None:  # a party that stays up has checked this before it listens
+        check_preconditions(ledger, needs)
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:

@@ -17,6 +17,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import PartiesError
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds
 from securevfl.organisations.prediction import OnUnscored, Prediction, ScoreCounts
 from securevfl.organisations.prediction_session import PredictionSession
 from securevfl.organisations.score_reasons import ReasonProvider
@@ -126,7 +127,8 @@ def predict_rows(
         )
 
     handshake = {"job": part.job, "parties": part.parties, "task": "predict"}
-    counts = run_session(part.name, settings, handshake, talk, ledger=party_ledger)
+    needs = SessionNeeds(rows=max(0, rows.count))
+    counts = run_session(part.name, settings, handshake, talk, ledger=party_ledger, needs=needs)
     eventlog.emit(part.name, "predicted", {"rows": rows.count})
     return counts
 

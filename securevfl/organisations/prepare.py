@@ -16,10 +16,13 @@ from securevfl.job import Job
 from securevfl.organisations.join import check_role
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds
+from securevfl.protocols.shares.disk_store import check_unlocked
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
-from securevfl.training.session import run_offline_phase
+from securevfl.training.run_setup import run_key
+from securevfl.training.session import material_folder, run_offline_phase
 
 
 def prepare(
@@ -44,11 +47,22 @@ def prepare(
     """
     parties = settings.peers.parties
     check_role(job, party, settings.peers)
+    folder = Path(preprocessing)
+    if (material := material_folder(folder, party, run_key(job, party))) is not None:
+        check_unlocked(material)
 
     def talk(channel: Channel) -> None:
         channel.clock.stage = Stage.OFFLINE
-        run_offline_phase(job, party, channel, parties=parties, folder=Path(preprocessing), on_round=on_round)
+        run_offline_phase(job, party, channel, parties=parties, folder=folder, on_round=on_round)
 
     handshake = {"job": job.to_dict(), "parties": list(parties), "task": "prepare"}
-    run_session(party.name, settings, handshake, talk, ledger=DisclosureLedger.open(party.name, None), resumes=True)
+    run_session(
+        party.name,
+        settings,
+        handshake,
+        talk,
+        ledger=DisclosureLedger.open(party.name, None),
+        resumes=True,
+        needs=SessionNeeds({folder: 0}),
+    )
     eventlog.emit(party.name, "prepared", {})

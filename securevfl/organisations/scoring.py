@@ -45,6 +45,7 @@ from securevfl.errors import IdError, LeakageError, PartiesError, ProtocolError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import OnUnscored, Prediction, ScoreCounts, prediction_of
 from securevfl.organisations.prediction_session import PredictionSession
@@ -137,7 +138,7 @@ def score_rows(
     Raises:
         PartiesError: `part` does not belong to the leading party.
         IdError: no id is common.
-        TransportError: a party is away or refuses; the message states the reason.
+        TransportError: a party cannot be reached or refuses; the message states the reason.
     """
     if not part.leads:
         raise PartiesError(
@@ -165,7 +166,8 @@ def score_rows(
                 on_progress(min(start + client.max_ids, len(rows.ids)), len(rows.ids))
         client.end()
 
-    run_session(part.name, scoring_settings(settings), scoring_handshake(part), talk, ledger=party_ledger)
+    session, needs = scoring_settings(settings), SessionNeeds(rows=len(rows.ids))
+    run_session(part.name, session, scoring_handshake(part), talk, ledger=party_ledger, needs=needs)
     counts = sum((ScoreCounts.of(result.states) for result in results), ScoreCounts(0, 0))
     if counts.unknown == counts.requested:
         others = part.parties[1:]

@@ -22,6 +22,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
 from securevfl.organisations.peer_session import ServiceEnded, run_session
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.score_reasons import ReasonProvider
@@ -40,7 +41,7 @@ Outcome = Literal["answered", "refused", "failed"]
 
 FAILURE_PAUSE = 1.0  # seconds that the server waits after a failed request before it listens again
 _CONNECT_SECONDS = 30.0  # seconds for all parties of a session to connect
-_MAX_PATIENCE = 15.0  # seconds after which a disconnected client is lost, if the server has several sessions at a time
+_MAX_PATIENCE = 15.0  # if there may be several sessions: seconds until the session of a disconnected client ends
 _LINGER_SECONDS = 20.0  # seconds that a client has to finish when the server shuts down
 _POLL_SECONDS = 0.1  # the server checks once in this many seconds whether to shut down
 _ABORT_SECONDS = 5.0  # seconds in which an aborted session notifies its client
@@ -132,6 +133,7 @@ class Server:
         self._part = part
         self._ledger = DisclosureLedger.open(part.name, ledger)
         _check_limits(self._ledger)
+        check_preconditions(self._ledger, SessionNeeds(rows=len(rows.ids)))
         self._on_request = on_request
         table = TableServer(rows.ids, executor) if len(part.parties) == 2 else None
         self.served = ServedTable(rows, max_ids, executor, code_policy, table)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from securevfl.base.extensions import find_tool
+from securevfl.data.read_options import ReadOptions
 from securevfl.display import html
 from securevfl.training.model_part import ModelPart
 
@@ -35,13 +36,13 @@ class ColumnShifts:
 class ServedRowsCheck(Protocol):
     """Compares the rows that a party serves with those of the training."""
 
-    def __call__(self, part: ModelPart, data: Path, id_column: str) -> ColumnShifts:
+    def __call__(self, part: ModelPart, data: Path, options: ReadOptions) -> ColumnShifts:
         """Return the shifts of the rows in a file.
 
         Args:
             part: the party's part of the model.
             data: the file of the served rows.
-            id_column: name of its id column.
+            options: its id column, and what happens to several rows of one id.
 
         Returns:
             The shifts. Raises TableError if the rows cannot be compared.

@@ -29,8 +29,7 @@ class Abort(DisclosingMessage, frozen=True):
             return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""
         reason = stop_reason_of(error)
-        # for these reasons a run does not resume: a party that has refused the run would refuse again, and a party
-        # without consent may have no checkpoint
+        # not resumed: a party that has refused would refuse again, and one without consent may have no checkpoint
         return cls(reason, resumes and reason not in ("refused", "consent"), away if away in parties else "")
 
     def error(self, sender: str, peers: Collection[str]) -> PeerStopped:

@@ -92,7 +92,7 @@ class Channel:
 
         Raises:
             ProtocolError: if the permit is missing or does not cover the message, or the message is too large.
-            TransportError: if the peer is away or has stopped; its reason is included if it has sent one.
+            TransportError: if the peer is disconnected or has stopped; its reason is included if it has sent one.
         """
         self.gate.check(message, permit)
         seq = self._next_seq[to, subchannel]
@@ -207,7 +207,7 @@ class Channel:
         """Stop this party's other threads, and send the peers the reason (`Abort`).
 
         Args:
-            peers: names of the peers; those that are away are skipped.
+            peers: names of the peers; those that are disconnected are skipped.
             error: the error that ends the run.
             resumes: whether the run can continue from a checkpoint.
         """

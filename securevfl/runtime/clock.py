@@ -179,12 +179,12 @@ class VirtualClock(Clock):
         return self._slowed * time.thread_time()
 
     def offloaded(self, kind: Kind, seconds: float) -> None:
-        """See `Clock.offloaded`."""
+        """Add the CPU seconds that an executor has used for this party; see `Clock.offloaded`."""
         with self._lock:
             self._here.branch.spend(kind, self._slowed * seconds)
 
     def departs(self, nbytes: int) -> Stamp:
-        """See `Clock.departs`."""
+        """Stamp a frame that is sent now, with the simulated time of its departure; see `Clock.departs`."""
         branch = self._here.branch
         with self._lock:
             if self._pauses is not None:
@@ -195,7 +195,7 @@ class VirtualClock(Clock):
             return Stamp(start, path)
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
-        """See `Clock.arrives`."""
+        """Move this thread's clock to the simulated arrival of a frame, if that is later; see `Clock.arrives`."""
         assert stamp is not None, "a frame of a simulation has a stamp"
         branch, seconds = self._here.branch, self.network.transfer(nbytes)
         with self._lock:
@@ -205,12 +205,12 @@ class VirtualClock(Clock):
                 branch.spend(Kind.COMMUNICATION, done - stamp.start)
 
     def due(self, stamp: Stamp | None, nbytes: int) -> bool:
-        """See `Clock.due`."""
+        """Return whether the frame has arrived by the simulated clock; see `Clock.due`."""
         assert stamp is not None, "a frame of a simulation has a stamp"
         return stamp.start + self.network.latency + self.network.transfer(nbytes) <= self._here.branch.now
 
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
-        """See `Clock.join`."""
+        """Wait for a thread, and continue from the later of both simulated clocks; see `Clock.join`."""
         self.tick(Kind.LOCAL)
         wait()
         current = self._here.branch
@@ -237,7 +237,7 @@ class WallClock(Clock):
         return
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
-        """See `Clock.arrives`."""
+        """Count the time since the last call of `tick` as communication; see `Clock.arrives`."""
         self.tick(Kind.COMMUNICATION)
 
     def due(self, stamp: Stamp | None, nbytes: int) -> bool:
@@ -245,7 +245,7 @@ class WallClock(Clock):
         return True
 
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
-        """See `Clock.join`."""
+        """Wait for a thread, and count the waiting time as the kinds of work that it did; see `Clock.join`."""
         self.tick(Kind.LOCAL)
         current, start = self._here.branch, self._now()
         with self._lock:

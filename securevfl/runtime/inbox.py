@@ -23,7 +23,7 @@ class Wire(Protocol):
     """Transport of frames. It must preserve the order of the frames between two parties."""
 
     def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
-        """Send a frame, possibly without waiting for its arrival; raise TransportError if the peer is away."""
+        """Send a frame, possibly without waiting for its arrival; raise TransportError if the peer is disconnected."""
 
 
 class Arrival(NamedTuple):

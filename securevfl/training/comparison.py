@@ -5,14 +5,17 @@ trained on all columns with secret shares (joint models), and each is measured o
 stored: no model of a comparison ever scores a new row. The gain is the AUC of the best joint model minus that of the
 best other model.
 
-All tables are in one process; between organisations see `securevfl.organisations.compare`.
+All tables are in one process, so the models are also trained on all columns in one table, without encryption: the
+figures that the joint models should reach. Between organisations nobody has that table
+(`securevfl.organisations.compare`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +26,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.files import write_atomic
 from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party, check_parties, register_of
+from securevfl.data.store import StoredParty
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display import html
 from securevfl.errors import ConfigError
@@ -43,7 +47,7 @@ from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.runtime.network import Network
-from securevfl.training.local_baseline import local_scores
+from securevfl.training.local_baseline import MAX_TABLE_VALUES, local_metrics, local_scores
 from securevfl.training.model_part import ModelPart
 from securevfl.training.simulate import simulate
 from securevfl.training.text_table import format_table
@@ -53,6 +57,8 @@ CRITICAL_VALUE = 1.645
 """A gain of more standard errors than this is not chance: the one-sided 5 % point of the normal distribution."""
 NOTHING = "nothing"
 """Description of the values that a model of one party alone discloses."""
+EVERYTHING = "every column"
+"""Description of the values that a model of one table with all columns discloses."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +107,14 @@ class Comparison:
         held_out: number of held-out rows.
         positive: number of held-out rows of the rarer class.
         gain_error: standard error of the gain (`securevfl.models.paired_auc`).
+        pooled: the same models trained on one table with all columns; empty if no process has all tables in memory.
     """
 
     rows: tuple[ComparedModel, ...]
     held_out: int
     positive: int
     gain_error: float
+    pooled: tuple[ComparedModel, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -136,10 +144,10 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return the table and the conclusion."""
-        return f"{format_table([_cells(row) for row in self.rows])}\n\n{self.conclusion}"
+        return f"{format_table([_cells(row) for row in (*self.rows, *self.pooled)])}\n\n{self.conclusion}"
 
     def _repr_html_(self) -> str:
-        heads, *_ = cells = [_cells(row) for row in self.rows]
+        heads, *_ = cells = [_cells(row) for row in (*self.rows, *self.pooled)]
         table = html.table(list(heads), [[html.cell_text(value) for value in row.values()] for row in cells])
         return f"{table}<p>{html.escape(self.conclusion)}</p>"
 
@@ -199,7 +207,58 @@ def compare(
         on_model(f"{name}, {together}")
         run = simulate(shared, everyone, network=network, ledgers=ledgers)
         rows.append(joint_row(together, name, run.active, run.costs.total))
-    return build_comparison(rows, next(iter(jobs.values())), lead)
+    comparison = build_comparison(rows, next(iter(jobs.values())), lead)
+    return replace(comparison, pooled=tuple(_pooled(jobs, everyone, on_model)))
+
+
+def _pooled(
+    jobs: Mapping[str, Job], parties: Sequence[Party], on_model: Callable[[str], object]
+) -> Iterator[ComparedModel]:
+    """Yield the models of one table with all columns; none if a table is on disk or they are too large together."""
+    if any(isinstance(party, StoredParty) for party in parties):
+        return
+    if sum(party.X.size for party in parties) > MAX_TABLE_VALUES:
+        return
+    for name, job in jobs.items():
+        on_model(f"{name}, pooled")
+        started = time.thread_time()
+        measured = local_metrics(job, pooled_party([_without_dropped(job, party) for party in parties]))
+        seconds = time.thread_time() - started
+        yield ComparedModel("pooled", name, measured["auc"], measured["log_loss"], seconds, EVERYTHING)
+
+
+def _without_dropped(job: Job, party: Party) -> Party:
+    dropped = [name for name in job.prepare.drop if name in party.columns]
+    return party.without(dropped) if dropped else party
+
+
+def pooled_party(parties: Sequence[Party]) -> Party:
+    """Return the first party with the columns of all parties, as if one place had all tables.
+
+    A column of another party whose name occurs earlier is renamed to PARTY.COLUMN.
+
+    Args:
+        parties: parties with the same rows in the same order; the first one has the labels.
+
+    Returns:
+        The party.
+    """
+    lead, *others = parties
+    pooled = copy(lead)
+    pooled.columns, pooled.constant = list(lead.columns), list(lead.constant)
+    categories, dates, percents, types = dict(lead.categories), set(lead.dates), set(lead.percents), dict(lead.types)
+    for party in others:
+        names = {name: f"{party.name}.{name}" if name in pooled.columns else name for name in party.columns}
+        pooled.columns += names.values()
+        pooled.constant += [names[name] for name in party.constant]
+        categories |= {names[name]: texts for name, texts in party.categories.items()}
+        dates |= {names[name] for name in party.dates}
+        percents |= {names[name] for name in party.percents}
+        types |= {names[name]: kind for name, kind in party.types.items() if name in names}
+    pooled.X = np.hstack([party.X for party in parties if party.columns])
+    pooled.categories, pooled.types = categories, types
+    pooled.dates, pooled.percents = frozenset(dates), frozenset(percents)
+    return pooled
 
 
 def compared_jobs(job: Job) -> dict[str, Job]:
@@ -253,7 +312,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
 
 
 def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
-    """Check that guards and ledgers allow all jobs, one after the other, each with one measurement of the same rows."""
+    """Check that leak checks and ledgers allow all jobs in turn, each with one measurement of the same rows."""
     check_together([(job, pooled_run_facts(job, parties).shape) for job in jobs], parties, ledgers)
     lead, *others = parties
     rows = jobs[0].schedule(register_of(parties)).test[:MAX_LOSS_ROWS]

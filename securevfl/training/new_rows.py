@@ -23,6 +23,7 @@ from securevfl.data.composite_ids import IdColumns
 from securevfl.data.id_keys import id_keys, order_digest
 from securevfl.data.load import read_order
 from securevfl.data.parquet_source import ParquetSource
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import errors_name, read_table
 from securevfl.data.row_matching import ids_of_rows
 from securevfl.data.store import OnProgress, copy_to_temporary_table
@@ -136,14 +137,19 @@ def rows_of_array(part: ModelPart, X: ArrayLike | Columns, ids: Sequence[Any] | 
 
 
 def rows_of_file(
-    part: ModelPart, path: Path, *, id_column: str, on_progress: OnProgress | None = None, ordered: bool = True
+    part: ModelPart,
+    path: Path,
+    options: ReadOptions = ReadOptions(),
+    *,
+    on_progress: OnProgress | None = None,
+    ordered: bool = True,
 ) -> NewRows:
     """Return the columns of the training from a file.
 
     Args:
-        part: the party's part of the model.
+        part: the party's part of the model, which has the columns and their types.
         path: the file.
-        id_column: name of the id column.
+        options: the id column, and what happens to several rows of one id.
         on_progress: called with the number of rows that are read, and of all rows, of a Parquet file.
         ordered: whether to use the row order next to the file, if there is one.
 
@@ -153,28 +159,32 @@ def rows_of_file(
     Raises:
         IdError: if the file has no ids.
     """
-    plain = all(kind.is_plain for kind in part.preparation.types.values())
-    if path.suffix == ".parquet" and not part.preparation.steps and plain:
-        return _parquet(part, path, id_column, on_progress, ordered=ordered)
-    table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, known=part.preparation.types)
+    types = part.preparation.types
+    chosen = replace(options, chosen=part.columns)
+    if path.suffix == ".parquet" and not part.preparation.steps and all(kind.is_plain for kind in types.values()):
+        return _parquet(part, path, chosen, on_progress, ordered=ordered)
+    table = read_table(path, replace(chosen, label_column="", known=types))
     if table.ids is None:
         raise IdError(f"{path}: the file has no ids", "add an array ids", code="SVFL-ID-MISSING", path=str(path))
-    order = read_order(path, len(table.columns.X)) if ordered else None
+    order = read_order(path, len(table.ids) if table.unique is None else table.unique.total) if ordered else None
     with errors_name(path):
         columns, ids = table.columns, table.ids
         if order is not None:
+            order = order if table.unique is None else table.unique.positions_of(order)
             columns, ids = replace(columns, X=columns.X[order]), ids[order]
         written = dict(zip(table.ids.tolist(), table.written or (), strict=False))
         return replace(rows_of_array(part, columns, ids), key=table.key, written=written)
 
 
-def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgress | None, *, ordered: bool) -> NewRows:
-    source = ParquetSource(part.name, path, id_column=id_column, chosen=part.columns)
+def _parquet(
+    part: ModelPart, path: Path, options: ReadOptions, on_progress: OnProgress | None, *, ordered: bool
+) -> NewRows:
+    source = ParquetSource(part.name, path, options)
     order = read_order(path, source.rows) if ordered else None
+    if order is None and source.unique is not None:
+        order = source.unique.rows
     if order is not None:
-        stored = copy_to_temporary_table(
-            part.name, path, rows=order, id_column=id_column, chosen=part.columns, on_progress=on_progress
-        )
+        stored = copy_to_temporary_table(part.name, path, options, rows=order, on_progress=on_progress)
         ids = source.ids().combine_chunks().take(order)
         blocks = partial(_zipped_slices, stored.X, ids)
         return NewRows(len(stored), stored.order, blocks, source.key, _written(source))

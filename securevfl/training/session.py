@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from securevfl.base.disk_space import check_disks
 from securevfl.consent.consent_sheet import ConsentSheet, sheet_of_run
 from securevfl.consent.ledger_session import LedgerSession, SessionId
 from securevfl.data.baseline import baselines, max_baseline_rows
@@ -45,6 +46,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.runtime.meter import Meter
 from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoint, Checkpoints, common_round
+from securevfl.training.evaluation_records import EvaluationFile, KnownEvaluations
 from securevfl.training.model_part import ModelPart, PartStatus
 from securevfl.training.run_setup import RunSetup, run_key, run_key_of, set_up_run
 from securevfl.training.training_loop import TrainingLoop
@@ -113,8 +115,11 @@ def take_part(
             )
         if any(hello.saved for hello in setup.hellos.values()):
             reason = "there is no checkpoint of this job that all parties have with unchanged tables"
-            eventlog.warn(channel.me, "starts again", {"reason": reason})
+            eventlog.warn(channel.me, "training starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
+    if (folder := material_folder(ahead, party, key)) is not None:
+        stored = sum(path.stat().st_size for path in folder.glob("*"))  # material that `prepare` has generated
+        check_disks({folder: max(0, job.family.stored_bytes(job, setup.facts) - stored)})
     data = None
     # create the training data now, so that unsuitable labels, classes and exposures are refused before consent
     if job.prepare.woe is None:
@@ -141,8 +146,11 @@ def take_part(
     )
     if checkpoints is not None:
         _prepare_folder(checkpoints, key, checkpoint, channel)
+    evaluations = EvaluationFile(None) if checkpoints is None else checkpoints.evaluations(key)
+    known = KnownEvaluations(evaluations)
+    if checkpoint is not None:
+        known = known.of(evaluations, setup.hellos, setup.roles.lead, has_final_weights=checkpoint.over)
     meter = Meter(channel.clock, channel.counters, executor, workers)
-    folder = _material_folder(ahead, party, key)
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
         resources = LocalResources(run, folder, ledger.path, simulated=False, evaluations_reserved=ledger.reserved)
@@ -152,7 +160,8 @@ def take_part(
         if data is None:
             party = _with_evidence(job, setup, context, ledger_session, checkpoint)
             data = _training_data(job, party, setup.facts)
-        loop = TrainingLoop(job, party, context, data, run, on_round, None if checkpoints is None else save, checkpoint)
+        saves = None if checkpoints is None else save
+        loop = TrainingLoop(job, party, context, data, run, on_round, saves, checkpoint, known)
         channel.clock.stage = Stage.TRAIN
         loop.train()
         channel.clock.stage = Stage.EVALUATE
@@ -224,7 +233,7 @@ def run_offline_phase(
     """
     key = run_key(job, party)
     setup = set_up_run(job, party, channel, parties, key, None, None)
-    resources = LocalResources(channel.session.hex(), _material_folder(folder, party, key))
+    resources = LocalResources(channel.session.hex(), material_folder(folder, party, key))
     context = _party_context(job, channel, setup, Meter(channel.clock, channel.counters), resources)
     participant = job.family.participant(job, context, setup.party.X.shape[1], None)
     data = _training_data(job, setup.party, setup.facts)
@@ -312,7 +321,7 @@ def _party_context(
     )
 
 
-def _material_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:
+def material_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:
     """Return the folder of random material that was generated in advance for this job and table."""
     return None if ahead is None else ahead / f"{party.name}.{key.hex()[:16]}"
 

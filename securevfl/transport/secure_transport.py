@@ -182,7 +182,7 @@ class SecureTransport:
                 self._send(name, offer)
         waiting = dict(self._encrypted)
         while waiting:
-            for name, encrypted in [*waiting.items()]:  # a party that is away does not delay offers to the others
+            for name, encrypted in [*waiting.items()]:  # a party without a connection does not delay offers to others
                 if encrypted.wait(0.1 / len(waiting)):
                     waiting.pop(name)
                     self._send(name, offer)
@@ -213,7 +213,7 @@ class SecureTransport:
                 )
             check_peer(proof.certificate, self._credentials.ca, name)
             self.keys[name] = verify_signature(proof.certificate, proof.signature, _claim(session, name, self.me))
-            eventlog.emit(self.me, "identified", {"peer": name, "key": self.keys[name]})
+            eventlog.emit(self.me, "peer identified", {"peer": name, "key": self.keys[name]})
         eventlog.emit(self.me, "agreed", {"session": session.hex(), "parties": len(offers)})
         return inbox
 

@@ -26,6 +26,7 @@ from securevfl import errors
 from securevfl.cli.main import app
 from securevfl.data.column_types import read_types
 from securevfl.data.columns import Columns, columns_of
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_party, read_table
 from securevfl.job import Job, column_types_of
 from securevfl.training.model_part import ModelPart
@@ -95,7 +96,7 @@ WAYS: dict[str, Callable[[Path], tuple[Any, Any]]] = {
 
 def party(source: Any, columns: Any = None, name: str = "shop") -> vfl.Party:
     if isinstance(source, Path):
-        return read_party(name, source, declared=read_types(columns))
+        return read_party(name, source, ReadOptions(declared=read_types(columns)))
     return vfl.Party(name, source, ids=IDS, columns=columns or None)
 
 
@@ -124,7 +125,7 @@ def test_a_category_is_one_however_it_is_held(way: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(ModelPart.load(tmp_path / "part.json").table(names), part.table(shop.table))
     path = table(CODES.tolist(), tmp_path, "csv")
     if first == "branch":
-        (block,) = rows_of_file(ModelPart.load(tmp_path / "part.json"), path, id_column="id").blocks()
+        (block,) = rows_of_file(ModelPart.load(tmp_path / "part.json"), path).blocks()
         np.testing.assert_array_equal(block[1], part.table(shop.table))
 
 
@@ -142,7 +143,7 @@ def read(values: list[Any], reader: str, folder: Path, **options: Any) -> Column
             path.write_text("\n".join(["id,c,n", *lines, ""]))
         else:
             pq.write_table(arrow.append_column("id", pa.array([f"k{k}" for k in range(len(values))])), path)
-        return read_table(path, **options).columns
+        return read_table(path, ReadOptions(**options)).columns
     frames: dict[str, Callable[[], Any]] = {
         "dict": lambda: columns,
         "pandas": lambda: arrow.to_pandas(),

@@ -22,6 +22,7 @@ import securevfl as vfl
 from securevfl.data.composite_ids import _character_table, compose_ids, normalise
 from securevfl.data.load import read_parties
 from securevfl.data.parquet_source import ParquetSource
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import id_rule_version, read_ids, read_party, read_table
 from securevfl.errors import IdError
 
@@ -118,17 +119,17 @@ def test_files_are_read_by_several_columns_which_are_no_features(kind: str, tmp_
         "2|zoeu|1980-01-02",
         "2|cy|2000-05-06",
     ]
-    bank = read_party("bank", paths["bank"], id_column="name,born")
+    bank = read_party("bank", paths["bank"], ReadOptions(id_column="name,born"))
     assert bank.columns == ["a"]
     assert set(bank.ids.tolist()) >= {"2|zoeu|1980-01-02", "2|annohara|1990-03-04"}
-    table = read_table(paths["shop"], id_column="who,day", chosen=["b"])
+    table = read_table(paths["shop"], ReadOptions(id_column="who,day", chosen=["b"]))
     np.testing.assert_array_equal(table.columns.X[:, 0], [1, 0, 3])
-    shop = read_party("shop", paths["shop"], id_column="who,day")
+    shop = read_party("shop", paths["shop"], ReadOptions(id_column="who,day"))
     both = vfl.align([bank, shop])
     assert [party.X[:, 0].tolist() for party in both] == [[1, 4], [0, 1]]
     assert both.missing == {"bank": ["2|cy|2000-05-06"], "shop": ["2|annohara|1990-03-04"]}
     if kind == "parquet":
-        source = ParquetSource("shop", paths["shop"], id_column="who,day")
+        source = ParquetSource("shop", paths["shop"], ReadOptions(id_column="who,day"))
         assert source.columns == ["b"]
         np.testing.assert_array_equal(source.keys(), shop.keys)
     with raises_code(IdError, "SVFL-ID-COLUMN"):
@@ -139,7 +140,7 @@ def test_rows_that_are_written_alike_are_named(tmp_path: Path) -> None:
     path = tmp_path / "shop.csv"
     path.write_text("who,day,b\nZoë,1,2\nANN,1,3\nzoe,1,4\n", encoding="utf-8")
     with raises_code(IdError, "SVFL-ID-DUPLICATE"):
-        read_party("shop", path, id_column="who,day")
+        read_party("shop", path, ReadOptions(id_column="who,day"))
     assert (id_rule_version(path, "who,day"), id_rule_version(path, "who,"), id_rule_version(path, "who")) == (
         2,
         2,
@@ -161,8 +162,8 @@ def test_a_comma_behind_one_column_brings_it_to_the_rule(kind: str, tmp_path: Pa
             rows = zip(*columns.values(), strict=True)
             paths[name].write_text("\n".join(",".join(map(str, row)) for row in [columns, *rows]), encoding="utf-8")
     with raises_code(IdError, "SVFL-ID-NO-MATCH"):
-        read_parties(paths, id_column={"bank": "client", "shop": "who"})
-    (bank, shop), missing = read_parties(paths, id_column={"bank": "client,", "shop": "who,"})
+        read_parties(paths, {"bank": ReadOptions("client"), "shop": ReadOptions("who")})
+    (bank, shop), missing = read_parties(paths, {"bank": ReadOptions("client,"), "shop": ReadOptions("who,")})
     assert (bank.columns, shop.columns) == (["a"], ["b"])
     assert (bank.X.tolist(), shop.X.tolist()) == ([[1.0]], [[3.0]])
     assert missing == {"bank": ["2|kd0099"], "shop": ["2|kd7"]}
@@ -221,7 +222,7 @@ def test_the_advice_counts_its_matches_and_shows_no_id(kind: str, tmp_path: Path
     with raises_code(IdError, "SVFL-ID-NO-MATCH", matches=60) as caught:
         read_parties(paths)
     assert "by reading '9.9' of shop as '9'" in str(caught.value)
-    (bank, shop), missing = read_parties(paths, id_column="id,")
+    (bank, shop), missing = read_parties(paths, ReadOptions("id,"))
     assert len(bank) == 60
     assert not any(missing.values())
     np.testing.assert_allclose(shop.X[:, 0], bank.X[:, 0] ** 1.5)
@@ -230,6 +231,6 @@ def test_the_advice_counts_its_matches_and_shows_no_id(kind: str, tmp_path: Path
     paths["shop"].write_text("\n".join(["id,b", *shop_rows]))
     for id_column in ("id", "id,"):  # other people: no rule matches them
         with raises_code(IdError, "SVFL-ID-NO-MATCH") as caught:
-            read_parties(paths, id_column=id_column)
+            read_parties(paths, ReadOptions(id_column))
         assert "--id COLUMN," not in str(caught.value)
     assert not any(f"{k}" in str(caught.value).replace("99", "") for k in (31, 47, 58))

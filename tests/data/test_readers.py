@@ -20,6 +20,7 @@ from pyarrow import csv, parquet
 from securevfl import errors
 from securevfl.data import csv_file
 from securevfl.data.load import read_parties
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_ids, read_party, read_table
 from securevfl.data.validation import MISSING_TEXTS
 
@@ -66,10 +67,10 @@ def test_every_format_gives_the_same_party(tmp_path: Path, suffix: str) -> None:
 
 def test_columns_are_told_apart_by_the_names_given(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", table())
-    party = read_party("bank", path, id_column="id", label_column="c1")
+    party = read_party("bank", path, ReadOptions(id_column="id", label_column="c1"))
     assert party.columns == ["y", "c0", "c2"]
     np.testing.assert_array_equal(party.y, X[:, 1])
-    assert not read_party("bank", path, label_column="none").active
+    assert not read_party("bank", path, ReadOptions(label_column="none")).active
 
 
 def test_ids_and_labels_of_a_csv_stay_text_where_they_are_text(tmp_path: Path) -> None:
@@ -140,9 +141,9 @@ def test_a_csv_is_read_as_the_standard_library_reads_it(rows: list[tuple[str, fl
         expected = plainly(path)
         if None in expected["id"]:
             with pytest.raises(errors.IdError):
-                read_table(path, chosen=["a", "b"])
+                read_table(path, ReadOptions(chosen=["a", "b"]))
             return
-        table = read_table(path, chosen=["a", "b"])
+        table = read_table(path, ReadOptions(chosen=["a", "b"]))
     assert table.ids is not None
     assert table.ids.tolist() == expected["id"]
     for j, name in enumerate(("a", "b")):

@@ -22,6 +22,7 @@ from securevfl.data import csv_file, external_table, preparation, store, table_s
 from securevfl.data.column_types import read_types
 from securevfl.data.location_scale import moments
 from securevfl.data.party import Party
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_party
 from securevfl.data.store import StoredTable, open_table, store_table
 from securevfl.families.table_preparation import prepare_party
@@ -212,8 +213,8 @@ def test_every_kind_of_column_is_the_one_of_a_table_in_memory(
     monkeypatch.setattr(external_table, "READ_VALUES", 70)
     monkeypatch.setattr(csv_file, "CSV_BLOCK_BYTES", 2048)
     path, types = write_mixed(tmp_path / f"t.{suffix}"), read_types(declared)
-    in_memory = read_party("shop", path, declared=types)
-    stored = store_table("shop", path, tmp_path / "t.table", job=store_job(), declared=types)
+    in_memory = read_party("shop", path, ReadOptions(declared=types))
+    stored = store_table("shop", path, tmp_path / "t.table", ReadOptions(declared=types), job=store_job())
     assert (stored.columns, stored.categories, stored.dates) == (
         in_memory.columns,
         in_memory.categories,
@@ -241,12 +242,13 @@ def test_every_kind_of_column_is_the_one_of_a_table_in_memory(
 
 
 def test_stored_and_loaded_tables_refuse_the_same_values(tmp_path: Path) -> None:
+    wrong = ReadOptions(declared=read_types({"town": "number", "share": "date"}))
     for suffix in ("csv", "parquet"):
         path = write_mixed(tmp_path / f"t.{suffix}")
         with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as expected:
-            read_party("shop", path, declared=read_types({"town": "number", "share": "date"}))
+            read_party("shop", path, wrong)
         with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as caught:
-            store_table("shop", path, tmp_path / "t.table", declared=read_types({"town": "number", "share": "date"}))
+            store_table("shop", path, tmp_path / "t.table", wrong)
         assert str(caught.value) == str(expected.value)
     assert sorted(os.listdir(tmp_path)) == ["t.csv", "t.parquet"]
 

@@ -13,6 +13,7 @@ import securevfl as vfl
 from securevfl.data.column_types import read_types
 from securevfl.data.columns import columns_of
 from securevfl.data.preparation import Preparation, fit_preparation
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_table
 from securevfl.data.text_values import parse_dates, parse_numbers, unreadable_format
 from securevfl.errors import TableError
@@ -114,7 +115,9 @@ def test_every_reader_reads_them_alike(tmp_path: Path) -> None:
         assert table.X.tolist() == [[1000.5 + k, 3.0 * k, EXPECTED[k]] for k in range(3)], path
         assert table.dates == {"since"}
         assert not table.categories
-        selected = read_table(path, chosen=["since", "sum"], declared=read_types({"sum": "category"})).columns
+        selected = read_table(
+            path, ReadOptions(chosen=["since", "sum"], declared=read_types({"sum": "category"}))
+        ).columns
         assert selected.categories["sum"] == ("1,000.50", "1,001.50", "1,002.50"), path
 
 

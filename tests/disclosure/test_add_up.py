@@ -66,7 +66,7 @@ def test_future_equations_count_when_a_run_resumes(start: int, counted: int) -> 
     ledger_session._session, ledger_session._start, ledger_session._opened_session = ("run", "now"), start, "now"
     ledger_session._party = "bank"
     ledger_session._sizes = RunShape("bank", 100, 0, 1, 100, 1, 1, {"shop": 1}, {"bank": 1, "shop": 1})
-    entries = [LedgerEntry("t", "run", "", labels(count, visits=(0, end)), "before") for count, end in ((3, 3), (4, 5))]
+    entries = [LedgerEntry("t", "run", "", labels(count, steps=(0, end)), "before") for count, end in ((3, 3), (4, 5))]
     assert sum(item.count for item in ledger_session._before(entries)) == counted
 
 

@@ -194,19 +194,18 @@ def test_totals_are_those_of_a_loop_over_runs_groups_and_steps(seed: int) -> Non
     draw = np.random.default_rng(seed)
     entries: list[tuple[str, Disclosure]] = []
     for _ in range(14):
-        visits = None if draw.random() < 0.5 else (first := int(draw.integers(0, 4)), first + int(draw.integers(1, 4)))
+        steps = None if draw.random() < 0.5 else (first := int(draw.integers(0, 4)), first + int(draw.integers(1, 4)))
         group: Any = str(draw.choice(["training", "held out", "bins"]))
         identity = str(draw.choice(["", "", "b"]))
         count = int(draw.integers(1, 9))
         about = ("shop",) if draw.random() < 0.5 else ("shop", "telco")
-        item = Disclosure("labels", "bank", about, count, 10, identity, group, visits=visits)
+        item = Disclosure("labels", "bank", about, count, 10, identity, group, steps=steps)
         entries.append((str(draw.choice(["run 1", "run 2"])), item))
 
     def of_sessions(items: list[Disclosure]) -> int:
-        always = sum(item.count for item in items if item.visits is None)
+        always = sum(item.count for item in items if item.steps is None)
         steps = [
-            sum(i.count for i in items if i.visits is not None and i.visits[0] <= step < i.visits[1])
-            for step in range(9)
+            sum(i.count for i in items if i.steps is not None and i.steps[0] <= step < i.steps[1]) for step in range(9)
         ]
         return always + max(steps)
 

@@ -106,8 +106,8 @@ def test_commands_are_parsed(where: str, line: str) -> None:
         case ["make", *targets]:
             makefile = (ROOT / "Makefile").read_text()
             assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
-        case ["pip", "install", what]:
-            extras = re.findall(r"[\w-]+", what.partition("[")[2])
+        case ["pip", "install", *packages]:
+            extras = [name for item in packages for name in re.findall(r"[\w-]+", item.partition("[")[2])]
             known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
             assert set(extras) <= set(known)
         case ["python", "-m", "benchmarks.papers", paper, *options]:
@@ -158,11 +158,3 @@ def test_examples_of_services_run_existing_commands() -> None:
         _parse(words, app)
     for job in ROOT.glob("examples/*.toml"):
         assert vfl.Job.load(job).to_dict()
-
-
-def test_the_readme_shows_its_output(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> None:
-    """The block after the first Python block shows what that one prints; the README's run is this one."""
-    monkeypatch.chdir(tmp_path)
-    (code,), (printed,) = of_page("README.md", "python"), of_page("README.md", "text")
-    exec(compile(code, "README.md", "exec"), {})
-    assert capsys.readouterr().out == printed

@@ -130,7 +130,7 @@ def test_public_sizes_are_counted_from_the_tables() -> None:
     y[job.schedule(90).train[:20]] = 1
     shape = pooled_run_facts(job, parties_of(blocks, y)).shape
     assert (shape.rows, shape.held_out, shape.batches, shape.epochs) == (63, 27, 3, 4)
-    assert (shape.smallest_batch, shape.visits, shape.residuals) == (21, 12, 21)
+    assert (shape.smallest_batch, shape.steps, shape.residuals) == (21, 12, 21)
     assert dict(shape.columns) == {"bank": 3, "shop": 2, "telco": 4}
     assert dict(shape.parameters) == {"shop": 2, "telco": 4}
     assert (shape.active, shape.passives, shape.outputs) == ("bank", ("shop", "telco"), 1)

@@ -32,6 +32,7 @@ from securevfl.crypto.share_scheme import common_coin
 from securevfl.data import schedule
 from securevfl.data.external_table import ExternalTable
 from securevfl.data.partitions import partition_party
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
@@ -118,7 +119,7 @@ def stored(folder: Path, names: tuple[str, ...], of: vfl.Job, label: str = "y") 
     tables = {}
     for name in names:
         tables[name] = folder / f"{name}.{label}.{of.batch_size}.{schedule.MIN_GROWING_ROWS}.table"
-        store_table(name, folder / f"{name}.{label}.parquet", tables[name], job=of, label_column=label)
+        store_table(name, folder / f"{name}.{label}.parquet", tables[name], ReadOptions(label_column=label), job=of)
     return tables
 
 

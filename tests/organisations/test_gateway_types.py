@@ -17,6 +17,7 @@ from securevfl.cli.prediction_output import predict_files, write_predictions
 from securevfl.crypto.identifiers import canonical_id
 from securevfl.data.column_types import read_types
 from securevfl.data.load import read_parties
+from securevfl.data.read_options import ReadOptions
 from securevfl.errors import IdError, TableError
 from securevfl.organisations import gateway
 from securevfl.organisations.gateway import Gateway
@@ -85,11 +86,14 @@ def test_an_application_sends_its_own_values_and_ids(
     if id_column == "Kunden-Nr":
         paths["shop"].write_text(paths["shop"].read_text().replace("kd-", "KD-"))
     declared = {"bank": read_types({"grade": "category"})}
-    parties, missing = read_parties(paths, id_column=id_column, drop=job.prepare.drop, declared=declared)
+    parties, missing = read_parties(
+        paths,
+        {name: ReadOptions(id_column, drop=job.prepare.drop, declared=declared.get(name, {})) for name in paths},
+    )
     assert not any(missing.values())
     run = vfl.simulate(job, parties)
     part = run.parts["bank"]
-    rows = IndexedRows.of("bank", rows_of_file(part, paths["bank"], id_column=id_column))
+    rows = IndexedRows.of("bank", rows_of_file(part, paths["bank"], ReadOptions(id_column=id_column)))
     requested: list[tuple[list[Any], np.ndarray]] = []
 
     def ask(ids: Any, X: np.ndarray) -> Any:
@@ -140,10 +144,10 @@ def test_an_application_sends_its_own_values_and_ids(
 def test_predictions_join_back_to_the_file(id_column: str, tmp_path: Path) -> None:
     paths = write_tables(tmp_path)
     job = JOB.model_copy(update={"prepare": {"drop": tuple({"Kunden-Nr", "name", "born"} - set(id_column.split(",")))}})
-    parties, _ = read_parties(paths, id_column=id_column, drop=job.prepare.drop)
+    parties, _ = read_parties(paths, ReadOptions(id_column, drop=job.prepare.drop))
     run = vfl.simulate(job, parties)
     out = tmp_path / "predictions.csv"
-    predict_files(run, paths, out, id_columns=dict.fromkeys(paths, id_column))
+    predict_files(run, paths, out, options=dict.fromkeys(paths, ReadOptions(id_column)))
     rows = list(csv.DictReader(out.open(encoding="utf-8")))
     names = id_column.split(",") if id_column == "name,born" else ["id"]
     written = [tuple(row[name] for name in names) for row in rows]
@@ -152,7 +156,7 @@ def test_predictions_join_back_to_the_file(id_column: str, tmp_path: Path) -> No
     )
     assert "|" not in out.read_text(encoding="utf-8")
     part = run.parts["bank"]
-    new = rows_of_file(part, paths["bank"], id_column=id_column)
+    new = rows_of_file(part, paths["bank"], ReadOptions(id_column=id_column))
     unscored = tmp_path / "unscored.csv"
     with write_predictions(part, tmp_path / "again.csv", unscored=unscored, rows=new) as callbacks:
         for ids, X in new.blocks():

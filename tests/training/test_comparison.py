@@ -18,7 +18,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.training.comparison import Comparison, compared_jobs
+from securevfl.training.comparison import Comparison, compared_jobs, pooled_party
 from securevfl.training.local_baseline import local_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")
@@ -47,6 +47,35 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, dict[
 @pytest.fixture(scope="module")
 def comparison(counted: tuple[Comparison, dict[str, DisclosureLedger]]) -> Comparison:
     return counted[0]
+
+
+def test_joint_models_reach_pooled_models_of_scikit_learn(comparison: Comparison) -> None:
+    bank, shop = tables()
+    schedule = JOB.schedule(register_of([bank, shop]))
+    X = np.hstack([bank.X, shop.X])
+    model = sklearn.LogisticRegression(C=1e6).fit(X[schedule.train], bank.y[schedule.train])
+    expected = area_under_curve(bank.y[schedule.test] == 1, model.decision_function(X[schedule.test]))
+    pooled = {row.model: row for row in comparison.pooled}
+    assert list(pooled) == ["logistic", "bins", "trees"]
+    assert pooled["logistic"].auc == pytest.approx(expected, abs=0.002)
+    for row in comparison.rows[3:5]:  # without trees, whose shapes are random
+        assert row.auc == pytest.approx(pooled[row.model].auc, abs=0.01)
+    assert str(comparison).count("pooled") == 3
+
+
+def test_tables_with_texts_and_equal_names_are_pooled() -> None:
+    draw = np.random.default_rng(1)
+    rows, branches = np.arange(300), np.array(["north", "south", "west"])
+    city = branches[draw.integers(0, 3, 300)]
+    y = np.where(draw.random(300) < np.where(city == "west", 0.8, 0.2), "late", "paid")
+    bank = vfl.Party("bank", {"income": draw.normal(size=300), "city": draw.permutation(city)}, y, ids=rows)
+    shop = vfl.Party("shop", {"city": city, "dropped": draw.normal(size=300)}, ids=rows)
+    job = vfl.Job(model=vfl.Logistic(), prepare=vfl.Preparation(drop=("dropped",)))
+    pooled = pooled_party([bank, shop.without(["dropped"])])
+    assert pooled.columns == ["income", "city", "shop.city"]
+    assert pooled.categories["shop.city"] == shop.categories["city"]
+    assert local_metrics(job, pooled)["auc"] > 0.7 > local_metrics(job, bank)["auc"]
+    assert bank.columns == ["income", "city"]
 
 
 @pytest.mark.long

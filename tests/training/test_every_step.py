@@ -60,6 +60,16 @@ def marked(value: float, fill: float) -> tuple[float, float]:
     return (fill, 1.0) if math.isnan(value) else (value, 0.0)
 
 
+MARKED, UNMARKED = (("-1", -1.0), ("0", 0.0)), (("96", 96.0),)
+"""Special codes on two edges of the bins, and one that was too rare for a column of its own."""
+CODES = dict((*MARKED, *UNMARKED))
+
+
+def special(value: float, fill: float) -> tuple[float, float, float]:
+    """The value, or what replaces a code; and the 0/1 columns of the two frequent codes."""
+    return (fill if value in CODES.values() else value), float(value == -1), float(value == 0)
+
+
 def date_features(value: float) -> list[float]:
     if math.isnan(value):
         return [math.nan] * 3
@@ -79,6 +89,45 @@ STEPS: dict[str, tuple[ColumnTransform, Callable[[Any], list[float]]]] = {
     "number squashed": (
         NumericTransform(column="a", centre=2.0, spread=0.5, fill=2.0),
         lambda v: [math.asinh((marked(v, 2.0)[0] - 2.0) / 0.5)],
+    ),
+    "number with codes": (
+        NumericTransform(column="a", marked=MARKED, unmarked=UNMARKED, special_fill=1.5),
+        lambda v: [*special(v, 1.5)],
+    ),
+    "number with codes and gaps": (
+        NumericTransform(
+            column="a", low=-0.5, high=3.0, fill=2.0, indicator=True, marked=MARKED, unmarked=UNMARKED, special_fill=1.5
+        ),
+        lambda v: [
+            min(max(special(marked(v, 2.0)[0], 1.5)[0], -0.5), 3.0),
+            *special(v, 1.5)[1:],
+            float(math.isnan(v)),
+        ],
+    ),
+    "number with codes, squashed": (
+        NumericTransform(column="a", centre=2.0, spread=0.5, marked=MARKED, unmarked=UNMARKED, special_fill=2.0),
+        lambda v: [math.asinh((special(v, 2.0)[0] - 2.0) / 0.5), *special(v, 2.0)[1:]],
+    ),
+    "bins with codes": (
+        BinTransform(
+            column="a", edges=EDGES, fill=2.0, indicator=True, marked=MARKED, unmarked=UNMARKED, special_fill=-3.0
+        ),
+        lambda v: [
+            *(float(special(marked(v, 2.0)[0], -3.0)[0] >= edge) for edge in EDGES),
+            *special(v, 0.0)[1:],
+            float(math.isnan(v)),
+        ],
+    ),
+    "number_evidence with codes": (
+        NumericWoe(
+            column="a",
+            edges=EDGES,
+            missing=2,
+            special=(*MARKED, *UNMARKED),
+            special_bins=(5, 6, 2),
+            weights=(*WEIGHTS, 1.3),
+        ),
+        lambda v: [(*WEIGHTS, 1.3)[{-1.0: 5, 0.0: 6, 96.0: 2}.get(v, 2 if math.isnan(v) else bin_of(v))]],
     ),
     "dates": (DateTransform(column="a", parts=("month", "weekday")), date_features),
     "bins": (
@@ -135,7 +184,7 @@ EXPORTED = NumericTransform, BinTransform, NumericWoe
 def values_for(step: ColumnTransform) -> list[Row]:
     if isinstance(step, OneHotTransform | CodeTransform | CategoricalWoe):
         return ["Ulm", "Bonn", "Jena", "Trier", "", None, "ulm"]
-    numbers = [*around([*EDGES, -1.0, 2.5, 3.5]).tolist(), -1e9, 1e9, -0.0, 1.0]
+    numbers = [*around([*EDGES, -1.0, 2.5, 3.5]).tolist(), -1e9, 1e9, -0.0, 1.0, 96.0]
     if isinstance(step, DateTransform):
         return [0.0, 30.0, 31.0, 59.0, -1.0, 364.0, 365.0, 11016.0, 11016.5, 19722.0]
     allowed = isinstance(step, NumericWoe) and step.missing is not None
@@ -246,6 +295,8 @@ def points_of(card: Any, column: str, value: Row) -> float:
         return points.get("(missing)", points.get("(other)", math.nan))
     if isinstance(value, str):
         return points.get(value if value else "(missing)", points.get("(other)", math.nan))
+    if f"{value + 0.0:g}" in points and value in CODES.values():
+        return points[f"{value + 0.0:g}"]
     if any(name.startswith("[") for name in points):
         (name,) = [
             name

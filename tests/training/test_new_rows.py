@@ -15,6 +15,7 @@ import securevfl as vfl
 from securevfl import errors
 from securevfl.data import table_source
 from securevfl.data.preparation import FittedPreparation
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.row_order import write_rows
 from securevfl.data.scaling import Scaling
 from securevfl.families.state import State
@@ -85,7 +86,7 @@ def test_every_format_gives_the_same_blocks(
     path = write(tmp_path / f"t{suffix}", table())
     if order is not None:
         write_rows(path, order)
-    rows = rows_of_file(part, path, id_column="id")
+    rows = rows_of_file(part, path)
     selected = np.arange(N) if order is None else order
     expected = rows_of_array(part, X[selected], IDS[selected])
     for _ in range(2):
@@ -99,7 +100,7 @@ def test_every_format_gives_the_same_blocks(
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
 def test_one_row(tmp_path: Path, part: ModelPart, suffix: str) -> None:
-    rows = rows_of_file(part, write(tmp_path / f"t{suffix}", table(X[:1])), id_column="id")
+    rows = rows_of_file(part, write(tmp_path / f"t{suffix}", table(X[:1])))
     np.testing.assert_array_equal(read(rows)[1], X[:1])
 
 
@@ -113,27 +114,27 @@ def test_what_is_wrong_is_named(tmp_path: Path, part: ModelPart, suffix: str, al
     if aligned:
         write_rows(path, np.arange(N)[::-1])
     with raises_code(errors.TableError, "SVFL-TABLE-MISSING-VALUES") as caught:
-        rows_of_file(part, path, id_column="id")
+        rows_of_file(part, path)
     assert str(SECRET) not in str(caught.value)
     write_rows(path, np.arange(N + 1))
     with raises_code(errors.TableError, "SVFL-TABLE-CHANGED"):
-        rows_of_file(part, write(path, table()), id_column="id")
+        rows_of_file(part, write(path, table()))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_columns_that_are_missing_or_hold_text_are_named(tmp_path: Path, part: ModelPart, suffix: str) -> None:
     path = tmp_path / f"t{suffix}"
     with raises_code(errors.TableError, "SVFL-TABLE-COLUMNS"):
-        rows_of_file(part, write(path, table().drop_columns(["a", "b"])), id_column="id")
+        rows_of_file(part, write(path, table().drop_columns(["a", "b"])))
     text = table().set_column(0, "c", pa.array([f"{SECRET} EUR"] * N))
     with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as caught:
-        rows_of_file(part, write(path, text), id_column="id")
+        rows_of_file(part, write(path, text))
     assert str(SECRET) not in str(caught.value)
     with raises_code(errors.IdError, "SVFL-ID-COLUMN"):
-        rows_of_file(part, write(path, table()), id_column="ident")
+        rows_of_file(part, write(path, table()), ReadOptions(id_column="ident"))
     twice = pa.concat_tables([table(), table()])
     with raises_code(errors.IdError, "SVFL-ID-DUPLICATE"):
-        rows_of_file(part, write(path, twice), id_column="id")
+        rows_of_file(part, write(path, twice))
 
 
 PROGRAM = """
@@ -150,7 +151,7 @@ def peak():
 table_source.BATCH_BYTES, store.BUCKET_BYTES = 4 << 20, 8 << 20
 part = ModelPart.load(sys.argv[2])
 before = peak()
-rows = new_rows.rows_of_file(part, Path(sys.argv[1]), id_column="id")
+rows = new_rows.rows_of_file(part, Path(sys.argv[1]))
 assert sum(len(X) for _, X in rows.blocks()) == rows.count
 print(peak() - before)
 """

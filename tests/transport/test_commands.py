@@ -15,7 +15,7 @@ import pytest
 from pyarrow import csv, parquet
 
 import securevfl as vfl
-from securevfl.data.row_order import write_rows
+from securevfl.data.row_order import read_rows, write_rows
 from securevfl.data.store import table_path
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 from securevfl.training.model_part import ModelPart
@@ -177,6 +177,26 @@ def on_a_terminal(begin: Any) -> str:
     assert process.returncode == 0, screen.decode()
     assert BAR_CHARACTER not in out
     return screen.decode()
+
+
+@pytest.mark.long
+def test_an_alignment_takes_one_row_of_each_id(ready: Any, running: list[Any]) -> None:
+    meeting = ready(1)
+    path = meeting.folder / "bank.parquet"
+    table = parquet.read_table(path)
+    repeated = pa.concat_tables([table.slice(0, 50), table])  # each of the first 50 ids has two rows
+    parquet.write_table(repeated, path)
+    running += [start(meeting, "bank", "align"), start(meeting, "shop", "align")]
+    _, errors = running[0].communicate(timeout=240)
+    assert "SVFL-ID-DUPLICATE" in errors
+    running[1].kill()
+    running += [start(meeting, "bank", "align", "--duplicates", "last"), start(meeting, "shop", "align")]
+    through(*running[-2:])
+    rows = read_rows(path, of=len(repeated))
+    shop_rows = read_rows(meeting.folder / "shop.parquet", of=len(table))
+    assert sorted(rows.tolist()) == list(range(50, len(repeated)))
+    shop_ids = parquet.read_table(meeting.folder / "shop.parquet")["id"].to_numpy()
+    np.testing.assert_array_equal(repeated["id"].to_numpy()[rows], shop_ids[shop_rows])
 
 
 @pytest.mark.parametrize("verb", ["align", "join"])

@@ -17,6 +17,7 @@ import pytest
 import securevfl as vfl
 from securevfl.cli.prediction_output import predict_files
 from securevfl.data.load import read_parties
+from securevfl.data.read_options import ReadOptions
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.organisations.gateway import Gateway
 from securevfl.organisations.http_api import application
@@ -38,7 +39,7 @@ def gateway_of_a_run(
 ) -> Iterator[httpx.Client]:
     """The shop serves, the bank runs a gateway, and an application has a client that checks what it gets."""
     rows = {
-        name: IndexedRows.of(name, rows_of_file(run.parts[name], path, id_column=id_column))
+        name: IndexedRows.of(name, rows_of_file(run.parts[name], path, ReadOptions(id_column=id_column)))
         for name, path in paths.items()
     }
     settings = {name: PeerSettings.of(meeting.kit(name) / "peers.toml", timeout=30, patience=5) for name in paths}
@@ -73,9 +74,9 @@ def test_2000_rows_get_the_predictions_of_the_file(id_column: str, names: list[s
     paths = write_tables(tmp_path)
     dropped = {"Kunden-Nr", "name", "born"} - set(id_column.split(","))
     job = JOB.model_copy(update={"prepare": {"drop": tuple(dropped)}})
-    parties, _ = read_parties(paths, id_column=id_column, drop=job.prepare.drop)
+    parties, _ = read_parties(paths, ReadOptions(id_column, drop=job.prepare.drop))
     run, meeting = vfl.simulate(job, parties), meet(2, None, job)
-    predict_files(run, paths, tmp_path / "predictions.csv", id_columns=dict.fromkeys(paths, id_column))
+    predict_files(run, paths, tmp_path / "predictions.csv", options=dict.fromkeys(paths, ReadOptions(id_column)))
     with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
         predicted = {tuple(row[name] for name in names): row for row in csv.DictReader(file)}
     with paths["bank"].open(encoding="utf-8", newline="") as file:

@@ -47,7 +47,9 @@ class MarkedPairs(PairsAttack):
 
 
 def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator, *, marks: bool = True) -> float:
-    """Return how much of the others' part of the first output marked evaluations explain, as a share of variance.
+    """Simulate the attack, and return the share of variance of the other parties' part of f that its guess explains.
+
+    f is the first output of the model; the parties' parts of f add up to f.
 
     Args:
         rows: the evaluated rows.

@@ -95,7 +95,7 @@ class ScoresAttack(Attack):
 
 
 def added_variance(scores: Floats, part: Floats, *known: Floats) -> float:
-    """Return how much of a part's variance scores explain in addition to known values, by linear regression.
+    """Return the share of the variance of `part` that scores explain beyond known values, by linear regression.
 
     Args:
         scores: the scores (m,).

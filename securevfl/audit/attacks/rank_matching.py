@@ -34,7 +34,7 @@ class RankMatching(PairsAttack):
 
 
 def rank_gain(rows: EvaluatedRows, levels_of: EvaluatedRows, seed: int) -> float:
-    """Return how much of the others' part of f levels explain, as a share of variance, averaged over outputs.
+    """Return the share of variance of the other parties' part of f that levels explain, averaged over outputs.
 
     Args:
         rows: the rows to guess.

@@ -134,7 +134,7 @@ def _sums(pair: RealIdealPair, recording: Recording, source: str) -> BatchNumber
 def _inverted_residuals(pair: RealIdealPair, record: PartyRecord) -> BatchNumbers:
     """Yield the f that a passive party computes from residuals in the clear, less its output, by batch."""
     loss = pair.job.loss
-    # the reverse order leaves the output at the first exchange of an iteration
+    # in reverse order, so that of several sums in an iteration the first one remains in the dict
     outputs = {values.iteration: values for values in reversed(record.sums)}
     pushed = iter(record.pushed)  # a party that does not wait receives residuals in the order of its pushes
     inverted: dict[int, list[Floats]] = defaultdict(list)

@@ -94,7 +94,7 @@ class RealIdealPair:
 
     @cached_property
     def bins_recording(self) -> Recording:
-        """The recording of one epoch that prepares the tables, in which parties learn class counts of their bins."""
+        """The recording of one epoch on unprepared tables; it contains the class counts of bins that parties learn."""
         job, parties = self._unprepared
         return record_parties(job.model_copy(update=self._changes | {"epochs": 1}), parties)[1]
 
@@ -106,7 +106,7 @@ class RealIdealPair:
     @cached_property
     def rows(self) -> dict[int, Rows]:
         """The rows of each batch, by its index in the schedule."""
-        return {visit.index: visit.rows for visit in self.schedule.iterations()}
+        return {iteration.index: iteration.rows for iteration in self.schedule.iterations()}
 
     def real(self, name: str | None = None) -> PartyView:
         """Return a party's view of the real run; the attacker's if no name is given."""

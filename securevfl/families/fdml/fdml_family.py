@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from securevfl.base.extras import check_extra
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, READER, SERVER, Role, Roles
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.outputs import Output
@@ -29,6 +30,7 @@ from securevfl.families.fdml.fdml_optimizer import FDML, FdmlJob, stored_of
 from securevfl.families.fdml.fdml_outputs import fdml_outputs, single_worker_lines
 from securevfl.families.fdml.fdml_server import FdmlServer
 from securevfl.families.fdml.fdml_worker import FdmlWorker
+from securevfl.families.fdml.local_noise import NOISE_FEATURE
 from securevfl.families.fdml.open_store import StoredOpen
 from securevfl.families.participant import Participant
 from securevfl.families.rounds.rounds_statements import classifier_statements, column_lines, equation_lines
@@ -84,6 +86,11 @@ class FdmlFamily(Family[FdmlJob]):
             raise ValueError(
                 'model.joint: a top model needs the outputs of each party, and workers pull sums; use joint = "sum"'
             )
+
+    def check_extras(self, job: FdmlJob) -> None:
+        """Check that noise on local predictions can be computed, if the job asks for it."""
+        if stored_of(job).noise is not None:
+            check_extra("dp_accounting", "dp", NOISE_FEATURE)
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
         """Accept an active leading party, passive parties and a server."""

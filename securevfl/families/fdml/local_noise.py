@@ -34,6 +34,10 @@ from securevfl.protocols.residuals.defences import clip_rows, normals
 PUSHES_PER_RESUME = 2  # maximum number of additional pushes of a row after each resume
 
 
+NOISE_FEATURE = "noise on local predictions"
+"""Name of the feature in errors about its optional library."""
+
+
 class LocalNoise(Config):
     """Noise that makes all pushes of a row in a run together (epsilon, delta)-private."""
 
@@ -49,37 +53,37 @@ class LocalNoise(Config):
         """Maximum L2 distance by which a change of one row changes a push, with fixed weights."""
         return 2.0 * self.clip
 
-    def sigma(self, visits: int) -> float:
-        """Return the standard deviation of the noise on each entry, for `visits` pushes of a row."""
-        return self.sensitivity * _noise_multiplier(self.epsilon, self.delta, visits)
+    def sigma(self, pushes: int) -> float:
+        """Return the standard deviation of the noise on each entry, for `pushes` pushes of a row."""
+        return self.sensitivity * _noise_multiplier(self.epsilon, self.delta, pushes)
 
-    def after(self, visits: int, resumed: int) -> float:
-        """Return the epsilon, for the same delta, of a run with `visits` pushes of a row and `resumed` resumes."""
+    def after(self, pushes: int, resumed: int) -> float:
+        """Return the epsilon, for the same delta, of a run with `pushes` pushes of a row and `resumed` resumes."""
         dp, rdp = _library()
         accountant = rdp.RdpAccountant()
-        noise = dp.GaussianDpEvent(_noise_multiplier(self.epsilon, self.delta, visits))
-        accountant.compose(noise, visits + PUSHES_PER_RESUME * resumed)
+        noise = dp.GaussianDpEvent(_noise_multiplier(self.epsilon, self.delta, pushes))
+        accountant.compose(noise, pushes + PUSHES_PER_RESUME * resumed)
         return float(accountant.get_epsilon(self.delta))
 
-    def promise(self, visits: int) -> str:
-        """Return two lines that state the privacy guarantee of a run with `visits` pushes of each row.
+    def promise(self, pushes: int) -> str:
+        """Return two lines that state the privacy guarantee of a run with `pushes` pushes of each row.
 
         Args:
-            visits: number of pushes of each row; 0 if the run has yet to determine its epochs.
+            pushes: number of pushes of each row; 0 if the run has yet to determine its epochs.
 
         Returns:
             The lines.
         """
-        if not visits:
+        if not pushes:
             return (
                 f"forward outputs are clipped to norm {self.clip:g}, and noise is added: epsilon {self.epsilon:.3g} at "
                 f"delta {self.delta:g}\n"
                 "for all pushes of a row, with fixed weights; the number of epochs determines sigma"
             )
         return (
-            f"forward outputs are clipped to norm {self.clip:g}, and noise of sigma {self.sigma(visits):.3g} is added: "
-            f"epsilon {self.after(visits, 0):.3g} at delta {self.delta:g}\n"
-            f"for all {visits} pushes of a row, with fixed weights; {self.after(visits, 1):.3g} if the run is resumed "
+            f"forward outputs are clipped to norm {self.clip:g}, and noise of sigma {self.sigma(pushes):.3g} is added: "
+            f"epsilon {self.after(pushes, 0):.3g} at delta {self.delta:g}\n"
+            f"for all {pushes} pushes of a row, with fixed weights; {self.after(pushes, 1):.3g} if the run is resumed "
             "once from a state at most an epoch old"
         )
 
@@ -89,11 +93,11 @@ class LocalNoiseSampler:
 
     Args:
         noise: the noise options.
-        visits: number of pushes of a row in the whole run.
+        pushes: number of pushes of a row in the whole run.
     """
 
-    def __init__(self, noise: LocalNoise, visits: int) -> None:
-        self._clip, self._sigma = noise.clip, noise.sigma(visits)
+    def __init__(self, noise: LocalNoise, pushes: int) -> None:
+        self._clip, self._sigma = noise.clip, noise.sigma(pushes)
         self._prg = Prg.fresh("noise on local predictions")
 
     def __call__(self, H: Floats) -> Floats:
@@ -102,16 +106,15 @@ class LocalNoiseSampler:
 
 
 @lru_cache(maxsize=32)
-def _noise_multiplier(epsilon: float, delta: float, visits: int) -> float:
-    """Return sigma / sensitivity, at which `visits` pushes of a row are (epsilon, delta)-private."""
+def _noise_multiplier(epsilon: float, delta: float, pushes: int) -> float:
+    """Return sigma / sensitivity, at which `pushes` pushes of a row are (epsilon, delta)-private."""
     dp, rdp = _library()
 
     def event(multiplier: float) -> Any:
-        return dp.SelfComposedDpEvent(dp.GaussianDpEvent(multiplier), visits)
+        return dp.SelfComposedDpEvent(dp.GaussianDpEvent(multiplier), pushes)
 
     return float(dp.calibrate_dp_mechanism(rdp.RdpAccountant, event, epsilon, delta, tol=1e-6))
 
 
 def _library() -> tuple[Any, Any]:
-    feature = "noise on local predictions"
-    return import_extra("dp_accounting", "dp", feature), import_extra("dp_accounting.rdp", "dp", feature)
+    return import_extra("dp_accounting", "dp", NOISE_FEATURE), import_extra("dp_accounting.rdp", "dp", NOISE_FEATURE)

@@ -71,14 +71,10 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
     row_iterations = _rows_of(sizes) * shape.outputs
     epochs = chunk_epochs(job, len(schedule.train), shape.outputs)
-    # without subsets all chunks are equal, so one is enough
-    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)
-    chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)
     choice_bits, lifts = numbers.table_bits, numbers.lift_bits > 0
     transfer_bytes = TRANSFER_BIT_BYTES * (choice_bits + lifts)
-    stored_transfer_bytes = 16 * (len(symbol_widths(choice_bits)) + lifts)
     entry_octets = numbers.lift_bits // 8 or octets
     row_bytes = float(numbers.entries * entry_octets + octets + 1 + transfer_bytes)
     # bytes of the numbers that a lift sends, if table entries are shorter than residuals
@@ -87,7 +83,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     row_bytes += 2 * octets * (parties - 2)
     traffic = row_iterations * row_bytes
     seconds = row_iterations * _processor_seconds(sum(widths.values()), parties)
-    preprocessing = chunk_rows * shape.outputs * (2 * octets + stored_transfer_bytes)
+    preprocessing = preprocessing_bytes(job, facts)
     n, widest = len(schedule.train) + len(schedule.test), max(widths.values())
     table = 8 * n * max(shape.columns.values())
     in_memory = table < MAX_IN_MEMORY_BYTES
@@ -104,6 +100,25 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
         f"each party, {seconds / parties:,.0f} s with one core for each party, or "
         f"{traffic / LINE_BYTES_PER_SECOND:,.0f} s if a line of 300 Mbit/s takes longer",
     ]
+
+
+def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
+    """Estimate the preprocessing that the active party stores at a time: that of the largest chunk of epochs.
+
+    Args:
+        job: the job.
+        facts: the facts of the run.
+
+    Returns:
+        The number of bytes.
+    """
+    schedule, numbers = facts.schedule, facts.plan().numbers
+    epochs = chunk_epochs(job, len(schedule.train), facts.shape.outputs)
+    # without subsets all chunks are equal, so one is enough
+    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)
+    chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
+    transfer_bytes = 16 * (len(symbol_widths(numbers.table_bits)) + (numbers.lift_bits > 0))
+    return chunk_rows * facts.shape.outputs * (2 * ShareRing(numbers.bits).octets + transfer_bytes)
 
 
 def _processor_seconds(columns: int, parties: int) -> float:

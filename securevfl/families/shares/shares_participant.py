@@ -41,7 +41,7 @@ from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, IdentityInputs, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
 from securevfl.models.rounding_error import SLOPE_STEP
-from securevfl.optim.block_descent import BlockDescent, iterations_for
+from securevfl.optim.block_descent import TOLERATED_SHARE, BlockDescent, iterations_for, rounded_iterations
 from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 from securevfl.protocols.observations import IterationStarted
@@ -72,7 +72,6 @@ SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
 INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
-TOLERATED_SHARE = 0.8  # a notice is issued if a training has less than this share of the iterations that it needs
 LARGE_TABLE_NUMBERS = 1 << 18  # freed memory is returned to the system if a table has more numbers than this
 _ROLLBACK_REASON = (
     "the loss increased, because steps of twice the safe size are too long for these columns. The step size is halved"
@@ -151,6 +150,7 @@ class SharesParticipant(Participant):
         self._training: _TrainingResources | None = None
         self._scoring: ScoringSession | None = None
         self._weights: Floats | None = stored.get("theta")
+        self._statements: list[str] = []
         self._scored_blocks = 0
         self._measured: dict[int, Measurement] = {}
         self._inputs: Inputs | None = None
@@ -170,6 +170,11 @@ class SharesParticipant(Participant):
         """The facts of the training; available when it has begun."""
         assert self._facts is not None, "the training has begun"
         return self._facts
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Statements about the training, such as that it has too few iterations for a rare class."""
+        return self._statements
 
     @property
     def max_bits_per_row(self) -> float:
@@ -239,10 +244,13 @@ class SharesParticipant(Participant):
             finally:
                 training.offline.store.close()
 
-    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
-        """Measure metrics of shuffled pairs; after the last round also end the training."""
-        if last and self._training is not None:
+    def end_training(self) -> None:
+        """Open weights to the parties that the job names, and record the model in the ledger."""
+        if self._training is not None:
             self._end()
+
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
+        """Measure metrics of shuffled pairs."""
         if self._state is None:
             return Measurement()
         if self.exchanges not in self._measured:
@@ -349,8 +357,8 @@ class SharesParticipant(Participant):
         target = 0 if best is None else best["visits"]
         self._facts = self.facts.rolled_back(self.exchanges, target)
         self._measured.pop(self.exchanges, None)
-        event = {"visit": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
-        eventlog.warn(self._context.me, "turned back", event)
+        event = {"iteration": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
+        eventlog.warn(self._context.me, "rolled back", event)
 
     def stored_scores(self, request: RowsToScore) -> ScoreResult:
         """Return the results for these rows that this party's ledger contains, before it requests their scores."""
@@ -407,9 +415,9 @@ class SharesParticipant(Participant):
         context, schedule = self._context, data.schedule
         if data.is_remote and self._options.library != "own":
             raise ConfigError(
-                f"{context.me}: protocol.shares.library = {self._options.library!r} cannot use rows at workers, where "
-                "products are computed without keys",
-                "leave protocol.shares.library out, or use open_table",
+                f"{context.me}: the library {self._options.library!r} (protocol.shares.library) cannot multiply rows "
+                "at workers, because it needs the keys, which workers do not have",
+                "leave protocol.shares.library out, or read the table in this process with open_table",
                 code="SVFL-JOB-COMBINATION",
             )
         if data.is_remote:
@@ -476,16 +484,16 @@ class SharesParticipant(Participant):
         f = np.tile(start, len(rows))[:, None]
         slopes = loss.residual(f + SLOPE_STEP, targets) - loss.residual(f - SLOPE_STEP, targets)
         share = float(slopes.reshape(len(rows), outputs).mean(axis=0).min()) / (2 * SLOPE_STEP * loss.curvature)
-        needed = iterations_for(share)
+        needed = iterations_for(share, len(rows))
         if self._job.epochs * self.facts.batches < TOLERATED_SHARE * needed:
             cause = "the rarest class has few rows" if self._model.loss.classifies else "the residual is flat"
             cause += "" if data.weights is None else ", or weights differ much"
-            warnings.warn(
-                f"party {self._context.me}: {cause}, so {self._job.epochs} iterations may leave coefficients some "
-                f"standard errors from the optimum. Set epochs to {needed} or more.",
-                DataNotice,
-                stacklevel=2,
+            statement = (
+                f"{cause}, so {self._job.epochs} iterations may leave coefficients some standard errors from the "
+                f"optimum. Set epochs to {rounded_iterations(needed)} or more."
             )
+            self._statements.append(statement)
+            warnings.warn(f"party {self._context.me}: {statement}", DataNotice, stacklevel=2)
 
     def _starting_intercepts(self, data: TrainingData) -> Floats | None:
         """Return the intercepts (c,) from which block descent starts, at the party with labels; None for 0.

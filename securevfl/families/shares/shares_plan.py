@@ -40,8 +40,7 @@ from securevfl.protocols.shares.update_rules import (
 )
 
 RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
-# from this number of rows on, it is faster to send short table entries and to extend ("lift") them in one more round
-# trip
+# from this number of rows on, short table entries that are extended ("lifted") in one more round trip are faster
 MIN_LIFTED_ROWS = 2048
 # bits of a short table entry, for losses whose residuals are in an interval of length 1 and for all other losses
 UNIT_LIFT_BITS, WIDE_LIFT_BITS = 8, 16

@@ -1,4 +1,4 @@
-"""Leaks of a job, and the guard that refuses a job with leaks that it does not accept.
+"""Leaks of a job, and the check that refuses a job with leaks that it does not accept.
 
 A leak is a disclosure beyond what the job's protocol declares. A protocol family lists the leaks of its jobs
 (`Family.leaks`) and the kinds of leaks (`leak_kinds`). A job accepts a kind by its name, in its option `accepts`. If
@@ -22,7 +22,7 @@ def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[
     Args:
         job: the job.
         sizes: the sizes of its run.
-        before: what earlier jobs have disclosed about the same tables; it counts as if it were part of this job.
+        before: disclosures of earlier jobs about the same tables; it counts as if it were part of this job.
 
     Returns:
         The leaks.
@@ -43,13 +43,13 @@ def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[
     return job_leaks
 
 
-def guard(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *, together: bool = False) -> list[Leak]:
+def check_leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *, together: bool = False) -> list[Leak]:
     """Check that the job accepts each of its leaks by name.
 
     Args:
         job: the job.
         sizes: the sizes of its run.
-        before: what earlier jobs have disclosed about the same tables.
+        before: disclosures of earlier jobs about the same tables.
         together: True if this process has the tables of all parties. Leaks between organisations then need not be
             accepted.
 
