@@ -2,7 +2,7 @@
 
 If a job's trees have labels of several classes, the loss is one against the rest. Class weights need a room: the
 largest weight of a row, divided by the mean weight. Rare classes need more iterations of block descent than the
-default. A job with 0 epochs leaves their number to the guards, which refuse jobs that disclose too much.
+default. A job with 0 epochs leaves their number to the leak checks, which refuse jobs that disclose too much.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_check import leaks
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.errors import ConfigError, DataNotice
 from securevfl.families.facts import RunFacts
@@ -49,10 +49,10 @@ def settle_job(job: Job, parties: Sequence[Party]) -> Job:
     """Settle what a job leaves open, from the tables of parties in one process.
 
     The classes of the labels determine the loss of trees, the room of class weights, and the number of iterations if a
-    class is rare. If the number of epochs is 0,
-    it becomes the largest number, at most `most_epochs`, at which no party's guard refuses what the job discloses about
-    columns. It becomes `most_epochs` if the job accepts that leak. If a guard refuses even one epoch, it also becomes
-    `most_epochs`, and the guard then refuses the run.
+    class is rare. If the number of epochs is 0, it becomes the largest number, at most `most_epochs`, at which no leak
+    check of a party refuses what the job discloses about columns. It becomes `most_epochs` if the job accepts that
+    leak. If a leak check refuses even one epoch, it also becomes `most_epochs`, and the leak check then refuses the
+    run.
 
     Args:
         job: the job.
@@ -150,7 +150,7 @@ def _with_room(job: Job, weights: Weights) -> Job:
 
 
 def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
-    """Return the job with the largest number of epochs, at most its own, at which no guard refuses its leak of columns.
+    """Return the job with the largest number of epochs, at most its own, without a refused leak of columns.
 
     If even one epoch is refused, the job is returned unchanged.
     """
@@ -175,13 +175,13 @@ def check_settled(job: Job, party: str) -> None:
         party: name of the party, for the error.
 
     Raises:
-        ConfigError: if it leaves the number to the guards, each of which sees one table only.
+        ConfigError: if it leaves the number to the leak checks, each of which sees one table only.
     """
     if not job.epochs:
         raise ConfigError(
             f"{party}: between organisations the job must set the number of epochs, because each party sees only its "
             "own table",
-            "write for example epochs = 2; securevfl explain shows whether your guard accepts it",
+            "write for example epochs = 2; securevfl explain shows whether your leak checks accept it",
             code="SVFL-JOB-COMBINATION",
             party=party,
         )
