@@ -282,7 +282,8 @@ def copy_to_temporary_table(
 
     Args:
         name: the party.
-        data: the source; the copy is on the same disk.
+        data: the source. The copy is on the same disk, or in the folder for temporary files if the folder of the source
+            cannot be written.
         options: the columns to read, their types, and what happens to several rows of one id.
         rows: row numbers of the source in the order that all parties share; by default all rows in their order, one
             for each id.
@@ -294,9 +295,18 @@ def copy_to_temporary_table(
     """
     data = Path(data)
     source = source_type(data)(name, data, options)
-    table = table_path(data)
+    table = _writable_path(table_path(data))
     with _draft_folder(table) as folder, _write_errors(table):
         return open_table(name, _write(source, folder, rows, job, "", on_progress))
+
+
+def _writable_path(table: Path) -> Path:
+    """Return the path of a stored table, or one in the folder for temporary files if its folder cannot be written."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{table.name}.", dir=table.parent):
+            return table
+    except OSError:
+        return Path(tempfile.gettempdir()) / table.name
 
 
 def table_path(data: str | Path) -> Path:
@@ -532,7 +542,7 @@ def _write_errors(table: Path) -> Iterator[None]:
     except OSError as cause:
         raise DataError(
             f"{table} cannot be written ({cause.strerror})",
-            "free space, or name a folder that can be written",
+            "free space, move the data file to a folder that can be written, or set TMPDIR to one for temporary copies",
             code="SVFL-FILE-UNUSABLE",
             file=str(table),
         ) from None
