@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.files import make_private_folder
 from securevfl.base.platform_files import lock_exclusive, read_into
+from securevfl.data.arrow_dataset import parts_of
 from securevfl.data.content_digest import ContentDigest, digest_weights
 from securevfl.data.external_table import READ_VALUES, ExternalTable
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
@@ -317,8 +318,9 @@ def table_path(data: str | Path) -> Path:
 def _stamp(data: Path, options: ReadOptions, rows: Rows | None, job: Batched | None) -> str:
     """Return a digest of everything on which the stored table of a file depends."""
     with errors_name(data):
-        status = data.stat()
-    facts: list[Any] = [status.st_size, status.st_mtime_ns, *options.facts]
+        files = [(str(part), part.stat()) for part in parts_of(data)]
+    facts: list[Any] = [[name, status.st_size, status.st_mtime_ns] for name, status in files]
+    facts += options.facts
     facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # these determine the batches
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:

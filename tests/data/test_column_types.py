@@ -401,18 +401,20 @@ def test_misfits_are_missing_in_every_place_if_it_is_declared(kind: str, suffix:
 def test_infinities_are_missing_if_it_is_declared(reader: str, tmp_path: Path) -> None:
     numbers: list[Any] = [float(k) for k in range(40)]
     numbers[3] = math.inf
-    with pytest.warns(errors.DataNotice, match="'c' contains 1 infinite values, which are read as missing"):
+    with pytest.warns(errors.DataNotice) as notices:
         columns = read(numbers, reader, tmp_path, declared=read_types({"c": {"on_error": "missing"}}))
+    assert any("'c' contains 1 infinite" in str(notice.message) for notice in notices)
     assert np.flatnonzero(np.isnan(columns.X[:, 0])).tolist() == [3]
     assert np.isinf(read(numbers, reader, tmp_path).X[3, 0])  # a party refuses it
 
 
-def test_the_notice_the_description_and_the_sheet_count_types_decided_from_values(tmp_path: Path) -> None:
+def test_types_decided_from_values_are_counted(tmp_path: Path) -> None:
     rows = [f"k{k},{k % 2},{'Bonn' if k % 3 else 'Ulm'},{k}.5,{k % 5}" for k in range(120)]
     (tmp_path / "bank.csv").write_text("\n".join(["id,y,town,sum,visits", *rows, ""]))
-    with pytest.warns(errors.DataNotice, match=r"2 as numbers \(sum, visits\), 1 as categories \(town\)"):
-        bank = read_party("bank", tmp_path / "bank.csv")
     counted = "2 as numbers (sum, visits), 1 as categories (town)"
+    with pytest.warns(errors.DataNotice) as notices:
+        bank = read_party("bank", tmp_path / "bank.csv")
+    assert any(counted in str(notice.message) for notice in notices)
     assert counted in vfl.describe(bank).head
     shop = vfl.Party("shop", {"s": np.random.default_rng(0).normal(size=120)}, ids=bank.ids)
     sheet = vfl.explain(JOB, [bank, shop])

@@ -54,11 +54,6 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return {name: tmp_path / f"{name}.parquet" for name in ("bank", "shop")}
 
 
-@pytest.fixture
-def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", 0)
-
-
 @pytest.mark.usefixtures("everything_is_large")
 def test_the_model_is_the_one_of_tables_in_memory(files: dict[str, Path]) -> None:
     in_memory, lacked = read_parties(files)

@@ -389,7 +389,7 @@ def test_memory_hardly_grows_with_the_table(tmp_path: Path) -> None:
     assert grown(tmp_path, 160_000) - grown(tmp_path, 40_000) < 30 << 20  # of 96 MB more
 
 
-def test_a_temporary_copy_needs_no_writable_folder_next_to_the_data(tmp_path: Path) -> None:
+def test_a_temporary_copy_needs_no_writable_folder(tmp_path: Path) -> None:
     path = write_mixed(tmp_path / "t.csv")
     expected = copy_to_temporary_table("shop", path)
     with path.open("rb") as file:
