@@ -43,7 +43,7 @@ POINT_BYTES = 32
 _P = 2**255 - 19
 _A = 486662
 _ORDER = 2**252 + 27742317777372353535851937790883648493
-# x-coordinates of the points of order 1, 2, 4 and 8 on the curve; those on the twist are refused for that reason
+# x-coordinates of points of order 1, 2, 4 and 8 on the curve; such points on the twist are refused as not on the curve
 _SMALL_ORDER = frozenset(
     {
         0,

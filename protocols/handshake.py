@@ -25,7 +25,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 _HELLO = (
     "digest of the job; digest of the row order, keyed by the session; role; numbers of rows, columns, parameters, "
-    "outputs and stored rounds; whether its columns are those of its earlier jobs"
+    "outputs, stored rounds and evaluations; whether its columns are those of its earlier jobs"
 )
 
 _DECISION = "whether the training stops or rolls back, and whether its model is the best so far"
@@ -48,6 +48,7 @@ class RunHello(DisclosingMessage, frozen=True):
         run: name of the training to which these checkpoints belong.
         content: a pseudonym of its columns. Two jobs get the same pseudonym if the party's disclosure ledger records
             the same columns for both, so that peers can count disclosures over jobs. Empty without a ledger.
+        evaluated: numbers of the evaluations of this training that it has on disk.
     """
 
     job: bytes
@@ -60,6 +61,7 @@ class RunHello(DisclosingMessage, frozen=True):
     saved: tuple[int, ...]
     run: str
     content: str
+    evaluated: tuple[int, ...] = ()
 
 
 class StopDecision(DisclosingMessage, frozen=True):

@@ -91,8 +91,13 @@ if TYPE_CHECKING:  # the only list of public names: type checkers read it, and s
     from securevfl.runtime.network import Network as Network
     from securevfl.runtime.network import Pauses as Pauses
     from securevfl.training.comparison import compare as compare
+    from securevfl.training.estimators import VerticalClassifier as VerticalClassifier
+    from securevfl.training.estimators import VerticalRegressor as VerticalRegressor
     from securevfl.training.run import Run as Run
     from securevfl.training.simulate import simulate as simulate
+    from securevfl.training.year_forecast import YearForecast as YearForecast
+    from securevfl.training.year_forecast import YearPlan as YearPlan
+    from securevfl.training.year_forecast import forecast_year as forecast_year
 
 
 _homes: dict[str, str] = {}
@@ -117,7 +122,9 @@ def _read_homes() -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     """Load a public name on first use (PEP 562), so that importing the package is fast."""
     if name == "__all__":
-        return sorted(_read_homes())
+        # import * must not fail because scikit-learn, of whose classes the estimators are subclasses, is not installed
+        without = () if find_spec("sklearn") else ("securevfl.training.estimators",)
+        return sorted(public for public, home in _read_homes().items() if home not in without)
     if name.startswith("_") or name not in _read_homes():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(_homes[name])

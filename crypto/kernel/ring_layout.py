@@ -41,7 +41,7 @@ LINE_MS = 2.4
 UP_MS, DOWN_MS, PRODUCT_MS, PREPARE_MS = 0.8, 1.2, 0.007, 0.29
 """Times of both parties together, on one core: for a ciphertext to the evaluator, for a ciphertext back, for the
 product of a ciphertext and a polynomial of W, and to encode a polynomial of W with N coefficients."""
-BLAS_CALL_MS = 0.0006  # calling BLAS for very small matrices
+BLAS_CALL_MS = 0.0006  # milliseconds of a call of BLAS for very small matrices
 
 D = TypeVar("D", np.uint64, np.float64)
 

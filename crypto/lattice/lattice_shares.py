@@ -39,10 +39,10 @@ _MIN_NOISE_BITS = 32  # q has at least this number of bits more than t
 _MAX_PRIME_BITS, _SPECIAL_BITS = 46, 17  # 46 + 46 + 17 = 109 bits, the largest modulus for 128-bit security
 
 # estimated milliseconds on one core for both parties; only their ratios matter
-_UP_MS = 1.3  # to encrypt, save, load and transform a ciphertext for the evaluator
-_DOWN_MS = 2.5  # to transform a product, add an encryption of zero, save, load and decrypt
-_PRODUCT_MS = 0.07  # to multiply two polynomials and add the product to a sum
-_PREPARE_MS = 0.2  # to encode a block of W
+_UP_MS = 1.3  # milliseconds to encrypt, save, load and transform a ciphertext for the evaluator
+_DOWN_MS = 2.5  # milliseconds to transform a product, add an encryption of zero, save, load and decrypt
+_PRODUCT_MS = 0.07  # milliseconds to multiply two polynomials and add the product to a sum
+_PREPARE_MS = 0.2  # milliseconds to encode a block of W
 
 
 def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1) -> float:

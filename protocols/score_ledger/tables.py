@@ -122,7 +122,7 @@ def use_up_everything(tables: Tables) -> None:
 
 
 def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:
-    """Increase the counter of this kind by one for each row."""
+    """Increase the counter of this kind (`EVALUATION` or `RANGE_COUNT`) by one for each row."""
     tables.executemany(
         "INSERT INTO times VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
         ((row, kind) for row in sorted(rows)),

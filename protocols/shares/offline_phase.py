@@ -254,7 +254,7 @@ class OfflinePhase:
         chunk = self.store.chunk(number)
         if self._names.contains(chunk.name):
             reason = "this preprocessing was already used (its folder was restored or copied); generating it again"
-            eventlog.warn(self._context.me, "spent", {"chunk": number, "reason": reason})
+            eventlog.warn(self._context.me, "preprocessing already used", {"chunk": number, "reason": reason})
             return b""
         fits = (chunk.next, chunk.first, chunk.count) == (0, self._iteration, iterations)
         return chunk.name if fits and chunk.base == self._base() else b""

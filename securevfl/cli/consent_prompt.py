@@ -42,7 +42,7 @@ def check_digest(accept: str | None) -> None:
 
 
 def check_agreed(agreed: AgreedSheets, accept: str | None) -> None:
-    """Raise ConsentError if --accept names a sheet that was never accepted, after the training has finished."""
+    """Check --accept when the training has already finished: raise ConsentError if its sheet was never accepted."""
     if accept is not None and not agreed.has_digest(accept):
         raise ConsentError(
             f"no consent sheet with the digest --accept {accept} was accepted before. The training has already "

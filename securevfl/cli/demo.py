@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from securevfl.cli.show import phase_lines, table
+from securevfl.cli.show import rounded_split, table
 from securevfl.consent.consent_sheet import explain
 from securevfl.data.datasets import loans
 from securevfl.data.party import Party
@@ -83,8 +83,13 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
         style="bold",
     )
     out.print(f"  {costs.total:.2f} s and {costs.bytes / 1e6:.1f} MB:")
-    for line in phase_lines(costs.path, 2):
-        out.print(f"  {line}")
+    split = rounded_split(costs.path, 2)
+    seconds = table(
+        ["  seconds of", *split["training"]], [[f"  {phase}", *kinds.values()] for phase, kinds in split.items()]
+    )
+    for column in seconds.columns[1:]:
+        column.justify = "right"
+    out.print(seconds)
     out.print("\nThe same model in other modes, and what each party learns in addition", style="bold")
     rows = []
     for name, trained in runs.items():
@@ -112,7 +117,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
 
 
 def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
-    """Print what each party learned, as the consent sheet counts it, in three lines per party."""
+    """Print what each party learned, as the consent sheet counts it."""
     facts = pooled_run_facts(job, parties)
     bits, content = job.family.score_bits(job, facts.shape), facts.shape.information["shop"].bits
     evaluations = sum("auc" in record for record in run.history)
@@ -130,6 +135,7 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
         "shop": [
             f"the sizes: {len(parties[0]):,} clients, {len(parties[0].columns)} columns of the bank",
             "after each evaluation, whether the model was the best so far",
+            "later, which of its clients the bank asks about",
             "no column of the bank, no weight, not who paid late",
         ],
     }.items():

@@ -31,6 +31,7 @@ from securevfl.cli import (
 )
 from securevfl.cli import party_options as options
 from securevfl.cli.bench import bench
+from securevfl.cli.command_groups import group_of, in_order, line_of
 from securevfl.cli.database_tables import fetch
 from securevfl.cli.job_files import load_job, with_helpers, with_modules
 from securevfl.data.query_rows import file_of_table
@@ -64,15 +65,25 @@ TOOL_ENTRY_POINTS = "securevfl.tools"  # the group of entry points by which othe
 
 
 class Commands(TyperGroup):
-    """Group of commands that prints expected errors without a traceback, and lists commands of other packages last."""
+    """Group of commands that prints expected errors without a traceback, and lists commands in groups."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """List the commands of this package, then those of other packages."""
+        """List the commands of this package by group, then those of other packages."""
         names = super().list_commands(ctx)
-        return [*names, *(name for name in available_entry_points(TOOL_ENTRY_POINTS) if name not in names)]
+        return in_order([*names, *(name for name in available_entry_points(TOOL_ENTRY_POINTS) if name not in names)])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command. For a command of another package, return only its name and origin without loading it."""
+        """Return a command with its group and its line in the help.
+
+        Of a command of another package only the name and the origin are read, without loading the package.
+        """
+        command = self._find_command(ctx, cmd_name)
+        if command is not None:
+            command.rich_help_panel = group_of(cmd_name)
+            command.short_help = line_of(cmd_name) or command.short_help
+        return command
+
+    def _find_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
         if command is not None or (point := available_entry_points(TOOL_ENTRY_POINTS).get(cmd_name)) is None:
             return command
@@ -177,6 +188,16 @@ def explain(
     details: Annotated[
         bool, typer.Option("--details", help="Also list every message, the encryption and the counts.")
     ] = False,
+    year: Annotated[
+        bool,
+        typer.Option(
+            "--year",
+            help="Add up what twelve monthly trainings, one comparison, one search and --scores scores disclose, and "
+            "state which of them your limits would refuse.",
+        ),
+    ] = False,
+    scores: Annotated[int, typer.Option(min=0, help="With --year: number of new rows that are scored.")] = 0,
+    searched: Annotated[int, typer.Option(min=0, help="With --year: number of trainings of the search.")] = 8,
 ) -> None:
     """Explain what each party would learn, before anything runs.
 
@@ -188,6 +209,18 @@ def explain(
     from securevfl.consent import consent_sheet
 
     job, out = load_job(job_file), console()
+    if year:
+        from securevfl.training.year_forecast import YearPlan, forecast_year
+
+        known: dict[str, Any] = {}
+        if tables.alone:
+            party, others = tables.one_side(job, job_file)
+            here, known = [party], {"others": others, "outputs": tables.classes}
+        else:
+            here = with_helpers(job, tables.read(job_file, job)[0])
+        plan = YearPlan(searched=searched, scores=scores)
+        out.print(str(forecast_year(job, here, ledgers=_ledgers(ledger, here), plan=plan, **known)), soft_wrap=True)
+        return
     if tables.alone:
         party, others = tables.one_side(job, job_file)
         ledgers = _ledgers(ledger, [party])
@@ -250,7 +283,7 @@ def train(
     """
     from securevfl.cli.event_output import events
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import console, costs_table, figures
+    from securevfl.cli.show import console, costs_table, figures, report_lines
     from securevfl.consent.consent_sheet import explain
     from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
@@ -279,6 +312,8 @@ def train(
         write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
+    for line in report_lines(run.by_class, run.notes):
+        out.print(line, soft_wrap=True, markup=False, highlight=False)
     if not job.epochs:
         reason = "because the job accepts the leak of columns" if "columns" in job.accepts else "that the guards allow"
         maximum = f"the maximum, up to {most_epochs(job)},"

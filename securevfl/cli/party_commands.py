@@ -161,7 +161,7 @@ def join(
     """
     from securevfl.cli.consent_prompt import check_agreed
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import figures, run_time_line
+    from securevfl.cli.show import figures, report_lines, run_time_line
     from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
@@ -229,6 +229,8 @@ def join(
         )
     if part.metrics:
         typer.echo(f"{figures(part.metrics, part.positive, part.metric_std_errors)} on the {part.evaluated_on}")
+        for report_line in report_lines(part.by_class, part.notes):
+            typer.echo(report_line)
     typer.echo(f"{part.name}'s part of the model is in {save}")
     if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)

@@ -98,7 +98,7 @@ Unscored = Annotated[
     typer.Option(
         "--unscored",
         metavar="FILE",
-        help="CSV file for rows without a score (id and state); written at the requesting party.",
+        help="CSV file for the ids of rows without a score, each with the reason; written at the requesting party.",
     ),
 ]
 Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append each event to this file, as one line of JSON.")]

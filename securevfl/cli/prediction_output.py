@@ -48,7 +48,7 @@ def write_predictions(
         part: this party's part of the model.
         out: the file for predictions; stdout if None.
         score_columns: columns to add, by name: each computes its values (m,) from decision values (m, c).
-        unscored: a file for the id and state of each row without a score.
+        unscored: a file for the ids of rows without a score, each with the reason.
         rows: the rows, whose ids are written as their file has them.
 
     Yields:

@@ -103,7 +103,7 @@ def serve(
                 if (check := served_rows_check()) is not None:
                     status.show_shifts(check(part, data, row_ids.options))
             except TableError as error:  # the model part has no summary of training rows, or the table has too few rows
-                eventlog.emit(part.name, "no drift", {"reason": str(error)})
+                eventlog.emit(part.name, "drift not measured", {"reason": str(error)})
         title = f"{part.name} serves {len(rows.ids):,} rows"
         screen = ServiceScreen(
             title, lambda: tally.figures(server.sessions, server.max_sessions), lambda: budgets_of(server.ledger)

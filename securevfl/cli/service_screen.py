@@ -1,7 +1,8 @@
 """The screen of a service that stays up: it shows the operator sessions, rate, refusals and budgets.
 
 A budget is the part of a limit of the ledger that is not used up. A gateway is a service that requests scores from the
-servers of other parties for applications of its own party.
+servers of other parties for applications of its party.
+
 On a terminal the screen is redrawn in place, within 80 columns. Elsewhere one line is printed when the service starts,
 one when its figures have changed, at most once a minute, and one when it ends.
 """

@@ -121,25 +121,29 @@ def run_time_line(path: Path) -> str:
     return f"{path.sum():.1f} s from start to end: {'; '.join(phase_lines(path, 1))}"
 
 
-def phase_lines(path: Path, digits: int) -> list[str]:
-    """Return a line for each phase of a run, with its seconds by kind of work, which add up to the total.
+def rounded_split(path: Path, digits: int) -> dict[str, dict[str, str]]:
+    """Return the seconds of each phase of a run by kind of work, rounded so that they add up to the total.
 
     Args:
         path: seconds of the critical path (stages, kinds).
         digits: digits after the decimal point.
 
     Returns:
-        The lines.
+        The formatted seconds by phase and kind of work.
     """
     split = split_seconds(path)
     names = [f"{phase} {kind}" for phase, kinds in split.items() for kind in kinds]
     seconds = (value for kinds in split.values() for value in kinds.values())
     rounded = rounded_parts(dict(zip(names, seconds, strict=True)), digits)
-    lines = []
-    for phase, kinds in split.items():
-        parts = (f"{kind} {rounded[f'{phase} {kind}']}" for kind in kinds)
-        lines.append(f"{phase}: {', '.join(parts)}")
-    return lines
+    return {phase: {kind: rounded[f"{phase} {kind}"] for kind in kinds} for phase, kinds in split.items()}
+
+
+def phase_lines(path: Path, digits: int) -> list[str]:
+    """Return a line for each phase of a run, with its seconds by kind of work (`rounded_split`)."""
+    return [
+        f"{phase}: {', '.join(f'{kind} {seconds}' for kind, seconds in kinds.items())}"
+        for phase, kinds in rounded_split(path, digits).items()
+    ]
 
 
 def figures(metrics: Mapping[str, float], positive: str | None, std_errors: Mapping[str, float] | None = None) -> str:
@@ -158,6 +162,24 @@ def figures(metrics: Mapping[str, float], positive: str | None, std_errors: Mapp
     shown = {name: value for name, value in metrics.items() if REPEATS.get(name, "") not in metrics}
     line = ", ".join(f"{name} {figure(value, (std_errors or {}).get(name))}" for name, value in shown.items())
     return line + ("" if positive is None else f" (positive class: {positive})")
+
+
+def report_lines(by_class: Mapping[str, Mapping[str, float]], notes: Sequence[str]) -> list[str]:
+    """Return the lines below the metrics of a run.
+
+    Args:
+        by_class: with several classes, the figures of each class against all others.
+        notes: statements about the training and its metrics.
+
+    Returns:
+        A line for each class, and one for each statement.
+    """
+    lines = []
+    for name, values in by_class.items():
+        errors = {"auc": values["auc_std_error"]} if "auc_std_error" in values else {}
+        shown = {figure_name: value for figure_name, value in values.items() if figure_name != "auc_std_error"}
+        lines.append(f"class {name} against the others: {figures(shown, None, errors)}")
+    return lines + [f"note: {note}" for note in notes]
 
 
 def sheet(text: str, width: int | None) -> Text:

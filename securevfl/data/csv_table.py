@@ -70,7 +70,7 @@ def may_be_numbers(kind: ColumnType) -> bool:
 
 
 def read_numbers(column: Any, values: Floats) -> bool:
-    """Read a batch of a column as numbers into `values` (k,); return False if it holds others, or leading zeros."""
+    """Read a batch of a column into `values` (k,); return False if a value is no number or has leading zeros."""
     pa = import_module("pyarrow")
     try:
         values[:] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)

@@ -53,7 +53,7 @@ them."""
 MAX_NUMERIC_CATEGORIES = 20
 """Maximum number of distinct numbers among the texts of a category column, such as "1" and "2" next to "3+"."""
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d+\s*")
-_SEPARATED = re.compile(r"[+-]?\d[\d.,' ]*[.,' ][\d.,' ]*\d")  # 1,000 or 1.000,5
+_SEPARATED = re.compile(r"[+-]?\d[\d.,' ]*[.,' ][\d.,' ]*\d")  # such as 1,000 or 1.000,5
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
 
 

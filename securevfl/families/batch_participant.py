@@ -7,8 +7,9 @@ residual is sealed if it is sent encrypted; the key holder is the party that can
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -57,6 +58,7 @@ class BatchParticipant(Participant):
         seed: seed of the job.
         start: number of rounds that were finished before a resume.
         loss: the loss of the job.
+        statements: statements about the training for its report.
     """
 
     def __init__(self, job: JobOptions, context: PartyContext) -> None:
@@ -70,6 +72,8 @@ class BatchParticipant(Participant):
         self._divergence: DivergenceDetector | None = None
         self._current = CurrentRound(0, 0)
         self._run_key = b""
+        self.statements: list[str] = []
+        self._rounding_parties = len(context.passives)
         self._sends_outputs = context.me in context.passives
         self._rounding: RoundedOutputs | None = None
 
@@ -87,6 +91,24 @@ class BatchParticipant(Participant):
     def set_run_key(self, key: bytes | None) -> None:
         """Set the secret key of the run: the one that a stored state contains, or a fresh one."""
         self._run_key = key or os.urandom(SYMMETRIC_KEY_BYTES)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Statements about the training, which its optimizer has added to `statements`."""
+        return self.statements
+
+    def output_noise(self, trained_rows: int) -> float:
+        """Return the standard deviation of the random rounding in the sum of all parties' outputs.
+
+        Args:
+            trained_rows: number of training rows, on which the rounding step depends.
+
+        Returns:
+            The standard deviation, which is 0 if residuals are not encrypted.
+        """
+        if not (self._seals and self._job.model.static_jacobian):
+            return 0.0
+        return output_step(trained_rows) * math.sqrt(self._rounding_parties / 6)
 
     def sendable_outputs(self, H: Floats, rows: Rows, table_rows: int, trained_rows: int) -> Floats:
         """Return the outputs H (n, c) as this party may send them, rounded if a key holder can influence the weights.

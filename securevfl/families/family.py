@@ -43,7 +43,7 @@ class FamilyJob(JobOptions, defer_build=True):
 
 
 class Family(NamedOption, JobRules[O], FamilyOutputs[O], FamilyTraining[O], FamilyPrediction[O], Generic[O]):
-    """A family of training.
+    """A protocol family: one way to train a model together.
 
     Subclasses implement the four interfaces; the methods of this class are the same for all.
     """

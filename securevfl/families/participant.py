@@ -20,7 +20,9 @@ from securevfl.families.score_results import Measurement
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
+from securevfl.models.class_figures import class_figures
 from securevfl.models.loss import Loss
+from securevfl.models.output_noise import rounding_errors, rounding_note
 from securevfl.models.standard_errors import standard_errors
 from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 
@@ -87,6 +89,9 @@ class Participant(ABC):
         m = len(request.ids)
         return ScoreResult.of(np.full((m, 1), np.nan), np.zeros(m, np.bool_))
 
+    def end_training(self) -> None:  # noqa: B027  a family without such a step inherits this
+        """Do, together with all other parties, what follows the last round, before the final model is measured."""
+
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
         """Measure the model on the evaluated rows, together with all other parties.
 
@@ -113,8 +118,20 @@ class Participant(ABC):
             actual = labels == classes[1] if loss.classifies else labels
             curve = metrics.calibration(actual, prediction, weights=weights).tolist()
             baseline = numeric_baseline(SCORE_COLUMN, prediction)
-        errors = standard_errors(loss, f, labels, classes, weights) if last else {}
-        return Measurement(metrics.evaluate(loss, f, labels, classes, weights), curve, errors, baseline)
+        values = metrics.evaluate(loss, f, labels, classes, weights)
+        if not last:
+            return Measurement(values, curve, score_baseline=baseline)
+        notes: list[str] = []
+        if noise := self.output_noise(len(data.schedule.train)):
+            notes.append(rounding_note(rounding_errors(loss, f, labels, classes, weights, noise)))
+        return Measurement(
+            values,
+            curve,
+            standard_errors(loss, f, labels, classes, weights),
+            baseline,
+            by_class=class_figures(loss, f, labels, classes, weights),
+            notes=notes,
+        )
 
     def precompute(self, data: TrainingData) -> Generator[Round]:
         """Run the offline phase of a training, together with all other parties; yield after each step.
@@ -130,6 +147,22 @@ class Participant(ABC):
             "start the training directly",
             code="SVFL-JOB-UNSUPPORTED",
         )
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Statements about the training for its report, such as that it has not converged."""
+        return ()
+
+    def output_noise(self, trained_rows: int) -> float:
+        """Return the standard deviation of the random rounding in the sum of all parties' outputs.
+
+        Args:
+            trained_rows: number of training rows, on which the rounding step may depend.
+
+        Returns:
+            The standard deviation; 0 without rounding.
+        """
+        return 0.0
 
     @property
     def can_roll_back(self) -> bool:

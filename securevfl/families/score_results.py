@@ -19,6 +19,8 @@ class Measurement:
         standard_errors: standard errors of the metrics by name.
         zero_model_loss: loss of the zero model (output 0 for every row) on the measured rows, if it is known.
         score_baseline: distribution of the scores, if this party receives scores.
+        by_class: with several classes, the figures of each class against all others, by the name of the class.
+        notes: statements about the metrics: which ones are not measured and why, and how exact they are.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -26,3 +28,5 @@ class Measurement:
     standard_errors: Mapping[str, float] = field(default_factory=dict)
     score_baseline: Baseline | None = None
     zero_model_loss: float = math.inf
+    by_class: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    notes: Sequence[str] = ()

@@ -48,8 +48,8 @@ def coefficient_error(loss: Loss, rated: Floats, start: float, mean: float | Non
 
     Args:
         loss: the loss of the job, with weights and exposures.
-        rated: its targets (n, k).
-        start: f of the model without weights.
+        rated: the targets (n, k) for this loss.
+        start: the output f that is equal for all rows, at which the error is evaluated.
         mean: the mean label of counts, by which targets are divided; None for amounts.
         deviation: standard deviation of the rounding error of f.
 

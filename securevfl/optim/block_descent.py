@@ -45,10 +45,11 @@ ITERATION_FACTOR, MIN_CURVATURE_SHARE = 8.0, 1e-4
 def heavy_ball(iterations: int) -> list[tuple[float, float]]:
     """Return the steps and momentum factors of the heavy-ball method for eigenvalues of P H between 0 and 1.
 
-    theta_{t+1} = theta_t - step_t P g_t + factor_t (theta_t - theta_{t-1}). For eigenvalues from 1 / condition to 1 the
-    optimal step and factor are known (Polyak 1964). Here the condition grows with t, so that early, large gradients do
-    not carry the weights too far; its largest value grows with the number of iterations. More iterations thus also
-    reach directions of small curvature, such as those of rare classes.
+    theta_{t+1} = theta_t - step_t P g_t + factor_t (theta_t - theta_{t-1}). If the smallest eigenvalue is known, the
+    optimal step and factor follow from it (Polyak 1964). Here an assumed smallest eigenvalue 1 / condition is used. The
+    condition grows with t, so that early, large gradients do not carry the weights too far; its largest value grows
+    with the number of iterations. More iterations thus also reach directions of small curvature, such as those of rare
+    classes.
 
     Args:
         iterations: the number of iterations.

@@ -126,7 +126,7 @@ class BlockNewton(RoundsTraining):
                 return
             link.publish(g, batch)
             yield
-        report_unconverged(link.me, memory.decrease, tolerance)
+        report_unconverged(party, link.me, memory.decrease, tolerance)
 
     def passive(self, party: TrainingParty, link: PassiveLink) -> Iterator[None]:
         """Run a passive party's rounds, and yield after each."""
@@ -152,23 +152,24 @@ class BlockNewton(RoundsTraining):
             yield
 
 
-def report_unconverged(party: str, decrease: float, tolerance: float) -> None:
+def report_unconverged(party: TrainingParty, name: str, decrease: float, tolerance: float) -> None:
     """Give a notice that a training has used all of its rounds before its stopping rule was met.
 
     Args:
-        party: the active party.
+        party: the active party, to whose statements the notice is added.
+        name: its name.
         decrease: the relative decrease of the loss in the latest round.
         tolerance: the decrease below which the training would end.
     """
     if tolerance == 0 or not decrease > tolerance:
         return
-    warnings.warn(
-        f"party {party}: the training has not converged. It has used all of its rounds, and in the last one the loss "
-        f"still decreased by {decrease:.1g} of its value; it ends by itself below {tolerance:.1g}. Increase epochs, or "
-        'leave epochs out and accept the leak "columns", which limits the number of rounds.',
-        DataNotice,
-        stacklevel=2,
+    statement = (
+        "the training has not converged. It has used all of its rounds, and in the last one the loss still decreased "
+        f"by {decrease:.1g} of its value; it ends by itself below {tolerance:.1g}. Increase epochs, or leave epochs "
+        'out and accept the leak "columns", which limits the number of rounds.'
     )
+    party.statements.append(statement)
+    warnings.warn(f"party {name}: {statement}", DataNotice, stacklevel=2)
 
 
 class BlockMemory:

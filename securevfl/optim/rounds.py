@@ -34,6 +34,7 @@ class TrainingParty(Protocol):
         model: the party's model.
         loss: the loss.
         memory: the optimizer's state; its attribute `state` is plain data and arrays for a checkpoint.
+        statements: statements about the training for its report, such as that it has not converged.
     """
 
     parties: int
@@ -41,6 +42,7 @@ class TrainingParty(Protocol):
     model: Block
     loss: Loss
     memory: Any
+    statements: list[str]
 
     @property
     def updater(self) -> Updater:

@@ -33,7 +33,7 @@ from securevfl.untrusted import parse_json
 
 _PART_SCHEMA_PREFIX = b'"schema": "securevfl.part/'
 _KEY = "[0-9a-f]{16}"
-_CHECKPOINT = rf"\.?NAME\.({_KEY})\.(round-\d+|begun|final)\.json(\.\d+)?"
+_CHECKPOINT = rf"\.?NAME\.({_KEY})\.(round-\d+|begun|final|evaluations)\.json(\.\d+)?"
 _JOURNAL = RunFile(r"\w+\.\d+\.chunk", "journal of an interrupted alignment: its secrets")
 _RETAINED = (
     "they record disclosures, which cannot be undone; without them limits start from zero, rows could be scored "

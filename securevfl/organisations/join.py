@@ -139,7 +139,7 @@ def join(
         facts = {"rounds": part.rounds, "messages_sent": part.counters.messages_sent()}
         eventlog.emit(part.name, "finished", facts | _costs(part.path, part.counters))
     else:
-        eventlog.warn(part.name, "is over", {"model": part.status})
+        eventlog.warn(part.name, "already trained", {"model": part.status})
     return part
 
 

@@ -193,7 +193,7 @@ class PredictionSession:
             for row, row_codes in zip(rows.tolist(), codes, strict=True):
                 reasons[name][row] = row_codes if scored[row] else []
         if count := int(np.isinf(f).any(axis=1).sum()):
-            eventlog.warn(part.name, "beyond", {"rows": count, "reason": BEYOND})
+            eventlog.warn(part.name, "scores out of range", {"rows": count, "reason": BEYOND})
         return replace(answered, scored=scored, reasons=reasons)
 
     @property

@@ -29,6 +29,7 @@ import msgspec
 from securevfl.base.checked_files import read_checked, read_checked_json, write_checked, write_checked_json
 from securevfl.errors import DataError, StorageError
 from securevfl.families.state import State
+from securevfl.training.evaluation_records import EvaluationFile
 from securevfl.training.model_part import ModelPart
 
 CHECKPOINT_SCHEMA = "securevfl.checkpoint/7"
@@ -214,6 +215,10 @@ class Checkpoints:
         """Use a part of the model that another file contains as the outcome of a job, until `clear` or `reopen`."""
         self._outcomes[job] = part
 
+    def evaluations(self, job: bytes) -> EvaluationFile:
+        """Return the file of the evaluations of a job. `clear` removes it."""
+        return EvaluationFile(self.folder / self._name(job, "evaluations"))
+
     def _is_finished(self, job: bytes) -> bool:
         return job in self._outcomes or (self.folder / self._name(job, FINISHED_ROUND)).exists()
 
@@ -242,6 +247,7 @@ class Checkpoints:
             (self.folder / self._name(job, "begun")).unlink(missing_ok=True)
         for rounds in self._rounds_on_disk(job):
             (self.folder / self._name(job, rounds)).unlink(missing_ok=True)
+        (self.folder / self._name(job, "evaluations")).unlink(missing_ok=True)
         self.reopen(job)
         # incomplete files of a process that was killed while it wrote
         for draft in self.folder.glob(f".{self._name(job, '*')}.*"):
@@ -254,7 +260,9 @@ class Checkpoints:
         return sorted(map(int, rounds))
 
     def _name(self, job: bytes, rounds: int | str) -> str:
-        suffix = {FINISHED_ROUND: "final", "begun": "begun"}.get(rounds, f"round-{rounds}")
+        suffix = {FINISHED_ROUND: "final", "begun": "begun", "evaluations": "evaluations"}.get(
+            rounds, f"round-{rounds}"
+        )
         return f"{self._party}.{job.hex()[:16]}.{suffix}.json"
 
 

@@ -46,11 +46,11 @@ from securevfl.untrusted import check_text
 
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits in the name of a replaced model file."""
-PART_SCHEMA = "securevfl.part/7"
+PART_SCHEMA = "securevfl.part/8"
 
 PLAIN_FIELDS = (
     *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
-    *("trained", "held_out"),
+    *("trained", "held_out", "by_class", "notes"),
 )
 """Names of the fields of `ModelPart` that its file contains in the same form."""
 
@@ -85,6 +85,9 @@ class ModelPart:
         metrics: metrics of the model.
         calibration: mean prediction, mean label and number of rows, for ten groups of rows by rising prediction.
         metric_std_errors: standard errors of the metrics, which vary with the choice of the measured rows.
+        by_class: with several classes, the figures of each class against all others, by the name of the class.
+        notes: statements about the training and its metrics: what is not measured and why, and whether the training has
+            converged.
         history: one record per round.
         rounds: number of exchanges.
         counters: counters of messages and operations.
@@ -111,6 +114,8 @@ class ModelPart:
     metrics: dict[str, float] = field(default_factory=dict)
     calibration: Sequence[list[float]] = ()
     metric_std_errors: dict[str, float] = field(default_factory=dict)
+    by_class: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
     counters: CostCounters = field(default_factory=CostCounters, repr=False)
@@ -418,7 +423,8 @@ class ModelPart:
             raise _damaged(path)
         try:
             fields, named = msgspec.convert(content, _StoredFields), [content["columns"], content["classes"]]
-            for text in (fields.name, fields.role, fields.run, *fields.parties, *chain(*filter(None, named))):
+            texts = (fields.name, fields.role, fields.run, *fields.parties, *fields.notes, *fields.by_class)
+            for text in (*texts, *chain(*filter(None, named))):
                 if isinstance(text, str):
                     check_text(text)
             mean = np.array(content.pop("mean"), dtype=np.float64)
@@ -455,6 +461,8 @@ class _StoredFields(msgspec.Struct):
     outputs: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
     metrics: dict[str, float | None]
     metric_std_errors: dict[str, float | None]
+    by_class: dict[str, dict[str, float | None]]
+    notes: list[str]
     history: list[dict[str, Any]]
     rounds: Annotated[int, msgspec.Meta(ge=0)]
     run: str

@@ -100,6 +100,16 @@ class Run:
         return self.active.metric_std_errors
 
     @property
+    def by_class(self) -> dict[str, dict[str, float]]:
+        """With several classes, the figures of each class against all others; otherwise empty."""
+        return self.active.by_class
+
+    @property
+    def notes(self) -> list[str]:
+        """Statements about the training and its metrics, such as which metrics are not measured and why."""
+        return self.active.notes
+
+    @property
     def positive(self) -> str | None:
         """The class of two to which metrics and probabilities refer."""
         return self.active.positive
@@ -408,6 +418,8 @@ class Run:
             "positive": self.positive,
             "metrics": self.metrics,
             "metric_std_errors": self.metric_std_errors,
+            "by_class": self.by_class,
+            "notes": self.notes,
             "costs": self.costs.row(),
             "history": self.history,
         }

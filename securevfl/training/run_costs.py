@@ -19,8 +19,8 @@ from securevfl.training.text_table import format_table
 COST_KINDS = {
     Kind.ENCRYPTION: "encryption",
     Kind.TRANSFERS: "transfers",
-    Kind.LOCAL: "other work",
-    Kind.COMMUNICATION: "network",
+    Kind.LOCAL: "other computation",
+    Kind.COMMUNICATION: "communication",
 }
 """Kinds of work: homomorphic encryption, oblivious transfers, all other computation, and communication."""
 

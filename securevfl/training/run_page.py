@@ -56,6 +56,7 @@ def page(
         disclosures = html.section("The consent sheet of this run", f"<pre>{html.escape(sheet)}</pre>")
     how_good = [
         html.section(f"How good it is, on the {lead.evaluated_on}", comparison(lead, alone)),
+        html.section("Each class against the others", by_class(lead)) if lead.by_class else "",
         html.section("Lift and calibration", quality(lead)),
     ]
     seconds = "<p class='soft'>Model files do not store costs.</p>"
@@ -126,7 +127,30 @@ def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
     caption = f"{lead.held_out:,} held-out rows; trained on {lead.trained:,} rows."
     if lead.positive is not None:
         caption += f" Positive class: {lead.positive}."
-    return html.table(["columns of", *models], rows) + f"<p class='soft'>{html.escape(caption)}</p>"
+    return html.table(["columns of", *models], rows) + f"<p class='soft'>{html.escape(caption)}</p>" + notes(lead)
+
+
+def notes(lead: ModelPart) -> str:
+    """Return the statements about the training and its metrics, such as which metrics are not measured and why."""
+    if not lead.notes:
+        return ""
+    items = "".join(f"<li>{html.escape(note[:1].upper() + note[1:])}</li>" for note in lead.notes)
+    return f"<ul class='soft'>{items}</ul>"
+
+
+def by_class(lead: ModelPart) -> str:
+    """Return a table of the figures of each class against all others."""
+    names = list(dict.fromkeys(name for figures in lead.by_class.values() for name in figures))
+    shown = [name for name in names if name != "auc_std_error"]
+    rows: list[list[html.Cell]] = [
+        [label, *(_class_cell(figures, name) for name in shown)] for label, figures in lead.by_class.items()
+    ]
+    return html.table(["class", *(METRIC_LABELS.get(name, name) for name in shown)], rows)
+
+
+def _class_cell(figures: Mapping[str, float], name: str) -> html.Cell:
+    error = figures.get("auc_std_error") if name == "auc" else None
+    return figure(figures[name], error) if name in figures else None
 
 
 def cell(job: Job, parts: Mapping[str, ModelPart]) -> str:
@@ -138,6 +162,8 @@ def cell(job: Job, parts: Mapping[str, ModelPart]) -> str:
         [
             f"<p><b>{html.escape(head)}</b>; metrics on the {html.escape(lead.evaluated_on)}</p>",
             html.table(list(lead.metrics), [figures]) if lead.metrics else "",
+            by_class(lead) if lead.by_class else "",
+            notes(lead),
             convergence(lead.history, ("round",)),
             costs._repr_html_(),
         ]

@@ -107,6 +107,7 @@ def set_up_run(
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
         run=checkpoints.run(key) if checkpoints is not None else "",
         content="" if ledger is None else ledger.table_tag(party),
+        evaluated=() if checkpoints is None else checkpoints.evaluations(key).numbers,
     )
     hellos = exchange_hellos(channel, parties, hello)
     columns = {name: other.columns for name, other in hellos.items()}

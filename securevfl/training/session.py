@@ -46,6 +46,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.runtime.meter import Meter
 from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoint, Checkpoints, common_round
+from securevfl.training.evaluation_records import EvaluationFile, KnownEvaluations
 from securevfl.training.model_part import ModelPart, PartStatus
 from securevfl.training.run_setup import RunSetup, run_key, run_key_of, set_up_run
 from securevfl.training.training_loop import TrainingLoop
@@ -114,7 +115,7 @@ def take_part(
             )
         if any(hello.saved for hello in setup.hellos.values()):
             reason = "there is no checkpoint of this job that all parties have with unchanged tables"
-            eventlog.warn(channel.me, "starts again", {"reason": reason})
+            eventlog.warn(channel.me, "training starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
     if (folder := material_folder(ahead, party, key)) is not None:
         stored = sum(path.stat().st_size for path in folder.glob("*"))  # material that `prepare` has generated
@@ -145,6 +146,10 @@ def take_part(
     )
     if checkpoints is not None:
         _prepare_folder(checkpoints, key, checkpoint, channel)
+    evaluations = EvaluationFile(None) if checkpoints is None else checkpoints.evaluations(key)
+    known = KnownEvaluations(evaluations)
+    if checkpoint is not None:
+        known = known.of(evaluations, setup.hellos, setup.roles.lead, has_final_weights=checkpoint.over)
     meter = Meter(channel.clock, channel.counters, executor, workers)
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
@@ -155,7 +160,8 @@ def take_part(
         if data is None:
             party = _with_evidence(job, setup, context, ledger_session, checkpoint)
             data = _training_data(job, party, setup.facts)
-        loop = TrainingLoop(job, party, context, data, run, on_round, None if checkpoints is None else save, checkpoint)
+        saves = None if checkpoints is None else save
+        loop = TrainingLoop(job, party, context, data, run, on_round, saves, checkpoint, known)
         channel.clock.stage = Stage.TRAIN
         loop.train()
         channel.clock.stage = Stage.EVALUATE

@@ -50,6 +50,7 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Kind, Stage
 from securevfl.runtime.disclosure_gate import Group
 from securevfl.training.checkpoint import Checkpoint
+from securevfl.training.evaluation_records import FINAL_EVALUATION, KnownEvaluations
 from securevfl.training.model_part import ModelPart
 
 MAX_SEPARATION_ROWS = 65_536
@@ -73,6 +74,7 @@ class TrainingLoop:
         on_round: called after every round with the number of rounds that are done, and of all rounds.
         save: called when a checkpoint may be written.
         checkpoint: the checkpoint from which the run resumes.
+        known: the evaluations that are not repeated, and the file in which this party stores the others.
         rounds: number of rounds that are done, including those before the checkpoint.
     """
 
@@ -84,6 +86,7 @@ class TrainingLoop:
     on_round: Callable[[int, int], None] | None
     save: SaveCheckpoint | None
     checkpoint: Checkpoint | None
+    known: KnownEvaluations
 
     def __post_init__(self) -> None:
         checkpoint, self._evaluations = self.checkpoint, EvaluationSchedule.of(self.job, len(self.data.schedule))
@@ -130,7 +133,7 @@ class TrainingLoop:
     def finish(self) -> ModelPart:
         """Evaluate the final model, and return this party's part of the model."""
         context, data = self.context, self.data
-        exchanges = self._participant.exchanges or self.rounds
+        exchanges, notes = self._participant.exchanges or self.rounds, list(self._participant.notes)
         if self._best is not None and self.job.patience is not None:
             create = partial(self.job.family.participant, self.job, context, data.columns)
             self._participant = self._participant.resume_from(self._best, create)
@@ -150,6 +153,8 @@ class TrainingLoop:
             metrics=measurement.metrics,
             calibration=measurement.calibration,
             metric_std_errors=dict(measurement.standard_errors),
+            by_class={name: dict(figures) for name, figures in measurement.by_class.items()},
+            notes=[*notes, *measurement.notes],
             baseline=[] if measurement.score_baseline is None else [measurement.score_baseline],
             history=self._history,
             rounds=exchanges,
@@ -249,9 +254,17 @@ class TrainingLoop:
 
         The result is empty at parties that receive no metrics.
         """
+        number = FINAL_EVALUATION if last else self.rounds
         rows: Group = "held out" if len(self.data.schedule.test) else "training"
         with self.context.channel.gate.about_rows(rows):
-            return self._participant.measure(self.job.model.loss, self.data, self.rounds, last=last)
+            if last:
+                self._participant.end_training()
+            if number in self.known.measured:
+                return self.known.file.measurement(number)
+            measurement = self._participant.measure(self.job.model.loss, self.data, self.rounds, last=last)
+        if self._leads or last:  # other parties store an evaluation with the decision that they receive
+            self.known.file.store(number, measurement)
+        return measurement
 
     def _is_good_enough(self, measured: dict[str, float]) -> bool:
         """Return whether the job's target is reached, or no evaluation has improved for the job's `patience`."""
@@ -299,10 +312,13 @@ class TrainingLoop:
                 is_best=not roll_back and self._improves(measured),
                 roll_back=roll_back,
             )
-            for name in roles.others(roles.lead):
+            for name in () if self.rounds in self.known.decided else roles.others(roles.lead):
                 channel.send(name, decision, permit=permit_evaluated_decision(channel, name))
-        elif decides:
-            decision = channel.recv(roles.lead, StopDecision)
+        elif self.rounds in self.known.decided:
+            decision = self.known.file.decision(self.rounds)
+        else:
+            decision = channel.recv(roles.lead, StopDecision) if decides else decision
+            self.known.file.store(self.rounds, measurement, decision)
         if decision.roll_back:
             self._participant.roll_back(self._best)
         if decides and decision.is_best:

@@ -208,5 +208,5 @@ class Endpoint:
                 f"at {line.peer} states the reason, or another program called. Compare the output of `securevfl certs "
                 "show ca.pem` at both parties"
             )
-            eventlog.emit(self.me, "no call gets through", {"peer": line.peer, "reason": line.cause}, logging.ERROR)
+            eventlog.emit(self.me, "handshakes fail", {"peer": line.peer, "reason": line.cause}, logging.ERROR)
         return bool(missing)

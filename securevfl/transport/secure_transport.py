@@ -213,7 +213,7 @@ class SecureTransport:
                 )
             check_peer(proof.certificate, self._credentials.ca, name)
             self.keys[name] = verify_signature(proof.certificate, proof.signature, _claim(session, name, self.me))
-            eventlog.emit(self.me, "identified", {"peer": name, "key": self.keys[name]})
+            eventlog.emit(self.me, "peer identified", {"peer": name, "key": self.keys[name]})
         eventlog.emit(self.me, "agreed", {"session": session.hex(), "parties": len(offers)})
         return inbox
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import securevfl as vfl
+from securevfl.data.baseline import Baseline
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import DataError
+from securevfl.families.score_results import Measurement
+from securevfl.protocols.handshake import StopDecision
 from securevfl.training.checkpoint import Checkpoints
-from tests.builders import cancer_parties
+from securevfl.training.evaluation_records import FINAL_EVALUATION, EvaluationFile
+from tests.builders import cancer_parties, raises_code
 
 EPOCHS, INTERVAL = 7, 3
+ONCE = (("bank", ("labels", "shop", "verdicts")), ("shop", ("scores", "bank", "held out")))
+"""What a resumed run discloses no second time: the owner; kind, learner and group."""
 JOBS: dict[str, dict[str, Any]] = {
     "rounds, open": {"protocol": "open", "batch_size": "all", "accepts": ["columns", "rank"]},
     "rounds, CKKS": {"protocol": vfl.Protocol(residual=vfl.Ckks()), "batch_size": "all", "accepts": ["columns"]},
@@ -26,16 +36,19 @@ class Stopped(Exception):
     """The operator has stopped the process."""
 
 
-def counted(name: str, folder: Path, stop: int | None) -> dict[str, Counter[tuple[str, str, str]]]:
+def counted(
+    name: str, folder: Path, stop: int | None, interrupted: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> dict[str, Counter[tuple[str, str, str]]]:
     """Return the counts of both parties' ledgers, by kind, learner and group, after a run that stops once.
 
     Args:
         name: name of the job.
         folder: a folder for ledgers and checkpoints.
-        stop: the iteration after which the run stops and is resumed; None for a run without interruption.
+        stop: the iteration after which the run stops and is resumed; None for a run that `interrupted` may stop.
+        interrupted: a context in which the first of the two runs takes place.
     """
     keys = {"model": vfl.Logistic(), "epochs": EPOCHS, "test_fraction": 0.3, "evaluate_every": INTERVAL}
-    keys |= JOBS[name] | {"patience": {"evaluations": 9}}
+    keys |= JOBS[name] | {"target": {"metric": "auc", "value": 0.999999}}
     keys["accepts"] = [*keys["accepts"], "fresh_equations", "label_auc"]
     job, parties = vfl.Job(**keys), cancer_parties()
     ledgers = {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
@@ -45,8 +58,8 @@ def counted(name: str, folder: Path, stop: int | None) -> dict[str, Counter[tupl
         if done == stop:
             raise Stopped
 
-    if stop is not None:
-        with pytest.raises(Stopped):
+    if stop is not None or interrupted is not nullcontext:
+        with pytest.raises(Stopped), interrupted():
             vfl.simulate(job, parties, ledgers=ledgers, checkpoints=checkpoints, on_round=on_round)
     vfl.simulate(job, parties, ledgers=ledgers, checkpoints=checkpoints)
     counts = {party: Counter[tuple[str, str, str]]() for party in ledgers}
@@ -59,7 +72,7 @@ def counted(name: str, folder: Path, stop: int | None) -> dict[str, Counter[tupl
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_stopped_run_counts_exactly_the_sent_values(name: str, tmp_path: Path) -> None:
-    """After a stop between an evaluation and its checkpoint, the evaluation and its decision are sent twice."""
+    """After a stop between an evaluation and its checkpoint, neither the evaluation nor its decision is sent again."""
     complete = counted(name, tmp_path / "complete", None)
     for stop in range(1, EPOCHS):
         resumed = counted(name, tmp_path / str(stop), stop)
@@ -67,9 +80,56 @@ def test_a_stopped_run_counts_exactly_the_sent_values(name: str, tmp_path: Path)
             again = resumed[party]
             lacking = {key: (count, again[key]) for key, count in counts.items() if again[key] < count}
             assert not lacking, f"{party}, stopped after {stop} iterations"
-        repeats = int(stop % INTERVAL == 0)
-        decisions = complete["bank"]["labels", "shop", "verdicts"]
-        assert resumed["bank"]["labels", "shop", "verdicts"] == decisions * (2 + repeats) // 2
-        if "rounds" not in name:
-            scores = complete["shop"]["scores", "bank", "held out"]
-            assert resumed["shop"]["scores", "bank", "held out"] == scores * (2 + repeats) // 2
+        for party, key in ONCE:
+            assert resumed[party][key] == complete[party][key], f"{key}, stopped after {stop} iterations"
+
+
+@contextmanager
+def stopped_at_store(party: str, number: int, *, stored: bool) -> Iterator[None]:
+    """Stop a party just before or just after it has stored an evaluation."""
+    store = EvaluationFile.store
+
+    def stop(self: EvaluationFile, evaluation: int, *results: Any) -> None:
+        here = evaluation == number and self._path is not None and self._path.parent.name == party
+        if stored or not here:
+            store(self, evaluation, *results)
+        if here:
+            raise Stopped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EvaluationFile, "store", stop)
+        yield
+
+
+@pytest.mark.parametrize("number", [INTERVAL, 2 * INTERVAL, FINAL_EVALUATION])
+@pytest.mark.parametrize("party", ["bank", "shop"])
+@pytest.mark.parametrize("name", ["rounds, CKKS", "shares"])
+def test_a_run_that_is_stopped_around_an_evaluation(name: str, party: str, number: int, tmp_path: Path) -> None:
+    """Only a stop after the bank has received a result and before it is on its disk has the bank measure again."""
+    complete = counted(name, tmp_path / "complete", None)
+    for stored in (True, False):
+        stop = partial(stopped_at_store, party, number, stored=stored)
+        resumed = counted(name, tmp_path / f"stored {stored}", None, stop)
+        repeats = party == "bank" and not stored
+        for owner, key in ONCE:
+            once, now = complete[owner][key], resumed[owner][key]
+            if key[0] == "scores":
+                assert (now > once) if repeats and once else (now == once), (key, stored)
+            else:
+                assert now >= once
+
+
+def test_stored_evaluations_are_those_that_were_measured(tmp_path: Path) -> None:
+    baseline = Baseline(column="score", rows=3, missing=0, points=(0.5,), below=(1,), under=(0,))
+    measurement = Measurement({"auc": 0.75}, [[0.1, 0.2, 3.0]], {"auc": 0.01}, baseline)
+    file = EvaluationFile(tmp_path / "evaluations")
+    file.store(3, measurement, StopDecision(stop=True, is_best=False, roll_back=False))
+    again = EvaluationFile(tmp_path / "evaluations")
+    assert again.numbers == (3,)
+    assert again.measurement(3) == measurement
+    assert again.measurement(6) == Measurement()
+    assert again.decision(3) == StopDecision(stop=True, is_best=False, roll_back=False)
+    content = (tmp_path / "evaluations").read_bytes()
+    (tmp_path / "evaluations").write_bytes(content[:5] + bytes([content[5] ^ 1]) + content[6:])
+    with raises_code(DataError, "SVFL-CHECKPOINT"):
+        EvaluationFile(tmp_path / "evaluations")

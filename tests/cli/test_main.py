@@ -1,18 +1,23 @@
 """The command as users run it: help, errors as lines and exit code 2, training from files, the JSON report."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import typer
 from pyarrow import csv, parquet
 from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner, Result
 
 import securevfl as vfl
+from securevfl.cli.command_groups import HELP_GROUPS
 from securevfl.cli.main import app
 from securevfl.display.progress import ProgressLines
 from securevfl.models.metrics import area_under_curve
@@ -355,3 +360,19 @@ def test_long_work_says_where_it_stands_outside_a_terminal(capsys: pytest.Captur
     for done in (1, 500, 501):
         lines.step(done, 1000)
     assert capsys.readouterr().err == "training: 500 of 1,000, 40 s\n"
+
+
+def test_the_help_lists_all_commands_in_groups() -> None:
+    command: Any = typer.main.get_command(app)
+    offered = command.list_commands(command.make_context("securevfl", [], resilient_parsing=True))
+    assert offered == [name for commands in HELP_GROUPS.values() for name in commands]
+    options = {**os.environ, "COLUMNS": "80"}
+    line = [sys.executable, "-m", "securevfl.cli.main", "--help"]
+    lines = subprocess.run(line, capture_output=True, text=True, check=True, env=options).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = [match for line in lines if (match := re.match(r"│ ([a-z]+)  +(\S.*?) +│$", line))]
+    assert {match[1]: match[2] for match in shown} == {
+        name: text for commands in HELP_GROUPS.values() for name, text in commands.items()
+    }, "one line for each command"
+    heads = [match[1] for line in lines if (match := re.match("╭─ (.*?) ─+╮$", line))]
+    assert heads == ["Options", *HELP_GROUPS]

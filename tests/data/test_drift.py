@@ -154,7 +154,7 @@ def test_parts_of_other_schemas_are_refused(tmp_path: Path) -> None:
     now, _ = read_checked_json(path)
     assert ModelPart.load(path).baseline == [Baseline(**item) for item in now["baseline"]]
     assert now["schema"] == PART_SCHEMA
-    for schema in ("securevfl.part/1", "securevfl.part/5", "securevfl.part/8", "another", None):
+    for schema in ("securevfl.part/1", "securevfl.part/5", "securevfl.part/9", "another", None):
         path.write_text(json.dumps(now | {"schema": schema}))
         with raises_code(DataError, "SVFL-MODEL-FILE") as caught:
             ModelPart.load(path)

@@ -116,7 +116,7 @@ def test_the_context_has_every_file_that_the_image_names() -> None:
 
 
 @pytest.mark.long
-def test_a_wheel_is_built_from_the_context_alone_and_has_every_module(tmp_path: Path) -> None:
+def test_a_wheel_of_the_context_alone_has_every_module(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for name in context():
         (source / name).parent.mkdir(parents=True, exist_ok=True)

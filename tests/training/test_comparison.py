@@ -49,7 +49,7 @@ def comparison(counted: tuple[Comparison, dict[str, DisclosureLedger]]) -> Compa
     return counted[0]
 
 
-def test_pooled_models_are_those_of_scikit_learn_and_joint_models_reach_them(comparison: Comparison) -> None:
+def test_joint_models_reach_pooled_models_of_scikit_learn(comparison: Comparison) -> None:
     bank, shop = tables()
     schedule = JOB.schedule(register_of([bank, shop]))
     X = np.hstack([bank.X, shop.X])

@@ -88,7 +88,7 @@ def test_the_total_is_the_time_of_the_last_clock(name: str, clocks: list[Virtual
     assert sum(costs.parts.values()) == pytest.approx(costs.total, rel=1e-9)
     row = costs.row()
     phases = ("preparation", "training", "evaluation")
-    kinds = ("encryption", "transfers", "other_work", "network")
+    kinds = ("encryption", "transfers", "other_computation", "communication")
     parts = [row[f"{phase}_{kind}_s"] for phase in phases for kind in kinds]
     assert sum(parts) == pytest.approx(row["total_s"], rel=1e-9)
     assert sum(line["total_s"] for line in costs.lines()[:-1]) == pytest.approx(costs.lines()[-1]["total_s"], rel=1e-9)

@@ -55,7 +55,7 @@ def test_a_changed_key_is_told(meet: Any, tmp_path: Path, caplog: pytest.LogCapt
     caplog.set_level(logging.INFO, "securevfl")
     run(meeting, cut_at=5)
     before = {name: show(authority / f"{name}.pem").key.replace(":", "") for name in ("bank", "shop")}
-    identified = [(event["party"], event["peer"], event["key"]) for event in events(caplog, "identified")]
+    identified = [(event["party"], event["peer"], event["key"]) for event in events(caplog, "peer identified")]
     assert sorted(identified) == [("bank", "shop", before["shop"]), ("shop", "bank", before["bank"])]
     for party in vfl.datasets.breast_cancer(2):
         states, key = Checkpoints(meeting.kit(party.name) / "states", party.name), run_key(meeting.job, party)

@@ -182,7 +182,7 @@ def test_states_of_a_table_that_was_edited_are_not_taken_up(meeting: Any, start:
     until_round(meeting, 3)
     events = [json.loads(line) for line in meeting.log("bank").splitlines()]
     assert next(event["round"] for event in events if event["event"] == "round") == 1
-    assert any(event["event"] == "starts again" for event in events)
+    assert any(event["event"] == "training starts again" for event in events)
 
 
 @pytest.mark.long

@@ -84,7 +84,7 @@ class PeerPullClient(PullClient):
         self._unanswered.append(t)
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
-        """Receive the pushes of other workers, and return the sum for this worker's oldest iteration without one."""
+        """Receive pushes of other workers, and return the sum for the oldest iteration that has not been pulled yet."""
         while (arrived := self._channel.recv_due(self._peers, Push, self._subchannel)) is not None:
             self._payloads.take(*arrived)  # 1
         t, workers = self._unanswered[0], self._payloads.workers

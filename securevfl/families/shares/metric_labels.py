@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.models import metrics, pair_metrics
+from securevfl.models.class_figures import pair_class_figures
 from securevfl.models.loss import Loss
 from securevfl.protocols.shares.score_label_pairs import MIN_ROWS_PER_LABEL, ScoreLabelPairs
 
@@ -81,6 +82,12 @@ class MetricLabels:
             return values, []
         proba = self.loss.proba(pairs.f)[:, 1]
         return values, metrics.calibration(pairs.marked[:, 0], proba).tolist()
+
+    def by_class(self, pairs: ScoreLabelPairs) -> dict[str, dict[str, float]]:
+        """Return the figures of each class against all others; empty unless there are several classes."""
+        if self.subtracted is not None or self.loss.single:
+            return {}
+        return pair_class_figures(pairs.f, pairs.marked, self.classes)
 
     def standard_errors(self, pairs: ScoreLabelPairs) -> dict[str, float]:
         """Return the standard errors of the metrics that pairs determine."""

@@ -20,6 +20,7 @@ from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
+from securevfl.families.shares.metric_notes import far_labels, metric_notes, too_few_rows
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
@@ -116,14 +117,11 @@ class Measurements:
         """
         rows = self._measured_rows(data)
         if len(rows) < MIN_LOSS_ROWS:
-            if self._context.me == self._context.active:
-                warnings.warn(
-                    f"party {self._context.me}: metrics need at least {MIN_LOSS_ROWS} rows and there are {len(rows)}, "
-                    "so there are no metrics. Hold out more rows (test_fraction).",
-                    DataNotice,
-                    stacklevel=2,
-                )
-            return Measurement()
+            if self._context.me != self._context.active:
+                return Measurement()
+            statement = too_few_rows(len(rows), MIN_LOSS_ROWS)
+            warnings.warn(f"party {self._context.me}: {statement}.", DataNotice, stacklevel=2)
+            return Measurement(notes=[statement])
         self._record_evaluation(data, rows)
         if not pair_metrics.supports_pairs(loss):
             return self._measure_loss(loss, data, rows, state, rounds)
@@ -148,14 +146,10 @@ class Measurements:
         values, curve = metric_labels.metrics(pairs)
         self._check_divergence(values["loss"], metric_labels.zero_model_loss, rounds)
         watched = {"loss", *(stop.metric for stop in (self._job.target, self._job.patience) if stop is not None)}
+        notes = metric_notes(loss, weighted=data.metric_weights(rows.rows) is not None)
         if unmeasured := set(metric_labels.unmeasured(pairs)) - watched:
-            warnings.warn(
-                f"party {self._context.me}: {' and '.join(sorted(unmeasured))} cannot be measured on shares, because "
-                f"some labels are more than {quantizer.reach / 2:g} standard deviations from their mean. Use huber or "
-                "quantile, trim the labels, or train on their logarithm.",
-                DataNotice,
-                stacklevel=2,
-            )
+            notes.append(far_labels(unmeasured, quantizer.reach))
+            warnings.warn(f"party {self._context.me}: {notes[-1]}.", DataNotice, stacklevel=2)
             values = {name: value for name, value in values.items() if name not in unmeasured}
         is_residual = metric_labels.subtracted is not None
         if self._is_uncounted and not is_residual:
@@ -178,6 +172,8 @@ class Measurements:
             curve,
             {name: errors[name] for name in values if name in errors},
             zero_model_loss=metric_labels.zero_model_loss,
+            by_class=metric_labels.by_class(pairs),
+            notes=notes,
         )
 
     def _measure_loss(
@@ -203,7 +199,8 @@ class Measurements:
         values = {"loss": opened.loss * outputs / mean_weight}
         if isinstance(loss, LogLinkLoss) and self._job.exposure is None and data.classes is not None:
             values["deviance"] = values["loss"] * loss.deviance_scale(data.classes)
-        return Measurement(values, zero_model_loss=zero_model_loss * outputs)
+        notes = metric_notes(loss, weighted=data.weights is not None)
+        return Measurement(values, zero_model_loss=zero_model_loss * outputs, notes=notes)
 
     def _check_divergence(self, loss: float, zero_model_loss: float, rounds: int) -> None:
         """Abort the training if the loss is far above the zero model's, unless the training can roll back."""

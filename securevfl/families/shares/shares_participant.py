@@ -151,6 +151,7 @@ class SharesParticipant(Participant):
         self._training: _TrainingResources | None = None
         self._scoring: ScoringSession | None = None
         self._weights: Floats | None = stored.get("theta")
+        self._statements: list[str] = []
         self._scored_blocks = 0
         self._measured: dict[int, Measurement] = {}
         self._inputs: Inputs | None = None
@@ -170,6 +171,11 @@ class SharesParticipant(Participant):
         """The facts of the training; available when it has begun."""
         assert self._facts is not None, "the training has begun"
         return self._facts
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Statements about the training, such as that it has too few iterations for a rare class."""
+        return self._statements
 
     @property
     def max_bits_per_row(self) -> float:
@@ -239,10 +245,13 @@ class SharesParticipant(Participant):
             finally:
                 training.offline.store.close()
 
-    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
-        """Measure metrics of shuffled pairs; after the last round also end the training."""
-        if last and self._training is not None:
+    def end_training(self) -> None:
+        """Open weights to the parties that the job names, and record the model in the ledger."""
+        if self._training is not None:
             self._end()
+
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
+        """Measure metrics of shuffled pairs."""
         if self._state is None:
             return Measurement()
         if self.exchanges not in self._measured:
@@ -349,8 +358,8 @@ class SharesParticipant(Participant):
         target = 0 if best is None else best["visits"]
         self._facts = self.facts.rolled_back(self.exchanges, target)
         self._measured.pop(self.exchanges, None)
-        event = {"visit": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
-        eventlog.warn(self._context.me, "turned back", event)
+        event = {"iteration": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
+        eventlog.warn(self._context.me, "rolled back", event)
 
     def stored_scores(self, request: RowsToScore) -> ScoreResult:
         """Return the results for these rows that this party's ledger contains, before it requests their scores."""
@@ -480,12 +489,12 @@ class SharesParticipant(Participant):
         if self._job.epochs * self.facts.batches < TOLERATED_SHARE * needed:
             cause = "the rarest class has few rows" if self._model.loss.classifies else "the residual is flat"
             cause += "" if data.weights is None else ", or weights differ much"
-            warnings.warn(
-                f"party {self._context.me}: {cause}, so {self._job.epochs} iterations may leave coefficients some "
-                f"standard errors from the optimum. Set epochs to {needed} or more.",
-                DataNotice,
-                stacklevel=2,
+            statement = (
+                f"{cause}, so {self._job.epochs} iterations may leave coefficients some standard errors from the "
+                f"optimum. Set epochs to {needed} or more."
             )
+            self._statements.append(statement)
+            warnings.warn(f"party {self._context.me}: {statement}", DataNotice, stacklevel=2)
 
     def _starting_intercepts(self, data: TrainingData) -> Floats | None:
         """Return the intercepts (c,) from which block descent starts, at the party with labels; None for 0.

@@ -1,0 +1,70 @@
+"""Statements for the report of a training on secret shares: which metrics are not measured, and why.
+
+Pairs of a rounded score and a label are opened in random order, and sums of losses over all rows. Some metrics need
+more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from securevfl.models.loss import Loss
+from securevfl.models.pair_metrics import supports_pairs
+
+NO_RANKING = (
+    "gini, calibration, r2, rmse and standard errors are not measured on shares, because they need each row's "
+    "prediction next to its label, and only sums over all rows are opened. Measure them with run.evaluate on rows "
+    "whose scores this party may receive"
+)
+NO_ROW_OF_CLASSES = (
+    "accuracy, log_loss, brier, precision and recall are not measured on shares for several classes, because they need "
+    "the scores of all classes of a row, and the pairs of each class are opened in another random order"
+)
+EQUAL_ROWS = (
+    "the metrics count every row once, although rows have weights in the training, because no party knows which row an "
+    "opened score belongs to. Their standard errors are those of unweighted metrics"
+)
+
+
+def too_few_rows(rows: int, least: int) -> str:
+    """Return the statement that metrics need at least `least` rows, and that there are only `rows`."""
+    return (
+        f"metrics need at least {least} rows and there are {rows}, so there are no metrics. Hold out more rows "
+        "(test_fraction)"
+    )
+
+
+def far_labels(names: Collection[str], reach: float) -> str:
+    """Return the statement that some labels are too far from their mean to measure the metrics of these names.
+
+    Args:
+        names: the metrics.
+        reach: the largest score that can be represented; labels beyond half of it are cut off.
+
+    Returns:
+        The statement.
+    """
+    return (
+        f"{' and '.join(sorted(names))} cannot be measured on shares, because some labels are more than {reach / 2:g} "
+        "standard deviations from their mean. Use huber or quantile, trim the labels, or train on their logarithm"
+    )
+
+
+def metric_notes(loss: Loss, *, weighted: bool) -> list[str]:
+    """Return the statements that follow from the loss.
+
+    Args:
+        loss: the loss of the model.
+        weighted: whether the rows have weights.
+
+    Returns:
+        The statements.
+    """
+    notes = []
+    if not supports_pairs(loss):
+        return [NO_RANKING]
+    if loss.classifies and not loss.single:
+        notes.append(NO_ROW_OF_CLASSES)
+    if weighted:
+        notes.append(EQUAL_ROWS)
+    return notes
