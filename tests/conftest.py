@@ -23,7 +23,6 @@ if "SECUREVFL_STATE" not in os.environ:
 import pytest
 from hypothesis import HealthCheck, settings
 
-from securevfl.data import load
 from securevfl.errors import TransportError
 from securevfl.families.batch_participant import BatchParticipant
 from securevfl.runtime import worker_backend
@@ -212,8 +211,3 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if number := config.stash.get(LEFT_OUT, 0):
         terminalreporter.write_line(f"left out: {number} tests; make test runs all but the slow, make soak those")
-
-
-@pytest.fixture
-def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", 0)

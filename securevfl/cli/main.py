@@ -315,7 +315,8 @@ def train(
     for line in report_lines(run.by_class, run.notes):
         out.print(line, soft_wrap=True, markup=False, highlight=False)
     if not job.epochs:
-        reason = "because the job accepts the leak of columns" if "columns" in job.accepts else "that the guards allow"
+        accepted = "columns" in job.accepts
+        reason = "because the job accepts the leak of columns" if accepted else "that the leak checks allow"
         maximum = f"the maximum, up to {most_epochs(job)},"
         out.print(f"epochs = {run.job.epochs}: {maximum} {reason}", soft_wrap=True)
     out.print(costs_table(run.costs))

@@ -72,9 +72,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
 @pytest.mark.parametrize("kind", SOURCES)
-def test_every_source_gives_the_table_of_a_parquet_file(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_every_source_gives_the_table_of_a_parquet_file(kind: str, tmp_path: Path) -> None:
     path = SOURCES[kind](tmp_path)
     pq.write_table(TABLE, tmp_path / "t.parquet")
     expected = read_party("shop", tmp_path / "t.parquet")
@@ -96,10 +94,9 @@ def test_every_source_gives_the_table_of_a_parquet_file(
     part = vfl.simulate(job, [lead, party]).parts["shop"]
     blocks = list(rows_of_file(part, path).blocks())
     np.testing.assert_array_equal(np.concatenate([X for _, X in blocks]), part.table(party.table))
-    request.getfixturevalue("everything_is_large")
-    assert is_large(path)
+    assert is_large(path, 0)
     pyarrow.csv.write_csv(pa.table({"id": TABLE["id"], "y": Y}).append_column("b", TABLE["a"]), tmp_path / "bank.csv")
-    parties, _ = read_parties({"bank": tmp_path / "bank.csv", "shop": path}, job=job)
+    parties, _ = read_parties({"bank": tmp_path / "bank.csv", "shop": path}, job=job, max_in_memory_bytes=0)
     np.testing.assert_array_equal(parties[1].X[:], party.X)
 
 
@@ -112,7 +109,7 @@ def test_batches_are_small_and_numbers_are_scored_from_disk(tmp_path: Path) -> N
     assert sum(sizes) == N
 
 
-def test_a_stored_copy_is_renewed_if_a_file_of_the_folder_changes(tmp_path: Path) -> None:
+def test_a_copy_is_renewed_if_a_file_of_the_folder_changes(tmp_path: Path) -> None:
     path = SOURCES["folder of Parquet files"](tmp_path)
     before = store_table("shop", path, tmp_path / "copy").X[:]
     part = path / "part-1.parquet"
