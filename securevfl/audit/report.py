@@ -12,10 +12,10 @@ With fewer than three seeds the margin is 0.1. If the attack ranks by random val
 errors of the difference of two rankings. If the recorder misses a value that the declaration discloses to a party, the
 audit fails. Attacks that do not apply are listed with the reason.
 
-A leak exceeds what the job *accepts* if a guard refuses it. An attack then names the columns or labels that it reads.
-An attack that shows a leak which no guard refuses exceeds only if it scores higher on the real view than on the ideal
-view: guards and attacks agree about declared outputs. All runs here accept every leak, so that the attacks can show
-them.
+A leak exceeds what the job *accepts* if a leak check refuses it. An attack then names the columns or labels that it
+reads. An attack that shows a leak which no leak check refuses exceeds only if it scores higher on the real view than on
+the ideal view: leak checks and attacks agree about declared outputs. All runs here accept every leak, so that the
+attacks can show them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from securevfl.audit.transcript_checks import check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
@@ -193,7 +193,7 @@ def _attacks(
         seeds: seeds of the runs.
         notify: called with a description of each step.
         unprepared: the job and the parties before their tables were prepared.
-        refused: names of the leaks for which a guard refuses the job.
+        refused: names of the leaks for which a leak check refuses the job.
 
     Returns:
         The inferences, the most successful one first, and a line for each attack that failed to run.
@@ -267,7 +267,7 @@ def _is_recorded(record: PartyRecord, disclosure: DisclosureRecord) -> bool:
 def _inference(
     job: Job, known: RunFacts, attack: Attack, scores: list[Score], attacker: str, refused: Collection[str]
 ) -> Inference:
-    """Summarise the scores of one attack over seeds; `refused` are the leaks for which a guard refuses the job."""
+    """Summarise the scores of one attack over seeds; `refused` are those of a leak check that refuses the job."""
     real, simulated, chance = (
         np.array([getattr(score, name) for score in scores]) for name in ("real", "simulated", "chance")
     )

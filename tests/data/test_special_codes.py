@@ -20,7 +20,6 @@ import securevfl as vfl
 from securevfl.credit.explanations import reasons
 from securevfl.credit.onnx_export import to_onnx
 from securevfl.credit.scorecard import scorecard
-from securevfl.data import load
 from securevfl.data.column_transforms import ImputedTransform
 from securevfl.data.column_types import read_types
 from securevfl.data.columns import Columns, columns_of
@@ -134,9 +133,7 @@ def job_of(prepare: dict[str, Any]) -> vfl.Job:
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
 @pytest.mark.parametrize("way", JOBS)
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_training_prediction_export_points_reasons_and_gateway(
-    way: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_prediction_export_points_reasons_and_gateway(way: str, suffix: str, tmp_path: Path) -> None:
     raw = [float(value) for value in values_of("number")]
     noise = GENERATOR.normal(size=N).tolist()
     for name in ("bank", "shop"):
@@ -158,8 +155,7 @@ def test_training_prediction_export_points_reasons_and_gateway(
     if way in ("indicator", "clip"):  # as amounts, the codes only shift the column
         assert vfl.simulate(job, plain).metrics["auc"] < run.metrics["auc"] - 0.1
     if way != "woe":  # weights of evidence need a table in memory
-        monkeypatch.setattr(load, "is_large", lambda path: True)
-        stored, _ = read_parties(paths, options, job=job)
+        stored, _ = read_parties(paths, options, job=job, max_in_memory_bytes=0)
         assert vfl.simulate(job, stored).metrics == run.metrics
     part = run.parts["bank"]
     part.save(tmp_path / "bank.json")
