@@ -16,6 +16,7 @@ from securevfl.consent.forecast import forecast
 from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.consent.sheet_lines import check_tools, tool_lines
+from securevfl.data.column_types import decided_from_values
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -247,7 +248,10 @@ def _subject(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
     sizes = facts.shape
     held_out = f"; {sizes.held_out:,} more are held out to measure it" if sizes.held_out else ""
     columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
-    return [*lines, f"rows      {sizes.rows:,} train it{held_out}", f"columns   {columns}"]
+    lines += [f"rows      {sizes.rows:,} train it{held_out}", f"columns   {columns}"]
+    decided = [f"{party.name}: {text}" for party in facts.parties if (text := decided_from_values(party.types))]
+    types = "\n".join(["decided from values:", *decided]) if decided else ""
+    return [*lines, *(line.removeprefix("  ") for line in _statement_lines("types", types) if types)]
 
 
 def _learns(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[str]:
