@@ -245,7 +245,7 @@ class TrainingLoop:
             record |= measured
         if eventlog.LOGGER.isEnabledFor(logging.DEBUG):
             facts = {"bytes": self.context.channel.counters.bytes_sent()} | measured
-            eventlog.emit(self.party.name, "at", facts, logging.DEBUG)
+            eventlog.emit(self.party.name, "progress", facts, logging.DEBUG)
         if self._leads:
             clock = self.context.channel.clock
             clock.tick(Kind.LOCAL)
