@@ -215,7 +215,7 @@ def _sheet(
         *([] if facts is None else [f"takes: {line}" for line in family.resource_estimates(job, facts)]),
         *([f"openings: {line}"] if facts is not None and (line := family.opened_values(job, facts)) else []),
     ]
-    first_screen = [*([heading] if heading else []), *_subject(job, roles, facts)]
+    first_screen = [*([heading] if heading else []), *_reading_lines(job, roles, facts), *_subject(job, roles, facts)]
     for name in roles.parties:
         learns = _learns(job, roles, facts, name)
         lines += ["", _heading(roles, name), *_role(declared, roles.roles_of(name)), *learns, *_counted(facts, name)]
@@ -237,6 +237,19 @@ def _code_lines(job: Job) -> list[str]:
         if job.extension is None
         else [f"from the package {job.extension}, which is not part of securevfl; all parties have the same version"]
     )
+
+
+def _reading_lines(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
+    """Return lines that state how much of one column of each party scores of new rows can reveal, by an attack."""
+    if facts is None or not job.family.score_bits(job, facts.shape):
+        return []
+    requester = job.family.score_requester(job, roles.lead)
+    return [
+        f"readable  scores can reveal up to {content.readable_share:.0%} of one column of {name} to {requester}, by an "
+        "attack on its rows"
+        for name, content in facts.shape.information.items()
+        if name != requester
+    ]
 
 
 def _subject(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
