@@ -305,11 +305,14 @@ def train(
         run = simulate(job, parties, network=network, on_round=on_round, ledgers=_ledgers_in(ledger, parties))
     if save is not None:
         run.save(save)
+    alone = None
+    if html is not None or report_json is not None:
+        alone = baseline_metrics(run.job, next(party for party in parties if party.active))
     if html is not None:
-        lead = next(party for party in parties if party.active)
-        run.report(html, alone=baseline_metrics(job, lead), sheet=explain(job, parties).first_screen)
+        run.report(html, alone=alone, sheet=explain(job, parties).first_screen)
     if report_json is not None:
-        write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
+        lacking = {name: len(ids) for name, ids in missing.items()}
+        write_report(report_json, run, network=network, lacking=lacking, alone=alone)
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
     for line in report_lines(run.by_class, run.notes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,16 @@ from securevfl.training.run import Run
 REPORT_SCHEMA = "securevfl.report/3"
 
 
-def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, Any]:
+def report(
+    run: Run, *, network: Network, lacking: dict[str, int], alone: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """Return the report as plain data, which can be written as JSON.
 
     Args:
         run: the run.
         network: the network on which it was simulated.
         lacking: for each party, the number of ids that it lacks and another party has.
+        alone: metrics of a model of the leading party's columns alone, for comparison.
 
     Returns:
         The summary of the run. For each party and stage, it contains bytes and counts by kind of message, and seconds
@@ -35,6 +38,7 @@ def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, 
         "schema": REPORT_SCHEMA,
         "version": __version__,
         **run.summary(),
+        "alone": None if alone is None else dict(alone),
         "network": asdict(network),
         "ids_lacking": lacking,
         "books": {
@@ -56,6 +60,8 @@ def _by_stage(
     return stages
 
 
-def write_report(path: Path, run: Run, *, network: Network, lacking: dict[str, int]) -> None:
+def write_report(
+    path: Path, run: Run, *, network: Network, lacking: dict[str, int], alone: Mapping[str, float] | None = None
+) -> None:
     """Write the report to a file, atomically."""
-    write_json(path, report(run, network=network, lacking=lacking))
+    write_json(path, report(run, network=network, lacking=lacking, alone=alone))
