@@ -12,7 +12,7 @@ from securevfl.cli.main import app
 from securevfl.disclosure.ledger import DisclosureLedger, total_of, total_to
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, Limit
 from securevfl.training.year_forecast import YearForecast, YearPlan, forecast_year
-from tests.builders import raises_code, random_parties
+from tests.builders import raises_code, random_parties, write_tables
 
 ROWS, CHANGED = 240, 12
 PLAN = YearPlan(compares=False, searched=0)
@@ -91,7 +91,7 @@ def test_the_limit_on_measured_rows_is_forecast(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_a_year(tmp_path: Path) -> None:
-    files = write_month(tmp_path, _month(0))
+    files = write_tables(tmp_path, _month(0))
     (tmp_path / "job.toml").write_text('test_fraction = 0.3\nmodel = "logistic"\nepochs = 2\n')
     words = ["explain", str(tmp_path / "job.toml"), "--year", "--scores", "1200", "--searched", "2"]
     done = CliRunner().invoke(app, [*words, *(f"--data={name}={path}" for name, path in files.items())])
