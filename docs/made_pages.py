@@ -47,7 +47,7 @@ def _sample_sheet(path: Path) -> None:
 def _mutants(path: Path) -> None:
     from selfcheck.mutants import mutant_table
 
-    path.write_text(mutant_table.table(), encoding="utf-8")
+    path.write_text(mutant_table.as_markdown(), encoding="utf-8")
 
 
 def _results(path: Path) -> None:

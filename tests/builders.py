@@ -49,6 +49,16 @@ OPEN_JOB: dict[str, Any] = {
 }
 """A small training in rounds whose residuals are open."""
 
+CKKS_JOB: dict[str, Any] = {
+    "model": "logistic",
+    "optimizer": {"name": "fedbcd", "lr": 0.1},
+    "protocol": {"residual": "ckks"},
+    "batch_size": 40,
+    "epochs": 1,
+    "accepts": ("columns",),
+}
+"""A small training in rounds whose residuals are encrypted."""
+
 SHARES_JOB: dict[str, Any] = {
     "model": "logistic",
     "optimizer": {"name": "fedsgd", "lr": 0.3},
@@ -193,7 +203,7 @@ def write_tables(folder: Path, parties: Sequence[vfl.Party], suffix: str = ".csv
 
 
 def disclosures_in_run(job: vfl.Job, shape: RunShape) -> list[Disclosure]:
-    """Return what the outputs of a job's family disclose in a complete run, as guards and ledgers count it."""
+    """Return what the outputs of a job's family disclose in a complete run, as leak checks and ledgers count it."""
     return disclosures_of(job.family.outputs(job, shape))
 
 

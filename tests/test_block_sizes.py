@@ -46,7 +46,7 @@ class Case(NamedTuple):
     result: Callable[[int], Any]
 
 
-def table(rows: int, columns: int = 2) -> Any:
+def normal_matrix(rows: int, columns: int = 2) -> Any:
     return np.random.default_rng([rows, columns]).normal(size=(rows, columns))
 
 
@@ -62,13 +62,13 @@ def blocks_of(source: new_rows.NewRows) -> list[Any]:
 
 
 def taken_rows(rows: int) -> Any:
-    indexed = new_rows.IndexedRows("shop", list(range(100, 100 + rows)), table(rows))
+    indexed = new_rows.IndexedRows("shop", list(range(100, 100 + rows)), normal_matrix(rows))
     return blocks_of(indexed.take(np.random.default_rng(rows).permutation(rows)))
 
 
 def digest_of_party(rows: int) -> Any:
-    one = Party("shop", table(rows), ids=range(rows))
-    turned = Party("shop", table(rows)[::-1], ids=range(rows)[::-1])
+    one = Party("shop", normal_matrix(rows), ids=range(rows))
+    turned = Party("shop", normal_matrix(rows)[::-1], ids=range(rows)[::-1])
     assert one.content == turned.content
     return one.content
 
@@ -81,15 +81,15 @@ def keys_of_register(rows: int) -> Any:
 
 def leaves_of_forest(rows: int) -> Any:
     sources = [SourceColumn(name, (j,)) for j, name in enumerate("ab")]
-    drawn = Forest.draw(table(rows), sources, bytes(32), trees=3, depth=2, bins=4)
+    drawn = Forest.draw(normal_matrix(rows), sources, bytes(32), trees=3, depth=2, bins=4)
     assert drawn.counts.sum() == 3 * rows
-    return [drawn.numbers(table(rows)).tolist(), drawn.counts.tolist()]
+    return [drawn.numbers(normal_matrix(rows)).tolist(), drawn.counts.tolist()]
 
 
 def recorded_model(rows: int) -> Any:
     ledger = ScoreLedger(None)
     ids = [f"row {row}".encode() for row in range(rows)]
-    X = np.repeat(table((rows + 1) // 2), 2, axis=0)[:rows]  # pairs of equal rows
+    X = np.repeat(normal_matrix((rows + 1) // 2), 2, axis=0)[:rows]  # pairs of equal rows
     ledger.record_model(b"model", 20, ids, X)
     with ledger._file.reading() as tables:
         alike = tables.execute("SELECT columns, alike FROM models").fetchone()
@@ -192,7 +192,7 @@ def test_scores_of_kernel_models_do_not_depend_on_blocks(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("rows", sizes_around(BLOCK))
 def test_a_sample_of_rows_has_all_of_them_up_to_its_limit(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    X = table(rows)
+    X = normal_matrix(rows)
     monkeypatch.setattr(location_scale, "MAX_QUANTILE_ROWS", BLOCK)
     sampled = location_scale.quartiles(X, np.arange(rows))
     if rows <= BLOCK:

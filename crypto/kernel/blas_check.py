@@ -10,6 +10,7 @@ not-a-number: the result is a number only if zeros are skipped.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -33,19 +34,23 @@ def blas_problem() -> str:
     return find_blas_problem()
 
 
-def find_blas_problem() -> str:
+MatrixProduct = Callable[[Floats, Floats, Floats], object]
+"""Multiplies stacks of matrices (p, n, k) and (p, k, m) and writes the products (p, n, m) to the third argument."""
+
+
+def find_blas_problem(product: MatrixProduct = matmul) -> str:
     """Test numpy's BLAS, and return a description of its fault, or an empty text; `blas_problem` caches the result."""
     for primes in (Primes(24, 3), Primes(23, 4), Primes(20, 4)):
         terms = min(primes.terms, _MAX_TERMS)
         for rows, columns in _SHAPES:
-            if not all(_exact(primes, rows, terms, columns, signs) for signs in (1, 0, -1)):
+            if not all(_exact(product, primes, rows, terms, columns, signs) for signs in (1, 0, -1)):
                 return "numpy's BLAS does not multiply matrices of integers exactly"
-    if not _takes_zeros():
+    if not _takes_zeros(product):
         return "numpy's BLAS skips products with zeros, so its computing times would reveal data"
     return ""
 
 
-def _exact(primes: Primes, rows: int, terms: int, columns: int, signs: int) -> bool:
+def _exact(product: MatrixProduct, primes: Primes, rows: int, terms: int, columns: int, signs: int) -> bool:
     """Return whether products of the largest residues equal those of integers.
 
     `signs` is 1 for positive entries, 0 for negative entries in the left matrix, and -1 for alternating signs there.
@@ -56,18 +61,18 @@ def _exact(primes: Primes, rows: int, terms: int, columns: int, signs: int) -> b
     right = largest - np.outer(terms_range, np.arange(columns)) % 5
     if signs < 1:
         left = left * np.where(terms_range % 2 if signs else terms_range > -1, -1, 1)
-    product = np.empty((len(primes), rows, columns))
-    matmul(left.astype(np.float64), right.astype(np.float64), product)
-    return bool((product.astype(np.int64) == left @ right).all())
+    computed = np.empty((len(primes), rows, columns))
+    product(left.astype(np.float64), right.astype(np.float64), computed)
+    return bool((computed.astype(np.int64) == left @ right).all())
 
 
-def _takes_zeros() -> bool:
+def _takes_zeros(product: MatrixProduct) -> bool:
     for rows, columns in _SHAPES:
         sides: list[Floats] = [np.zeros((1, rows, 8)), np.zeros((1, 8, columns))]
         for nan in range(2):
             left, right = (side + (np.nan if k == nan else 0.0) for k, side in enumerate(sides))
-            product = np.zeros((1, rows, columns))
-            matmul(left, right, product)
-            if not np.isnan(product).all():
+            computed = np.zeros((1, rows, columns))
+            product(left, right, computed)
+            if not np.isnan(computed).all():
                 return False
     return True

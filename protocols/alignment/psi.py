@@ -51,7 +51,6 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.permits import permit_sizes
 
 ALIGNMENT_NONCE_BYTES = 16
-MIN_ROWS_FOR_TRANSFERS = 4096  # if all tables have fewer rows, elliptic-curve points are faster
 
 
 def declares(passives: Sequence[str], *, transfers: bool) -> list[MessageDeclaration]:
@@ -74,7 +73,7 @@ def align_active(work: AlignmentWork) -> NDArray[np.intp]:
     for passive, hello in hellos.items():
         check_count(passive, "rows", hello.rows, 1, 1 << 40)
     rows = {passive: hello.rows for passive, hello in hellos.items()}
-    transfers = work.granted is None and max(work.rows, *rows.values()) >= MIN_ROWS_FOR_TRANSFERS
+    transfers = work.granted is None and max(work.rows, *rows.values()) >= work.min_transfer_rows
     saved = work.saved()
     resumes = (
         saved is not None

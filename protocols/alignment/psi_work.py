@@ -42,6 +42,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermi
 
 ITEMS_PER_MESSAGE = 1 << 16  # number of points, slots or tags in a chunk of a list
 TAG_BYTES = 16
+MIN_ROWS_FOR_TRANSFERS = 4096  # if all tables have fewer rows, elliptic-curve points are faster
 
 Progress = Callable[[int, int], None]
 IdRecorder = Callable[[str, Mapping[str, int]], None]
@@ -187,6 +188,7 @@ class AlignmentWork:
         keys: a digest of each id, as two words of 64 bits (n, 2); see `id_keys`.
         nonce: nonce of the alignment.
         transfers: whether the PRF is evaluated by oblivious transfer.
+        min_transfer_rows: the active party chooses transfers in place of points if a table has this number of rows.
         pair_keys: for each other party, the key that the two have in common; empty if there are only two parties.
     """
 
@@ -214,6 +216,7 @@ class AlignmentWork:
         self.nonce = b""
         self.transfers = False
         self.granted = granted
+        self.min_transfer_rows = MIN_ROWS_FOR_TRANSFERS
         self.pair_keys: dict[str, bytes] = {}
         parties = encode_context(self.me, active, *passives)
         self._subject = hashlib.sha256(parties + self.keys.tobytes()).digest()

@@ -130,12 +130,14 @@ class ScoreLedger:
 
     Args:
         path: the account's file; None stores the ledger in memory.
+        claim_timeout: seconds that `admit` waits for a row that another session is scoring.
 
     Raises:
         ConfigError: the file is damaged or is not a score ledger.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, claim_timeout: float = CLAIM_TIMEOUT) -> None:
+        self._claim_timeout = claim_timeout
         self._claims = ProcessLocks(None if path is None else path.with_name(f"{path.name}.locks"))
         self._file = AccountDatabase.shared(path, SCORE_TABLES_SQL)
 
@@ -220,7 +222,7 @@ class ScoreLedger:
             max_bits: number of bits that all scores and reason codes of a row together may disclose.
             me: name of this party, for the log.
             claim: the name that `claim` yielded to this session. If another session is scoring a row, this method waits
-                for it, and refuses the row after `CLAIM_TIMEOUT`.
+                for it, and refuses the row after `claim_timeout`.
 
         Returns:
             The state of each row (n,): `ROW_REFUSED`, `ROW_NEW` or `ROW_STORED`.
@@ -235,7 +237,7 @@ class ScoreLedger:
                 code="SVFL-PROTOCOL-REPEATED",
                 peer=query.peer,
             )
-        contents, deadline = self._contents(X), time.monotonic() + CLAIM_TIMEOUT
+        contents, deadline = self._contents(X), time.monotonic() + self._claim_timeout
         while True:
             with self._file.changing() as tables:
                 states, awaited = self._judge(tables, query, contents, X.shape[1], bits, max_bits, claim)

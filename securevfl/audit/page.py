@@ -160,7 +160,7 @@ def html(audit: Audit) -> str:
             heads = ["could infer", "", "score", "how strongly", "remedy"]
             scores = _stack(heads, [_score_row(inference) for inference in inferences])
             parts.append(markup.section("Any party" if title == ANYONE else title, received, labels, scores))
-    for title, lines in (("Leaks named by the job's guards", audit.leaks), (_SKIPPED, audit.skipped)):
+    for title, lines in (("Leaks named by the checks of the job", audit.leaks), (_SKIPPED, audit.skipped)):
         parts += [f"<h2>{title}</h2>", markup.items(lines)] if lines else []
     parts += [
         "<h2>Method</h2><p>Every message of two short runs was compared with its declaration. Each role's view was",

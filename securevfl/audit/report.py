@@ -12,8 +12,8 @@ With fewer than three seeds the margin is 0.1. If the attack ranks by random val
 errors of the difference of two rankings. If the recorder misses a value that the declaration discloses to a party, the
 audit fails. Attacks that do not apply are listed with the reason.
 
-A leak exceeds what the job *accepts* if a guard refuses it, or if an attack shows on these tables a leak that the job
-does not accept by name. All runs here accept every leak, so that the attacks can show them.
+A leak exceeds what the job *accepts* if a leak check refuses it, or if an attack shows on these tables a leak that the
+job does not accept by name. All runs here accept every leak, so that the attacks can show them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from securevfl.audit.transcript_checks import check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError

@@ -313,17 +313,22 @@ def train(
         run = simulate(job, parties, network=network, on_round=on_round, ledgers=_ledgers_in(ledger, parties))
     if save is not None:
         run.save(save)
+    alone = None
+    if report.page is not None or report.report_json is not None:
+        alone = baseline_metrics(run.job, next(party for party in parties if party.active))
     lacking = {name: len(ids) for name, ids in missing.items()}
-    write_results(report.report_json, "train", lambda: training_report(run, network=network, lacking=lacking))
+    write_results(
+        report.report_json, "train", lambda: training_report(run, network=network, lacking=lacking, alone=alone)
+    )
     if report.page is not None:
-        lead = next(party for party in parties if party.active)
-        run.report(report.page, alone=baseline_metrics(job, lead), sheet=explain(job, parties).first_screen)
+        run.report(report.page, alone=alone, sheet=explain(job, parties).first_screen)
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
     for line in report_lines(run.by_class, run.notes):
         out.print(line, soft_wrap=True, markup=False, highlight=False)
     if not job.epochs:
-        reason = "because the job accepts the leak of columns" if "columns" in job.accepts else "that the guards allow"
+        accepted = "columns" in job.accepts
+        reason = "because the job accepts the leak of columns" if accepted else "that the leak checks allow"
         maximum = f"the maximum, up to {most_epochs(job)},"
         out.print(f"epochs = {run.job.epochs}: {maximum} {reason}", soft_wrap=True)
     out.print(costs_table(run.costs))

@@ -220,10 +220,12 @@ def join(
             consent=ask,
             on_round=on_round,
         )
-    write_results(report.report_json, "join", lambda: part_report(part))
-    if report.page is not None:
-        sheet = "".join(sheet.first_screen for sheet in sheets)
-        write_report(report.page, part, alone=baseline_metrics(job, member), sheet=sheet)
+    if report.report_json is not None or report.page is not None:
+        alone = baseline_metrics(job, member)
+        write_results(report.report_json, "join", lambda: part_report(part, alone=alone))
+        if report.page is not None:
+            sheet = "".join(sheet.first_screen for sheet in sheets)
+            write_report(report.page, part, alone=alone, sheet=sheet)
     if data is not None:
         delete_table_copy(member, data)
     if part.status is PartStatus.NEW:

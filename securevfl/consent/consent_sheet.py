@@ -2,7 +2,7 @@
 
 A person of each party reads the sheet before a run and agrees to it by its digest. The sheet begins with the model and
 its rows. Then it lists for each party what it learns, its messages, what its ledger says about earlier runs, and each
-leak: a disclosure beyond what the protocol declares, which a guard refuses unless the job accepts it.
+leak: a disclosure beyond what the protocol declares, which a leak check refuses unless the job accepts it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.consent.forecast import forecast
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.consent.sheet_lines import check_tools, tool_lines
 from securevfl.data.party import Party, check_parties
@@ -224,7 +224,7 @@ def _sheet(
 
 
 def _counted(facts: RunFacts | None, name: str) -> list[str]:
-    """Return a line for each output that a party receives, with the amounts that guards and ledgers count."""
+    """Return a line for each output that a party receives, with the amounts that leak checks and ledgers count."""
     outputs = [] if facts is None else [str(output) for output in facts.outputs if output.receiver == name]
     return _statement_lines("counted", "\n".join(outputs)) if outputs else []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from securevfl.consent.leak_guard import leaks, refusal
+from securevfl.consent.leak_check import leaks, refusal
 from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, RunShape
@@ -93,7 +93,7 @@ def _runs(total: DisclosureTotal) -> str:
 def check_together(
     jobs: Sequence[tuple[Job, RunShape]], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]
 ) -> None:
-    """Check that guards and ledgers allow these jobs one after the other. Nothing is entered in a ledger.
+    """Check that leak checks and ledgers allow these jobs one after the other. Nothing is entered in a ledger.
 
     Without ledgers all tables are in one process, so leaks between organisations are not refused.
 

@@ -16,7 +16,7 @@ from math import ceil
 from typing import NamedTuple
 
 from securevfl.consent.forecast import disclosures_about
-from securevfl.consent.leak_guard import describe_excused, guard
+from securevfl.consent.leak_check import check_leaks, describe_excused
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.identities import identity_of
@@ -29,7 +29,7 @@ from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 
 LEASED_ITERATIONS = 16
-"""Minimum number of steps (iterations) for which disclosures are entered in advance."""
+"""Minimum number of steps (iterations) for which disclosures are entered in advance, unless the ledger sets another."""
 
 
 class SessionId(NamedTuple):
@@ -62,8 +62,8 @@ class LedgerSession:
         sizes: the sizes of the run.
         gate: the party's disclosure gate.
         session: the session.
-        consent: asks this party's people, after ledger and guards have allowed the job. It raises an error if they do
-            not agree.
+        consent: asks this party's people, after ledger and leak checks have allowed the job. It raises an error if they
+            do not agree.
 
     Raises:
         LeakageError: if the job does not accept its leaks, including those of earlier runs and sessions, or if the run
@@ -97,7 +97,7 @@ class LedgerSession:
         self._opens_weights = False
         self._last_lease = self._start, time.monotonic()
         if ledger is None:
-            excused = guard(job, sizes, together=True)
+            excused = check_leaks(job, sizes, together=True)
             if excused and party == sizes.active:
                 warnings.warn(describe_excused(excused), DataNotice, stacklevel=2)
             consent()
@@ -105,7 +105,7 @@ class LedgerSession:
         everything = self._expected(self._end, weights=True)
         ledger.check_admission(register, self._session, everything, self._check)
         consent()
-        ahead = self._expected_until(self._start + LEASED_ITERATIONS)
+        ahead = self._expected_until(self._start + (ledger.leased_iterations or LEASED_ITERATIONS))
         everything = self._expected(self._end, weights=True)
         self._reservation = ledger.reserve(register, self._session, everything, self._check, ahead=ahead)
         self._note_lease(ahead)
@@ -118,12 +118,12 @@ class LedgerSession:
             sizes: the public sizes of the run.
 
         Raises:
-            LeakageError: if a guard refuses the job.
+            LeakageError: if a leak check refuses the job.
         """
         before = list[LedgerEntry]()
         if self._ledger is not None:
             before = self._ledger.counted_for(self._register, but=self._session)
-        guard(self._job, sizes, self._before(before))
+        check_leaks(self._job, sizes, self._before(before))
 
     def record_disconnect(self) -> None:
         """Record that the peers disconnected before the session was complete.
@@ -162,7 +162,7 @@ class LedgerSession:
         return {*self._sizes.columns, *self._sizes.helpers} - {self._party}
 
     def _check(self, before: Sequence[LedgerEntry]) -> None:
-        guard(self._job, self._sizes, self._before(before))
+        check_leaks(self._job, self._sizes, self._before(before))
 
     def _before(self, entries: Sequence[LedgerEntry]) -> list[Disclosure]:
         """Return the disclosures of earlier runs, and of earlier sessions of this run, that count for this session.
@@ -203,7 +203,7 @@ class LedgerSession:
             return
         self._opens_weights |= record.group == "weights"
         done = max(record.iteration, self._start + 1)
-        until = done + max(LEASED_ITERATIONS, (done - self._start) // 4, self._pace(done))
+        until = done + self._steps_in_advance(done)
         before, steps = self._leased_numbers.get(key, 0), max(1, until - done)
         disclosures = []
         for item in self._expected_until(until):
@@ -216,6 +216,12 @@ class LedgerSession:
         self._reservation.lease(disclosures)
         self._leased_until = max(self._leased_until, min(until, self._end))
         self._note_lease(disclosures)
+
+    def _steps_in_advance(self, done: int) -> int:
+        """Return the number of steps to enter in advance: that of the ledger, or more the longer the run lasts."""
+        if self._ledger is not None and self._ledger.leased_iterations is not None:
+            return self._ledger.leased_iterations
+        return max(LEASED_ITERATIONS, (done - self._start) // 4, self._pace(done))
 
     def _pace(self, step: int) -> int:
         """Return how many steps take about half a second: entering them in advance makes writes of fast runs rare."""

@@ -1,8 +1,8 @@
 """Choices that a job may leave open, made from the parties' tables: loss of trees, class weights, number of epochs.
 
 If a job's trees have labels of several classes, the loss is one against the rest. Class weights need a room: the
-largest weight of a row, divided by the mean weight. A job with 0 epochs leaves their number to the guards, which refuse
-jobs that disclose too much.
+largest weight of a row, divided by the mean weight. Rare classes need more iterations of block descent than the
+default. A job with 0 epochs leaves their number to the leak checks, which refuse jobs that disclose too much.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_check import leaks
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.errors import ConfigError, DataNotice
 from securevfl.families.facts import RunFacts
@@ -24,8 +24,9 @@ from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
 from securevfl.models.class_labels import find_classes
 from securevfl.models.row_weights import Weights, with_max_weight
+from securevfl.models.standard_losses import LogisticLoss
 from securevfl.models.trees import Trees
-from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.block_descent import BlockDescent, iterations_for, rounded_iterations
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.defaults import (
     DEFAULT_ITERATIONS,
@@ -38,15 +39,20 @@ from securevfl.optim.defaults import (
 MAX_OPEN_EPOCHS = 10
 MAX_SELF_ENDING_EPOCHS = 50  # block Newton descent ends by itself earlier, except on badly conditioned tables
 """Largest number of epochs of a job that leaves it open, before class weights and standard errors increase it."""
+SUFFICIENT_SHARE = 0.9
+"""The default number of iterations is left unchanged if it is at least this share of the number that is needed."""
+MAX_RARE_CLASS_ITERATIONS = 160
+"""Largest number of iterations to which a rare class increases the default; it is enough for a rate of 0.2 %."""
 
 
 def settle_job(job: Job, parties: Sequence[Party]) -> Job:
     """Settle what a job leaves open, from the tables of parties in one process.
 
-    The classes of the labels determine the loss of trees and the room of class weights. If the number of epochs is 0,
-    it becomes the largest number, at most `most_epochs`, at which no party's guard refuses what the job discloses about
-    columns. It becomes `most_epochs` if the job accepts that leak. If a guard refuses even one epoch, it also becomes
-    `most_epochs`, and the guard then refuses the run.
+    The classes of the labels determine the loss of trees, the room of class weights, and the number of iterations if a
+    class is rare. If the number of epochs is 0, it becomes the largest number, at most `most_epochs`, at which no leak
+    check of a party refuses what the job discloses about columns. It becomes `most_epochs` if the job accepts that
+    leak. If a leak check refuses even one epoch, it also becomes `most_epochs`, and the leak check then refuses the
+    run.
 
     Args:
         job: the job.
@@ -56,7 +62,7 @@ def settle_job(job: Job, parties: Sequence[Party]) -> Job:
         The job with all choices made.
     """
     lead, others = check_parties(parties)
-    job = _settle_classes(job, [lead, *others])
+    job = _settle_iterations(_settle_classes(job, [lead, *others]), [lead, *others])
     if job.epochs:
         return job
     longest = job.model_copy(update={"epochs": most_epochs(job)})
@@ -94,6 +100,39 @@ def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
     return _with_room(job, with_max_weight(lead.name, job.weights, job.model.loss, lead.y, classes, train))
 
 
+def _settle_iterations(job: Job, parties: Sequence[Party]) -> Job:
+    """Increase the default number of iterations of block descent if the rarest class needs more.
+
+    The number is rounded up to one of few values, because all parties learn it: it reveals roughly how rare the class
+    is. Evaluations are as many as without the increase.
+    """
+    lead, loss = parties[0], job.model.loss
+    is_default = (
+        isinstance(job.optimizer, BlockDescent)
+        and not job.optimizer.may_overshoot
+        and job.epochs == DEFAULT_ITERATIONS
+        and job.evaluate_every in (0, EVALUATE_SAFE_STEPS_EVERY)
+    )
+    if not (is_default and job.weights is None and lead.y is not None and isinstance(loss, LogisticLoss)):
+        return job
+    train = job.schedule(register_of(parties)).batch_order
+    positive = np.asarray(lead.y)[train] == find_classes(lead.name, loss, lead.y, job.positive)[1]
+    rate = float(positive.mean())
+    needed = iterations_for(4 * rate * (1 - rate), len(train))
+    if needed <= DEFAULT_ITERATIONS / SUFFICIENT_SHARE:
+        return job
+    epochs = min(MAX_RARE_CLASS_ITERATIONS, rounded_iterations(needed))
+    warnings.warn(
+        f"party {lead.name}: the rarest class has few rows, so the training takes {epochs} iterations instead of "
+        f"{DEFAULT_ITERATIONS}. All parties learn this number, which shows roughly how rare the class is; to choose "
+        f"another one, set epochs in the job",
+        DataNotice,
+        stacklevel=3,
+    )
+    evaluate_every = job.evaluate_every * epochs // DEFAULT_ITERATIONS
+    return job.model_copy(update={"epochs": epochs, "evaluate_every": evaluate_every})
+
+
 def _with_room(job: Job, weights: Weights) -> Job:
     """Return the job with class weights whose room is known.
 
@@ -111,7 +150,7 @@ def _with_room(job: Job, weights: Weights) -> Job:
 
 
 def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
-    """Return the job with the largest number of epochs, at most its own, at which no guard refuses its leak of columns.
+    """Return the job with the largest number of epochs, at most its own, without a refused leak of columns.
 
     If even one epoch is refused, the job is returned unchanged.
     """
@@ -136,13 +175,13 @@ def check_settled(job: Job, party: str) -> None:
         party: name of the party, for the error.
 
     Raises:
-        ConfigError: if it leaves the number to the guards, each of which sees one table only.
+        ConfigError: if it leaves the number to the leak checks, each of which sees one table only.
     """
     if not job.epochs:
         raise ConfigError(
             f"{party}: between organisations the job must set the number of epochs, because each party sees only its "
             "own table",
-            "write for example epochs = 2; securevfl explain shows whether your guard accepts it",
+            "write for example epochs = 2; securevfl explain shows whether your leak checks accept it",
             code="SVFL-JOB-COMBINATION",
             party=party,
         )

@@ -89,11 +89,23 @@ def numeric_baseline(column: str, values: Floats) -> Baseline:
     )
 
 
-def categorical_baseline(column: str, positions: Floats, categories: tuple[str, ...]) -> Baseline:
-    """Summarise a text column. `positions` (n,) are the positions of its texts among `categories`, NaN if missing."""
+def categorical_baseline(
+    column: str, positions: Floats, categories: tuple[str, ...], max_categories: int = MAX_CATEGORIES
+) -> Baseline:
+    """Summarise a text column.
+
+    Args:
+        column: name of the column.
+        positions: the positions (n,) of its texts among `categories`, NaN if missing.
+        categories: the texts.
+        max_categories: number of the most frequent texts that are counted singly.
+
+    Returns:
+        The summary.
+    """
     missing = np.isnan(positions)
     counts = np.bincount(positions[~missing].astype(np.intp), minlength=len(categories))
-    frequent = np.argsort(-counts, kind="stable")[:MAX_CATEGORIES]
+    frequent = np.argsort(-counts, kind="stable")[:max_categories]
     rows = {categories[position]: int(counts[position]) for position in frequent.tolist() if counts[position]}
     return Baseline(
         column=column,

@@ -39,17 +39,26 @@ MAX_IN_MEMORY_BYTES = 256 << 20
 _MAX_COMPRESSION = 64  # at most about this many bytes of numbers are in a byte of a compressed CSV file
 
 
-def is_large(path: Path) -> bool:
-    """Return whether the table of a file is read from disk."""
+def is_large(path: Path, max_in_memory_bytes: int | None = None) -> bool:
+    """Return whether the table of a file is read from disk.
+
+    Args:
+        path: the file.
+        max_in_memory_bytes: bytes of numbers that are held in memory; `MAX_IN_MEMORY_BYTES` by default.
+
+    Returns:
+        True if the table has more bytes of numbers than are held in memory.
+    """
+    limit = MAX_IN_MEMORY_BYTES if max_in_memory_bytes is None else max_in_memory_bytes
     try:
         with errors_name(path):
             if path.suffix == ".parquet":
                 with open_parquet(path) as file:
-                    return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > MAX_IN_MEMORY_BYTES)
-            if path.suffix == ".npz" or path.stat().st_size * _MAX_COMPRESSION < MAX_IN_MEMORY_BYTES:
+                    return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > limit)
+            if path.suffix == ".npz" or path.stat().st_size * _MAX_COMPRESSION < limit:
                 return False
             file = CsvFile(path)
-            return file.max_rows * len(file.names) * 8 > MAX_IN_MEMORY_BYTES
+            return file.max_rows * len(file.names) * 8 > limit
     except TableError:
         return False  # the file cannot be opened; reading it as a small table raises the error with its reason
 
@@ -71,7 +80,13 @@ def read_in_order(name: str, data: Path, options: ReadOptions) -> Party:
 
 
 def read_aligned(
-    name: str, data: Path, job: Batched, options: ReadOptions, *, on_progress: OnProgress | None = None
+    name: str,
+    data: Path,
+    job: Batched,
+    options: ReadOptions,
+    *,
+    on_progress: OnProgress | None = None,
+    max_in_memory_bytes: int | None = None,
 ) -> Party:
     """Read the table of one party of a run between organisations, in the row order of an alignment.
 
@@ -84,11 +99,12 @@ def read_aligned(
         job: the job whose batches are read.
         options: the columns to read, their types, and what happens to several rows of one id.
         on_progress: called while a large table is copied.
+        max_in_memory_bytes: see `is_large`.
 
     Returns:
         The party. DataError, as in `read_party`, if the file cannot be used.
     """
-    if not is_large(data):
+    if not is_large(data, max_in_memory_bytes):
         return read_in_order(name, data, options)
     rows = source_type(data)(name, data, options).rows
     order = read_order(data, rows)
@@ -107,6 +123,7 @@ def read_parties(
     *,
     job: Batched | None = None,
     on_progress: OnProgress | None = None,
+    max_in_memory_bytes: int | None = None,
 ) -> tuple[list[Party], dict[str, list[str]]]:
     """Read all parties of a job from one file each, and join them on their ids.
 
@@ -115,6 +132,7 @@ def read_parties(
         options: the options of all files, or of each party's file. Columns to drop may be any party's.
         job: large tables are read from disk in the order of this job's batches; without a job, into memory.
         on_progress: called while a large table is copied.
+        max_in_memory_bytes: see `is_large`.
 
     Returns:
         The parties with the shared rows, in the order of the active party; and for each party the ids that others have
@@ -131,7 +149,7 @@ def read_parties(
         _check_dropped(drop, {name: column_names(path, by_party[name].id_column) for name, path in paths.items()})
     tables: dict[str, Party | TableSource] = {}
     for name, path in paths.items():
-        read = source_type(path) if job is not None and is_large(path) else read_party
+        read = source_type(path) if job is not None and is_large(path, max_in_memory_bytes) else read_party
         tables[name] = read(name, path, by_party[name])
     labelled = [
         name for name, table in tables.items() if (table.active if isinstance(table, Party) else table.labelled)

@@ -23,8 +23,8 @@ columns   The collecting party learns c numbers per row in every exchange. Each 
 scores    The number of sums f that joint evaluations disclose to the active party.
 ids       The number of ids for which a scoring party learns whether they are in another party's table.
 
-A job's protocol family counts its disclosures (`securevfl.families`). Guards, the consent sheet and the ledger use the
-counts.
+A job's protocol family counts its disclosures (`securevfl.families`). Leak checks, the consent sheet and the ledger use
+the counts.
 """
 
 from __future__ import annotations

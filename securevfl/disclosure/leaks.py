@@ -1,6 +1,6 @@
 """Kinds of leaks, and a leak of one job.
 
-A leak is a disclosure beyond what the job's protocol declares. A job with a leak is refused by guards unless all
+A leak is a disclosure beyond what the job's protocol declares. A job with a leak is refused by leak checks unless all
 parties accept the leak, by listing the name of its kind in the job's option `accepts`.
 """
 

@@ -4,17 +4,17 @@
     join(job, shop, "peers.toml", ledger=ledger)
 
 One job discloses little; many jobs on one table disclose much (`securevfl.disclosure.counts`). So for each run the
-ledger has entries: what the run disclosed to whom (the learner) about the owner's labels, columns and scores. Guards,
-and limits that the owner sets, refuse runs because of them. A run consists of one session, or of several if it is
-resumed.
+ledger has entries: what the run disclosed to whom (the learner) about the owner's labels, columns and scores. Leak
+checks, and limits that the owner sets, refuse runs because of them. A run consists of one session, or of several if it
+is resumed.
 
-1. A session reserves all that it would disclose when it is admitted, under one lock with its guards and limits, so that
-   concurrent sessions count as if they ran one after the other. Disclosures are entered before their first byte is
+1. A session reserves all that it would disclose when it is admitted, under one lock with its leak checks and limits, so
+   that concurrent sessions count as if they ran one after the other. Disclosures are entered before their first byte is
    sent, for some steps in advance. When the session ends, its entries are set to what it has disclosed. When its
    process dies, its entries count as disclosed. The reservation ends in both cases.
-2. Entries are grouped by run and session, by table (identified by its ids) and by learner. Guards and limits add up
-   what all learners have received: a budget belongs to the owner of the rows, because several peers may be names of one
-   organisation or may pool what they know.
+2. Entries are grouped by run and session, by table (identified by its ids) and by learner. Leak checks and limits add
+   up what all learners have received: a budget belongs to the owner of the rows, because several peers may be names of
+   one organisation or may pool what they know.
 3. The ledger stores which rows each table has (`securevfl.disclosure.row_sets`). Disclosures about one table also count
    for every table that shares rows with it. Numbers per row count at the row about which most was disclosed. Equations
    and bits count in full for the shared rows, because a peer may already know the other rows. A table without ids
@@ -105,23 +105,28 @@ class DisclosureLedger:
     Args:
         path: the file. It is created when the first run is entered.
         party: the owner.
+        leased_iterations: number of iterations whose disclosures are entered in advance. With fewer, a process that is
+            killed leaves less entered that it has not disclosed, and the ledger is written more often. By default at
+            least 16, and as many as take half a second.
 
     Attributes:
         path: the file.
         party: the owner.
+        leased_iterations: see above.
         reserved: True if the score ledger already has the metrics that trainings with this object will disclose.
     """
 
-    def __init__(self, path: str | Path, party: str) -> None:
+    def __init__(self, path: str | Path, party: str, leased_iterations: int | None = None) -> None:
         self.path = Path(path)
         self.party = party
+        self.leased_iterations = leased_iterations
         self.reserved = False
         self._file: AccountDatabase | None = None
         self._locks = ProcessLocks(self.path.with_name(f"{self.path.name}.locks"))
 
     def with_reserved_measurements(self) -> DisclosureLedger:
         """Return the same ledger for trainings whose metrics the score ledger has already counted; see `reserved`."""
-        ledger = DisclosureLedger(self.path, self.party)
+        ledger = DisclosureLedger(self.path, self.party, self.leased_iterations)
         ledger.reserved = True
         return ledger
 
@@ -741,7 +746,7 @@ _REMEDIES = {
 
 
 def total_of(entries: Iterable[LedgerEntry], kind: Kind) -> DisclosureTotal:
-    """Return what all learners together have received of this kind over all entries, which guards and limits count."""
+    """Return what all learners have received of this kind over all entries, as leak checks and limits count it."""
     return sum_disclosures((entry.run, entry.disclosure) for entry in entries if entry.disclosure.kind == kind)
 
 

@@ -1,7 +1,7 @@
 """Outputs: the list of everything that a run discloses to each party, as data.
 
 A protocol family lists the outputs of a job (`securevfl.families`). Everything that counts, shows or limits disclosures
-reads this list: guards (checks that may refuse a job), the consent sheet (which people of a party accept before a run),
+reads this list: leak checks (which may refuse a job), the consent sheet (which people of a party accept before a run),
 the ledger (which counts the disclosures of all runs), the audit and the pages. Each output states once how often it is
 disclosed, how many numbers of how many bits it has, and whose data it is about.
 """
@@ -40,7 +40,7 @@ class Output:
             are the same equations and count once; see `Disclosure`.
         group: the kind of rows that it is about, such as "training" or "held out".
         rho: privacy parameter of a complete run (zero-concentrated differential privacy) if noise protects the values.
-        guards: names of the leaks (`securevfl.disclosure.leaks`) that guards check for this output.
+        leaks: names of the leaks (`securevfl.disclosure.leaks`) that are checked for this output.
         basis: a description of the equations, such as "every residual", for people who read the ledger.
     """
 
@@ -59,7 +59,7 @@ class Output:
     identity: str = ""
     group: Group = "training"
     rho: float = 0.0
-    guards: tuple[str, ...] = ()
+    leaks: tuple[str, ...] = ()
     basis: str = ""
 
     @property
@@ -69,7 +69,7 @@ class Output:
 
     @property
     def disclosure(self) -> Disclosure:
-        """The amount that a complete run discloses by this output, in the form in which guards and ledgers count it."""
+        """The amount that a complete run discloses by this output, as leak checks and ledgers count it."""
         return Disclosure(
             self.kind,
             self.receiver,

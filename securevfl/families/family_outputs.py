@@ -49,7 +49,7 @@ class FamilyOutputs(ABC, Generic[O]):
 
     @abstractmethod
     def outputs(self, job: O, shape: RunShape) -> list[Output]:
-        """List what a complete run discloses. Guards, consent sheets, ledgers and audits read this list."""
+        """List what a complete run discloses. Leak checks, consent sheets, ledgers and audits read this list."""
 
     def leaks(
         self, job: O, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()

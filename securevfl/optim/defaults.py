@@ -3,7 +3,7 @@
     only a model                  shares, block descent on all rows, a quarter of the rows held out, a fixed number of
                                   iterations
     protocol "shares"             the same
-    protocol with a residual      block newton on all rows, for as many epochs as the guards of disclosures allow
+    protocol with a residual      block newton on all rows, for as many epochs as the leak checks of disclosures allow
     models that cannot be         encrypted residuals (CKKS), for the reason that `why_not_on_shares` returns
     trained on shares
     a model with `defaults`       these defaults, on shares; if rows are held out, a model that can end early takes

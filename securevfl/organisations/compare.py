@@ -2,7 +2,7 @@
 
 Several models are trained, with and without the partner's columns, after one consent to all of them. Steps:
 
-    1. all <-> all   connect; every party checks all jobs together with its guards and its ledger, and asks its
+    1. all <-> all   connect; every party checks all jobs together with its leak checks and its ledger, and asks its
                      operator once, with one consent sheet for all
     2. each party    records all measurements in its ledger, before the first of them
     3. all <-> all   train the jobs of `securevfl.training.comparison.compared_jobs`, one after the other

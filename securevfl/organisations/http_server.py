@@ -109,12 +109,19 @@ class HttpServer:
         app: the ASGI application.
         address: the address, and the certificate if there is one.
         max_connections: maximum number of connections; `MAX_CONNECTIONS` by default.
+        request_seconds: seconds for a request to arrive completely.
 
     Raises:
         ConfigError: uvicorn is not installed, or the address or the certificate cannot be used.
     """
 
-    def __init__(self, app: Any, address: ListenAddress, max_connections: int | None = None) -> None:
+    def __init__(
+        self,
+        app: Any,
+        address: ListenAddress,
+        max_connections: int | None = None,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
         uvicorn = import_extra("uvicorn", "serve", address.option)
         config = uvicorn.Config(
             app,
@@ -141,7 +148,7 @@ class HttpServer:
             *address.host_port,
             tls=address.certificate is not None,
             in_all=MAX_CONNECTIONS if max_connections is None else max_connections,
-            request_seconds=REQUEST_SECONDS,
+            request_seconds=request_seconds,
         )
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(self._listener.server_path))

@@ -151,9 +151,14 @@ class _LineMeasurement:
     """One party's role in all turns."""
 
     def __init__(
-        self, channel: Channel, peers: Peers, credentials: Credentials, on_turn: Callable[[int, int], None] | None
+        self,
+        channel: Channel,
+        peers: Peers,
+        credentials: Credentials,
+        on_turn: Callable[[int, int], None] | None,
+        max_bytes: int = _MAX_BYTES,
     ) -> None:
-        self._peers, self._credentials, self._channel = peers, credentials, channel
+        self._peers, self._credentials, self._channel, self._max_bytes = peers, credentials, channel, max_bytes
         self._on_turn = on_turn or (lambda done, total: None)
         self._round_trips: dict[str, dict[str, float]] = {}
 
@@ -198,13 +203,13 @@ class _LineMeasurement:
 
     def _probe(self, other: str) -> ProbeResult:
         """Measure echoes in step 2, as the first party of a pair."""
-        data = secrets.token_bytes(_MAX_BYTES)
+        data = secrets.token_bytes(self._max_bytes)
         for _ in range(_WARMUP_ECHOES):
             self._echo(other, data[:_SMALL_BYTES])
         for _ in range(_TRIES):  # on a busy machine, a large echo may take less time than a small one
             small = median(self._echo(other, data[:_SMALL_BYTES]) for _ in range(_MEASURED_ECHOES))
             size = _FIRST_BYTES
-            while size < _MAX_BYTES and self._echo(other, data[:size]) - small < _MIN_LARGE_SECONDS:
+            while size < self._max_bytes and self._echo(other, data[:size]) - small < _MIN_LARGE_SECONDS:
                 size *= 2
             result = ProbeResult(small, median(self._echo(other, data[:size]) for _ in range(_LARGE_ECHOES)), size)
             if result.small < result.large:
@@ -230,9 +235,9 @@ class _LineMeasurement:
             _, message = self._channel.recv_any((one,), kinds)
             if isinstance(message, ProbeResult):
                 return message
-            if len(message.data) > _MAX_BYTES:
+            if len(message.data) > self._max_bytes:
                 raise ProtocolError(
-                    f"{one} sent a probe of more than {_MAX_BYTES} bytes", code="SVFL-PROTOCOL-SIZE", peer=one
+                    f"{one} sent a probe of more than {self._max_bytes} bytes", code="SVFL-PROTOCOL-SIZE", peer=one
                 )
             self._channel.send(one, ProbeEcho(message.data))  # 2
 

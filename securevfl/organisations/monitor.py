@@ -7,6 +7,7 @@ to it change nothing.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,13 +52,14 @@ class Monitor:
     Args:
         party: name of the party.
         expires: time at which the party's certificate expires, in seconds since 1970.
+        clock: returns the present time in seconds since 1970.
 
     Raises:
         ConfigError: prometheus-client is not installed.
     """
 
-    def __init__(self, party: str, expires: float) -> None:
-        self.party, self._expires = party, expires
+    def __init__(self, party: str, expires: float, clock: Callable[[], float] = time.time) -> None:
+        self.party, self._expires, self._clock = party, expires, clock
         self.health_type: type[BaseModel] = ServiceHealth
         self._server: Server | None = None
         self._latest: RequestOutcome | None = None
@@ -115,7 +117,7 @@ class Monitor:
         The status is 503 before the party accepts requests, and after its certificate has expired, because peers then
         refuse to connect.
         """
-        valid = time.time() < self._expires
+        valid = self._clock() < self._expires
         up = self._server is not None and valid
         state = ServiceHealth(
             status="ok" if up else "down",

@@ -65,10 +65,18 @@ class TaskFuture(Future[T]):
         task: the task.
         add_seconds: called with the CPU seconds of the task if the executor returns its result.
         report: called with the name of the error class if the executor loses the task.
+        timeout: seconds that `result` waits for the executor before it runs the task.
     """
 
-    def __init__(self, task: Task[T], add_seconds: Callable[[float], None], report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        task: Task[T],
+        add_seconds: Callable[[float], None],
+        report: Callable[[str], None],
+        timeout: float,
+    ) -> None:
         super().__init__()
+        self._timeout = timeout
         self._task = task
         self._add_seconds = add_seconds
         self._report = report
@@ -97,7 +105,7 @@ class TaskFuture(Future[T]):
         """Return the result; run the task in this thread if the executor has lost it.
 
         Args:
-            timeout: seconds until TimeoutError is raised; None to wait `TASK_TIMEOUT` and then run the task.
+            timeout: seconds until TimeoutError is raised; None to wait for the executor, and then run the task.
 
         Returns:
             The result of the task.
@@ -105,7 +113,7 @@ class TaskFuture(Future[T]):
         Raises:
             TimeoutError: if the executor has not returned the task within `timeout` seconds.
         """
-        returned = self._returned.wait(TASK_TIMEOUT if timeout is None else timeout)
+        returned = self._returned.wait(self._timeout if timeout is None else timeout)
         if not returned and timeout is not None:
             raise TimeoutError
         if not self.done():
@@ -147,10 +155,12 @@ class TimedExecutor(Executor):
     Args:
         inner: the executor that runs the tasks.
         workers: number of tasks that `inner` runs at a time.
+        task_timeout: seconds after which the thread that waits for a task runs it; `TASK_TIMEOUT` by default.
     """
 
-    def __init__(self, inner: Executor, workers: int) -> None:
+    def __init__(self, inner: Executor, workers: int, task_timeout: float | None = None) -> None:
         self.workers = workers
+        self._task_timeout = TASK_TIMEOUT if task_timeout is None else task_timeout
         self._inner = inner
         self._thread_state = threading.local()
         self._reported: set[str] = set()
@@ -158,7 +168,7 @@ class TimedExecutor(Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Submit a call; see `concurrent.futures.Executor.submit`."""
         task = Task(fn, *args, **kwargs)
-        future = TaskFuture(task, self._seconds().append, self._report)
+        future = TaskFuture(task, self._seconds().append, self._report, self._task_timeout)
         try:
             inner = self._inner.submit(run_task, task)
         except Exception as error:  # the inner executor is broken or shut down
@@ -174,7 +184,7 @@ class TimedExecutor(Executor):
         """
         if not isinstance(self._inner, LazyPool):
             return self
-        threads = TimedExecutor(self._inner.threads, self.workers)
+        threads = TimedExecutor(self._inner.threads, self.workers, self._task_timeout)
         threads._thread_state = self._thread_state
         return threads
 

@@ -329,7 +329,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
 
 
 def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
-    """Check that guards and ledgers allow all jobs, one after the other, each with one measurement of the same rows."""
+    """Check that leak checks and ledgers allow all jobs in turn, each with one measurement of the same rows."""
     check_together([(job, pooled_run_facts(job, parties).shape) for job in jobs], parties, ledgers)
     lead, *others = parties
     rows = jobs[0].schedule(register_of(parties)).test[:MAX_LOSS_ROWS]

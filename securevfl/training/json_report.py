@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,13 +12,16 @@ from securevfl.training.model_part import ModelPart
 from securevfl.training.run import Run
 
 
-def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, Any]:
+def report(
+    run: Run, *, network: Network, lacking: dict[str, int], alone: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """Return the report as plain data, which can be written as JSON.
 
     Args:
         run: the run.
         network: the network on which it was simulated.
         lacking: for each party, the number of ids that it lacks and another party has.
+        alone: metrics of a model of the leading party's columns alone, for comparison.
 
     Returns:
         The summary of the run. For each party and stage, it contains bytes and counts by kind of message, and seconds
@@ -26,14 +29,23 @@ def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, 
     """
     return {
         **run.summary(),
+        "alone": None if alone is None else dict(alone),
         "network": asdict(network),
         "ids_lacking": lacking,
         "books": {name: _counters(part) for name, part in run.parts.items()},
     }
 
 
-def part_report(part: ModelPart) -> dict[str, Any]:
-    """Return what one party knows of a training between organisations as plain data, without its part of the model."""
+def part_report(part: ModelPart, *, alone: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """Return what one party knows of a training between organisations as plain data, without its part of the model.
+
+    Args:
+        part: its part.
+        alone: metrics of a model of this party's columns alone, if it has the labels.
+
+    Returns:
+        The report.
+    """
     return {
         "party": part.name,
         "run": part.run,
@@ -44,6 +56,7 @@ def part_report(part: ModelPart) -> dict[str, Any]:
         "positive": part.positive,
         "metrics": part.metrics,
         "metric_std_errors": part.metric_std_errors,
+        "alone": None if alone is None else dict(alone),
         "by_class": part.by_class,
         "calibration": [list(group) for group in part.calibration],
         "notes": part.notes,

@@ -14,7 +14,9 @@ from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
 from securevfl.models.inputs import FittingData, InputShape, private_stream
 from securevfl.models.linear import LinearModel
+from securevfl.models.pair_metrics import supports_pairs
 from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.defaults import PRECISE_ITERATIONS
 from securevfl.options import JobOptions
 
 MAX_TABLE_VALUES = 20_000_000
@@ -29,10 +31,11 @@ assumed."""
 def baseline_metrics(job: JobOptions, party: Party) -> dict[str, float] | None:
     """Return `local_metrics` as a baseline for a report, or None if the job or the table does not allow it.
 
-    The job must be on shares, hold out rows and have labels of two classes, and the table must fit in memory.
+    The job must hold out rows and name no exposure, its model must be linear in inputs derived from the columns and its
+    loss a function of one output, and the table must fit in memory.
     """
-    linear = isinstance(job.model, LinearModel) and job.model.loss.classifies and job.model.loss.single
-    if not (linear and job.protocol.shares is not None and job.test_fraction and party.active):
+    linear = isinstance(job.model, LinearModel) and job.model.loss.single and job.model.loss.curvature is not None
+    if not (linear and job.exposure is None and job.test_fraction and party.active and party.columns):
         return None
     return None if len(party) * len(party.columns) > MAX_TABLE_VALUES else local_metrics(job, party)
 
@@ -45,10 +48,19 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
         party: the party with labels.
 
     Returns:
-        The metrics.
+        The metrics. Rows have the same weights as in the metrics of the run.
     """
     f, labels, classes = local_scores(job, party)
-    return metrics.evaluate(job.model.loss, f, labels, classes)
+    weights = None
+    if job.weights is not None and job.weights.column is not None and not _counts_rows_once(job):
+        weights = prepare_party(job, party, party.register).weights
+    test = job.schedule(party.register).test
+    return metrics.evaluate(job.model.loss, f, labels, classes, None if weights is None else weights[test])
+
+
+def _counts_rows_once(job: JobOptions) -> bool:
+    """Return whether the run's metrics ignore row weights, as pairs of a score and a label on shares do."""
+    return job.protocol.shares is not None and supports_pairs(job.model.loss)
 
 
 def local_scores(job: JobOptions, party: Party) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
@@ -57,16 +69,15 @@ def local_scores(job: JobOptions, party: Party) -> tuple[Floats, NDArray[Any], N
     Columns are prepared and steps are taken as in a training on shares, but in floats and without messages.
 
     Args:
-        job: a job on shares whose model is linear in inputs derived from the columns, such as logistic regression or
-            trees.
+        job: a job whose model is linear in inputs derived from the columns, such as logistic regression or trees.
         party: the party with labels.
 
     Returns:
         The outputs (n, c), the labels (n,) and the classes.
     """
     party, model, options = prepare_party(job, party, party.register), job.model, job.protocol.shares
-    assert isinstance(model, LinearModel), "shares train no other"
-    assert options is not None, "compared jobs are on shares"
+    assert isinstance(model, LinearModel), "other models have no baseline"
+    clip = np.inf if options is None else options.clip
     loss, schedule = model.loss, job.schedule(party.register)
     data = TrainingData(party, schedule, loss, scale=job.scaling, weights=job.weights, positive=job.positive)
     train, test = schedule.train, schedule.test
@@ -78,8 +89,8 @@ def local_scores(job: JobOptions, party: Party) -> tuple[Floats, NDArray[Any], N
     key = private_stream(f"alone {job.seed}", training_rows, y)(32)
     fitting_data = FittingData(party.name, training_rows, data.sources, y, row_weights, key=key)
     inputs = model.inputs(shape, None, lambda: fitting_data)
-    X = inputs.trained(training_rows, np.arange(len(train))).clip(-options.clip, options.clip)
-    Z = inputs(test_rows).clip(-options.clip, options.clip)
+    X = inputs.trained(training_rows, np.arange(len(train))).clip(-clip, clip)
+    Z = inputs(test_rows).clip(-clip, clip)
     theta = _block_descent(job, model, X, y, np.ones((len(y), 1)) if row_weights is None else row_weights[:, None])
     return Z @ theta, np.asarray(party.y)[test], data.classes
 
@@ -87,18 +98,21 @@ def local_scores(job: JobOptions, party: Party) -> tuple[Floats, NDArray[Any], N
 def _block_descent(job: JobOptions, model: LinearModel, X: Floats, y: Floats, row_weights: Floats) -> Floats:
     """Return weights (d, c) after the job's steps on all rows by `BlockDescent`, with one block.
 
-    A model whose training would end by itself takes a fixed number of steps, which is enough for most tables.
+    A model whose training would end by itself takes a fixed number of steps, which is enough for most tables. So does a
+    job with another optimizer.
     """
+    loss, n, descends = model.loss, len(X), isinstance(job.optimizer, BlockDescent)
     optimizer = job.optimizer if isinstance(job.optimizer, BlockDescent) else BlockDescent(ridge=DEFAULT_RIDGE)
-    loss, n = model.loss, len(X)
+    steps = job.epochs if descends else PRECISE_ITERATIONS
+    multiple = loss.step_factor if loss.reports_standard_errors else 1.0
     ridge = model.ridge_of(n) or optimizer.ridge
     decay = np.full((X.shape[1], 1), model.l2)
     decay[-1] = 0.0  # the intercept is not penalised
     curvature = (loss.curvature or 1.0) * (X.T @ (row_weights * X)) / n
     preconditioner = np.linalg.inv(curvature + np.diag(ridge + decay[:, 0]))
     theta = previous = np.zeros((X.shape[1], y.shape[1]))
-    for step in range(1, 1 + (model.defaults["epochs"] if model.ends_early else job.epochs)):
+    for step in range(1, 1 + (model.defaults["epochs"] if model.ends_early else steps)):
         point = theta + optimizer.extrapolation(step) * (theta - previous)
         gradient = X.T @ (row_weights * loss.residual(X @ point, y)) / n + decay * point
-        previous, theta = theta, point - preconditioner @ gradient
+        previous, theta = theta, point - multiple * (preconditioner @ gradient)
     return theta

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.counts import Disclosure, Kind
@@ -77,7 +77,7 @@ class PartyYear:
         share: `bits` as a share of the information content of all rows of its table; None if that is unknown.
         row_bits: number of these bits about a measured row.
         row_share: `row_bits` as a share of the information content of a row; None if that is unknown.
-        refusals: the first run that each limit or guard would refuse: what it is, and the reason.
+        refusals: the first run that each limit or leak check would refuse: what it is, and the reason.
     """
 
     party: str
@@ -101,7 +101,7 @@ class PartyYear:
             lines.append(f"  a row     that every measurement uses: at most {self.row_bits:,.0f} bits{of_row}")
         lines += [f"  refused   {when}: {reason}" for when, reason in self.refusals]
         if not self.refusals:
-            lines.append("  refused   nothing: no limit and no guard is reached")
+            lines.append("  refused   nothing: no limit and no leak check is reached")
         return lines
 
 
@@ -220,7 +220,7 @@ def _runs(plan: YearPlan, job: Job, compared: Mapping[str, Job], facts: Mapping[
 
 
 def _party_year(party: Party, runs: Sequence[_Run], ledger: DisclosureLedger | None) -> PartyYear:
-    """Add up the runs for one party, and note the first run that each limit or guard refuses."""
+    """Add up the runs for one party, and note the first run that each limit or leak check refuses."""
     year, refused = PartyYear(party.name), set[str]()
     entries = [] if ledger is None else ledger.counted_for(party.register)
     counted = [(entry.run, entry.disclosure) for entry in entries]

@@ -85,6 +85,8 @@ class Listener:
         per_address: maximum number of connections of one address that have not finished their handshake.
         in_all: maximum number of connections.
         request_seconds: seconds for a request to arrive completely; None does not limit it.
+        first_byte_seconds: seconds for the first byte of a connection to arrive.
+        handshake_seconds: seconds for a handshake to finish.
 
     Raises:
         OSError: an address cannot be bound.
@@ -98,9 +100,12 @@ class Listener:
         per_address: int = CONNECTIONS_PER_ADDRESS,
         in_all: int = CONNECTIONS_IN_ALL,
         request_seconds: float | None = None,
+        first_byte_seconds: float = FIRST_BYTE_SECONDS,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
     ) -> None:
         self._tls, self._per_address, self._in_all = tls, per_address, in_all
         self._request_seconds = request_seconds
+        self._first_byte_seconds, self._handshake_seconds = first_byte_seconds, handshake_seconds
         self._folder = Path(tempfile.mkdtemp(prefix="svfl-"))  # mode 0700
         self.server_path = self._folder / "server.sock"
         self._connections: set[_Connection] = set()
@@ -200,8 +205,8 @@ class Listener:
         for connection in list(self._connections):
             age = now - connection.accepted
             if (
-                (connection.phase == 0 and age > FIRST_BYTE_SECONDS)
-                or (connection.phase == 1 and age > HANDSHAKE_SECONDS)
+                (connection.phase == 0 and age > self._first_byte_seconds)
+                or (connection.phase == 1 and age > self._handshake_seconds)
                 or (
                     self._request_seconds is not None
                     and connection.requested is not None

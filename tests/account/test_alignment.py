@@ -145,6 +145,8 @@ class Dictionary:
         def ask(channel: Channel) -> None:
             journal = Journal()
             work = AlignmentWork(channel, canonical_ids(piece), active="bank", passives=["shop"], journal=journal)
+            if self.transfers:
+                work.min_transfer_rows = 1
             if self.first is not None:
                 self._resume_with_other_ids(work, journal)
             self.first = self.first or journal
@@ -178,7 +180,6 @@ class Dictionary:
 
             with monkeypatch.context() as patch:
                 patch.setattr(psi_many, "intersect", learn)
-                patch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 1 if self.transfers else 1 << 40)
                 with pytest.raises(Stop):
                     run_threads({"bank": self.bank(piece), "shop": self.shop}, WallClock, timeout=20)
 

@@ -286,7 +286,7 @@ def test_a_job_of_three_lines_trains_as_long_as_guards_let_it(tmp_path: Path) ->
     path.write_text('model = "logistic"\nprotocol = "open"\ndata = { bank = "bank.csv", shop = "shop.csv" }\n')
     few = CliRunner().invoke(app, ["train", str(path)])
     assert few.exit_code == 0, few.output
-    assert "the maximum, up to 50, that the guards allow" in few.output
+    assert "the maximum, up to 50, that the leak checks allow" in few.output
     path.write_text("epochs = 10\n" + path.read_text())
     refused = CliRunner().invoke(app, ["train", str(path)])
     assert refused.exit_code == 2

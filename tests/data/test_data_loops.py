@@ -13,7 +13,7 @@ from scipy import stats
 from securevfl.credit import correlations, drift, two_samples
 from securevfl.credit.correlations import Correlations, OwnColumns, standardised
 from securevfl.credit.drift import measure_drift
-from securevfl.data import baseline, location_scale
+from securevfl.data import location_scale
 from securevfl.data.baseline import categorical_baseline, counts_at_points, numeric_baseline
 from securevfl.data.columns import columns_of
 from securevfl.data.location_scale import Moments, clip_free, merge_moments, moments, quartiles
@@ -39,10 +39,9 @@ def test_a_numeric_summary_counts_rows_up_to_each_point(seed: int) -> None:
     assert (empty.rows, empty.missing, empty.points) == (5, 5, ())
 
 
-def test_a_text_summary_counts_frequent_texts_and_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baseline, "MAX_CATEGORIES", 2)
+def test_a_text_summary_counts_frequent_texts_and_the_others() -> None:
     positions = np.array([0.0, 1, 1, 2, 2, 2, 3, np.nan])
-    summary = categorical_baseline("a", positions, ("w", "x", "y", "z", "unused"))
+    summary = categorical_baseline("a", positions, ("w", "x", "y", "z", "unused"), max_categories=2)
     assert (summary.categories, summary.others, summary.missing, summary.rows) == ({"y": 3, "x": 2}, 2, 1, 8)
 
 

@@ -173,7 +173,7 @@ def test_errors_state_the_code_of_the_database_and_no_value(address: str, tmp_pa
         ["train", "data.toml"],
     ],
 )
-def test_addresses_at_the_wrong_place_are_refused_without_showing_them(arguments: list[str], tmp_path: Path) -> None:
+def test_misplaced_addresses_are_refused_without_showing_them(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('model = "logistic"\n')
     (tmp_path / "data.toml").write_text(
         'model = "logistic"\ndata = { bank = "postgresql://u:hidden@h/d", shop = "s.csv" }\n'

@@ -17,7 +17,7 @@ from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
 from securevfl.credit.drift import MIN_NEW_ROWS, measure_drift
 from securevfl.credit.two_samples import chi_square_p, kolmogorov_p, population_stability_index, share_difference_p
-from securevfl.data.baseline import Baseline, baselines
+from securevfl.data.baseline import MAX_BASELINE_ROWS, Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
 from securevfl.errors import DataError, TableError
 from securevfl.training.model_part import PART_SCHEMA, ModelPart
@@ -27,7 +27,7 @@ NAMES = ["a", "b", "flag", "skewed", "gaps", "town"]
 TOWNS = np.array(["Ulm", "Bonn", "Jena", "Trier"])
 
 
-def table(n: int, seed: int) -> Columns:
+def mixed_columns(n: int, seed: int) -> Columns:
     draw = np.random.default_rng(seed)
     flag = (draw.random(n) < 0.2).astype(float)
     gaps = np.where(draw.random(n) < 0.1, np.nan, draw.normal(size=n))
@@ -36,7 +36,7 @@ def table(n: int, seed: int) -> Columns:
     return Columns(X, NAMES, {"town": tuple(TOWNS.tolist())})
 
 
-KEPT = baselines(table(N, 0), np.arange(N))
+KEPT = baselines(mixed_columns(N, 0), np.arange(N))
 
 
 def shifted(new: Columns) -> set[str]:
@@ -45,7 +45,7 @@ def shifted(new: Columns) -> set[str]:
 
 @pytest.mark.parametrize("column", NAMES)
 def test_the_column_that_was_shifted_is_found_and_no_other(column: str) -> None:
-    new = table(M, 1)
+    new = mixed_columns(M, 1)
     at = NAMES.index(column)
     if column == "town":
         new.X[: M // 8, at] = 3
@@ -60,7 +60,7 @@ def test_the_column_that_was_shifted_is_found_and_no_other(column: str) -> None:
 
 def test_false_alarms_are_as_many_as_is_said() -> None:
     """Of 300 tables of one kind with the training's about 1 % have any column named; more than 9 has chance 1e-3."""
-    alarms = sum(bool(shifted(table(1000, seed))) for seed in range(100, 400))
+    alarms = sum(bool(shifted(mixed_columns(1000, seed))) for seed in range(100, 400))
     assert alarms <= 9
 
 
@@ -79,7 +79,7 @@ def test_figures_are_scipys() -> None:
 
 
 def test_unseen_texts_are_told() -> None:
-    new = table(M, 3)
+    new = mixed_columns(M, 3)
     new.X[:600, 5] = 4
     drift = measure_drift(KEPT, Columns(new.X, NAMES, {"town": (*TOWNS.tolist(), "Rom")}))[-1]
     assert drift.shifted
@@ -89,22 +89,21 @@ def test_unseen_texts_are_told() -> None:
 
 def test_tables_that_cannot_be_compared_are_told() -> None:
     with raises_code(TableError, "SVFL-TABLE-COLUMNS"):
-        measure_drift(KEPT, Columns(table(M, 1).X[:, :5], NAMES[:5]))
+        measure_drift(KEPT, Columns(mixed_columns(M, 1).X[:, :5], NAMES[:5]))
     with raises_code(TableError, "SVFL-TABLE-TOO-FEW-ROWS"):
-        measure_drift(KEPT, table(20, 1))
+        measure_drift(KEPT, mixed_columns(20, 1))
     with raises_code(TableError, "SVFL-MODEL-UNSUPPORTED"):
-        measure_drift([], table(M, 1))
+        measure_drift([], mixed_columns(M, 1))
 
 
-def test_a_sorted_table_is_not_judged_by_its_top(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securevfl.data.baseline.MAX_BASELINE_ROWS", 50)
-    X = np.arange(400.0)[:, None]
+def test_a_sorted_table_is_not_judged_by_its_top() -> None:
+    X = np.arange(60_000.0)[:, None]
     parties = [vfl.Party("bank", X % 7, (X[:, 0] % 2).astype(int), aligned=True), vfl.Party("shop", X, aligned=True)]
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
     baseline = vfl.simulate(job, parties).parts["shop"].baseline[0]
-    assert baseline.rows == 50
-    assert baseline.points[0] < 10
-    assert baseline.points[-1] > 390
+    assert baseline.rows == MAX_BASELINE_ROWS < 59_000
+    assert baseline.points[0] < 1_000
+    assert baseline.points[-1] > 59_000
 
 
 def write(path: Path, columns: list[str], X: np.ndarray) -> Path:
@@ -162,7 +161,7 @@ def test_parts_of_other_schemas_are_refused(tmp_path: Path) -> None:
 
 
 def test_columns_come_by_name() -> None:
-    new = table(M, 2)
+    new = mixed_columns(M, 2)
     order = [3, 1, 0, 2, 4, 5]
     mixed = Columns(new.X[:, order], [NAMES[j] for j in order], new.categories)
     assert {drift.column: drift.psi for drift in measure_drift(KEPT, mixed)} == {
@@ -180,9 +179,9 @@ def test_psi_gives_every_part_half_a_row_more() -> None:
 
 
 def test_as_few_rows_as_are_asked_for_are_compared() -> None:
-    assert measure_drift(KEPT, table(MIN_NEW_ROWS, 5))
+    assert measure_drift(KEPT, mixed_columns(MIN_NEW_ROWS, 5))
     with raises_code(TableError, "SVFL-TABLE-TOO-FEW-ROWS"):
-        measure_drift(KEPT, table(MIN_NEW_ROWS - 1, 5))
+        measure_drift(KEPT, mixed_columns(MIN_NEW_ROWS - 1, 5))
 
 
 @pytest.mark.parametrize(("few", "others", "compared"), [(2, 7, False), (3, 7, True), (97, 94, False), (97, 93, True)])

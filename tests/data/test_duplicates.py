@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.data import load
 from securevfl.data.duplicates import Duplicates
 from securevfl.data.load import read_aligned, read_in_order, read_parties
 from securevfl.data.read_options import ReadOptions
@@ -106,20 +105,16 @@ def test_every_reader_takes_one_row_of_each_id(reader: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.parametrize("duplicates", ["first", "last"])
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
-def test_large_files_give_the_party_of_small_ones(
-    suffix: str, duplicates: Duplicates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_give_the_party_of_small_ones(suffix: str, duplicates: Duplicates, tmp_path: Path) -> None:
     paths = {name: write(tmp_path / name, suffix, COLUMNS) for name in ("bank", "shop") if not _mkdir(tmp_path / name)}
     table = pq.read_table(paths["shop"]) if suffix == "parquet" else pyarrow.csv.read_csv(paths["shop"])
     table = table.drop_columns("y").slice(3)
     (pq.write_table if suffix == "parquet" else pyarrow.csv.write_csv)(table, paths["shop"])
     options = ReadOptions(duplicates=duplicates)
     in_memory, lacked = read_parties(paths, options)
-    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", 1)
-    monkeypatch.setattr(load, "is_large", lambda path: True)
     with raises_code(IdError, "SVFL-ID-DUPLICATE"):
-        read_parties(paths, job=OPEN_JOB)
-    stored, missing = read_parties(paths, options, job=OPEN_JOB)
+        read_parties(paths, job=OPEN_JOB, max_in_memory_bytes=0)
+    stored, missing = read_parties(paths, options, job=OPEN_JOB, max_in_memory_bytes=0)
     assert missing == lacked
     for one, other in zip(in_memory, stored, strict=True):
         assert isinstance(other, StoredParty)
@@ -135,9 +130,7 @@ def _mkdir(folder: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
-def test_the_row_order_of_an_alignment_names_rows_of_the_file(
-    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_row_order_of_an_alignment_names_rows_of_the_file(suffix: str, tmp_path: Path) -> None:
     path, options = write(tmp_path, suffix, COLUMNS), ReadOptions(duplicates="last")
     ids, unique = read_unique_ids(path, options)
     assert ids.tolist() == [IDS[row] for row in REMAINING["last"]]
@@ -150,11 +143,10 @@ def test_the_row_order_of_an_alignment_names_rows_of_the_file(
     wrong = ReadOptions(duplicates="first")
     with raises_code(IdError, "SVFL-ID-DUPLICATE", duplicates=2):
         read_in_order("bank", path, wrong)
-    monkeypatch.setattr(load, "is_large", lambda path: True)
-    large = read_aligned("bank", path, OPEN_JOB, options)
+    large = read_aligned("bank", path, OPEN_JOB, options, max_in_memory_bytes=0)
     np.testing.assert_array_equal(large.X[:], small.X)
     with raises_code(IdError, "SVFL-ID-DUPLICATE", duplicates=2):
-        read_aligned("bank", path, OPEN_JOB, wrong)
+        read_aligned("bank", path, OPEN_JOB, wrong, max_in_memory_bytes=0)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

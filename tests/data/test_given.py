@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import make_job, raises_code
 from scipy import sparse
 from typer.testing import CliRunner
 
@@ -48,18 +48,14 @@ class Index:
         return self.values
 
 
-def a_job(**options: Any) -> vfl.Job:
-    return vfl.Job(
-        **{
-            "model": vfl.Logistic(l2=1e-3),
-            "optimizer": vfl.FedBCD(lr=0.3),
-            "protocol": vfl.Protocol(residual="open"),
-            "batch_size": 20,
-            "epochs": 3,
-            "accepts": ["columns"],
-        }
-        | options
-    )
+SMALL_BATCHES = {
+    "model": vfl.Logistic(l2=1e-3),
+    "optimizer": vfl.FedBCD(lr=0.3),
+    "protocol": vfl.Protocol(residual="open"),
+    "batch_size": 20,
+    "epochs": 3,
+    "accepts": ["columns"],
+}
 
 
 def labelled(y: Any, **options: Any) -> vfl.Party:
@@ -84,7 +80,7 @@ def test_an_index_that_says_something_is_the_ids(index: np.ndarray, name: str | 
     order = GENERATOR.permutation(N)
     shop = vfl.Party("shop", Frame(X[order], index[order], name))
     with raises_code(errors.IdError, "SVFL-ID-ORDER"):
-        vfl.simulate(a_job(), [bank, shop])
+        vfl.simulate(make_job(SMALL_BATCHES), [bank, shop])
     aligned = vfl.align([bank, shop])
     missing = aligned.missing
     assert not any(missing.values())
@@ -133,7 +129,7 @@ def test_labels_as_objects_keep_their_kind() -> None:
 )
 def test_the_advice_on_labels_fits_the_model(model: Any, y: np.ndarray, code: str, advice: str) -> None:
     kernel = {"optimizer": vfl.FDSKL(), "protocol": vfl.Protocol(sum="direct")}
-    job = a_job(model=model, **(kernel if isinstance(model, vfl.Kernel) else {}))
+    job = make_job(SMALL_BATCHES, model=model, **(kernel if isinstance(model, vfl.Kernel) else {}))
     parties = [labelled(y), vfl.Party("shop", X, ids=IDS)]
     with raises_code(errors.LabelError, code):
         vfl.simulate(job, parties)
@@ -147,14 +143,14 @@ def test_the_advice_on_labels_fits_the_model(model: Any, y: np.ndarray, code: st
 def test_a_class_too_rare_to_split_is_refused(rare: int, held_out: float, code: str) -> None:
     parties = [labelled((rare > IDS).astype(int)), vfl.Party("shop", X, ids=IDS)]
     with raises_code(errors.LabelError, code):
-        vfl.simulate(a_job(test_fraction=held_out), parties)
+        vfl.simulate(make_job(SMALL_BATCHES, test_fraction=held_out), parties)
 
 
 def test_a_sparse_matrix_is_a_table() -> None:
     matrix = sparse.random(N, 5, density=0.5, random_state=0, format="csr")
     party = vfl.Party("shop", matrix, ids=IDS)
     np.testing.assert_array_equal(party.X, matrix.toarray())
-    run = vfl.simulate(a_job(), [labelled(Y), party])
+    run = vfl.simulate(make_job(SMALL_BATCHES), [labelled(Y), party])
     np.testing.assert_array_equal(
         run.predict_proba({"bank": X, "shop": matrix}), run.predict_proba({"bank": X, "shop": matrix.toarray()})
     )
@@ -173,7 +169,7 @@ def test_columns_that_do_not_vary_get_no_weight(tmp_path: Path) -> None:
     with pytest.warns(errors.DataNotice, match="party shop: columns that do not vary get no weight: x3"):
         shop = vfl.Party("shop", table, ids=IDS)
     for scale in ("standard", "none"):
-        job = a_job(scale=scale)
+        job = make_job(SMALL_BATCHES, scale=scale)
         run = vfl.simulate(job, [labelled(Y), shop])
         without = vfl.simulate(job, [labelled(Y), vfl.Party("shop", X, ids=IDS)])
         run.save(tmp_path / scale)
@@ -194,7 +190,7 @@ def test_a_fold_in_which_a_column_does_not_vary_trains() -> None:
             vfl.Party("shop", np.column_stack([X, column])[fold], ids=fold),
         )
     for shop in shops:
-        run = vfl.simulate(a_job(), [labelled(Y).take(fold), shop])
+        run = vfl.simulate(make_job(SMALL_BATCHES), [labelled(Y).take(fold), shop])
         new = np.column_stack([X, 100 * IDS])
         first = run.decision({"bank": X, "shop": new})
         np.testing.assert_array_equal(first, run.decision({"bank": X, "shop": np.column_stack([X, column])}))
@@ -203,7 +199,7 @@ def test_a_fold_in_which_a_column_does_not_vary_trains() -> None:
 @pytest.mark.parametrize("one", [lambda row: row, lambda row: row[None], lambda row: Frame(row[None], [3])])
 def test_one_row_is_predicted(one: Any) -> None:
     names = {"columns": ["c0", "c1", "c2"]}
-    run = vfl.simulate(a_job(), [labelled(Y, **names), vfl.Party("shop", X, ids=IDS, **names)])
+    run = vfl.simulate(make_job(SMALL_BATCHES), [labelled(Y, **names), vfl.Party("shop", X, ids=IDS, **names)])
     every = run.predict_proba({"bank": X, "shop": X})
     proba = run.predict_proba({"bank": one(X[4]), "shop": one(X[4])})
     np.testing.assert_allclose(proba, every[4:5], rtol=1e-12)
@@ -235,7 +231,7 @@ def test_masked_values_are_missing() -> None:
     holes = X.copy()
     holes[3:9, 1] = np.nan
     np.testing.assert_array_equal(vfl.Party("shop", masked, ids=IDS).X, holes)
-    run = vfl.simulate(a_job(), [labelled(Y), vfl.Party("shop", masked, ids=IDS)])
+    run = vfl.simulate(make_job(SMALL_BATCHES), [labelled(Y), vfl.Party("shop", masked, ids=IDS)])
     np.testing.assert_array_equal(
         run.predict_proba({"bank": X, "shop": masked}), run.predict_proba({"bank": X, "shop": holes})
     )

@@ -54,15 +54,9 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return {name: tmp_path / f"{name}.parquet" for name in ("bank", "shop")}
 
 
-@pytest.fixture
-def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", 0)
-
-
-@pytest.mark.usefixtures("everything_is_large")
 def test_the_model_is_the_one_of_tables_in_memory(files: dict[str, Path]) -> None:
     in_memory, lacked = read_parties(files)
-    stored, missing = read_parties(files, job=batches_job())
+    stored, missing = read_parties(files, job=batches_job(), max_in_memory_bytes=0)
     assert missing == lacked
     assert sorted(lacked["bank"], key=int) == [str(row) for row in range(N - 3, N)]
     assert lacked["shop"] == ["0", "1", "2", "3", "4"]
@@ -75,27 +69,25 @@ def test_the_model_is_the_one_of_tables_in_memory(files: dict[str, Path]) -> Non
     assert sorted(os.listdir(files["bank"].parent)) == ["bank.parquet", "shop.parquet"]
 
 
-def test_only_what_is_large_is_copied(files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", (N - 3) * 4 * 8)  # the bank's, with ids and labels
-    bank, shop = read_parties(files, job=batches_job())[0]
+def test_only_what_is_large_is_copied(files: dict[str, Path], tmp_path: Path) -> None:
+    size = (N - 3) * 4 * 8  # the bank's, with ids and labels
+    bank, shop = read_parties(files, job=batches_job(), max_in_memory_bytes=size)[0]
     assert (type(bank), type(shop)) == (Party, Party)
-    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", (N - 3) * 4 * 8 - 1)
-    bank, shop = read_parties(files, job=batches_job())[0]
+    bank, shop = read_parties(files, job=batches_job(), max_in_memory_bytes=size - 1)[0]
     assert (type(bank), type(shop)) == (StoredParty, Party)
     csv.write_csv(parquet.read_table(files["shop"]), tmp_path / "shop.csv")
-    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", 0)
-    bank, shop = read_parties(files | {"shop": tmp_path / "shop.csv"}, job=batches_job())[0]
+    csv_files = files | {"shop": tmp_path / "shop.csv"}
+    bank, shop = read_parties(csv_files, job=batches_job(), max_in_memory_bytes=0)[0]
     assert (type(bank), type(shop)) == (StoredParty, StoredParty)
-    assert not load.is_large(tmp_path / "shop.npz")
+    assert not load.is_large(tmp_path / "shop.npz", max_in_memory_bytes=0)
 
 
-@pytest.mark.usefixtures("everything_is_large")
 def test_a_copy_serves_again_while_it_fits(files: dict[str, Path]) -> None:
     data = files["shop"]
     copy = table_path(data)
 
     def read(chosen_job: vfl.Job, **names: Any) -> tuple[StoredParty, int]:
-        party = read_aligned("shop", data, chosen_job, ReadOptions(**names))
+        party = read_aligned("shop", data, chosen_job, ReadOptions(**names), max_in_memory_bytes=0)
         assert isinstance(party, StoredParty)
         return party, copy.stat().st_ino
 

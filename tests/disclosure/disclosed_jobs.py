@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import securevfl as vfl
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_check import leaks
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger

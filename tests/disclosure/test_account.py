@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent import ledger_session
 from securevfl.data.party import Helper, register_of
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import Limit
@@ -61,8 +60,11 @@ def example(name: str, **keys: Any) -> tuple[vfl.Job, list[vfl.Party | Helper]]:
     return job, [*tables()[: job.family.max_parties or 3], *helpers]
 
 
-def kept(folder: Path, parties: list[Any]) -> dict[str, DisclosureLedger]:
-    return {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
+def kept(folder: Path, parties: list[Any], leased_iterations: int | None = None) -> dict[str, DisclosureLedger]:
+    return {
+        party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name, leased_iterations)
+        for party in parties
+    }
 
 
 def entered(ledger: DisclosureLedger) -> Counter[Any]:
@@ -113,7 +115,7 @@ WHOLE = [*((name, 1) for name in sorted(EXAMPLES)), *((name, 3) for name in sort
 def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
     name: str, outputs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts by kind and learner equal those that guards read.
+    """Counts by kind and learner equal those that leak checks read.
 
     Plain numbers are counted too, and no message has more bits than its disclosure states.
     """
@@ -163,21 +165,11 @@ def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outpu
     assert disclosed.count == (30 * outputs if residual == "open" else 3 * outputs)
 
 
-@pytest.fixture
-def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reserve at most one iteration ahead, however fast iterations are.
-
-    Sessions as short as a test's then use up their first reservation and must reserve more.
-    """
-    monkeypatch.setattr(ledger_session, "LEASED_ITERATIONS", 1)
-    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda session, visit: 0)
-
-
-@pytest.mark.usefixtures("barely_ahead")
 def test_numbers_are_debited_on_disk_before_they_are_opened(tmp_path: Path) -> None:
     """At every message of three attempts at a run and another job, the ledger's count is at least the opened one."""
     parties = tables()
-    ledgers, transcript = kept(tmp_path, parties), Transcript({"shop": 3, "telco": 3})
+    ledgers = kept(tmp_path, parties, leased_iterations=1)  # so that the run must enter more again and again
+    transcript = Transcript({"shop": 3, "telco": 3})
     short: list[str] = []
 
     def observe(event: Event) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.recording.party_view import fields
-from securevfl.consent import ledger_session
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import DISCLOSURE_KINDS
 from securevfl.protocols.shares.opened_scores import RoundedScores
@@ -25,16 +24,6 @@ from securevfl.runtime.observer import Event, Observer
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.test_account import EXAMPLES, MAX_LEVEL_BITS, Cut, entered, example, kept, sealed, tables
 from tests.forked import run_forked
-
-
-@pytest.fixture
-def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reserve at most one iteration ahead, however fast iterations are.
-
-    Sessions as short as a test's then use up their first reservation and must reserve more.
-    """
-    monkeypatch.setattr(ledger_session, "LEASED_ITERATIONS", 1)
-    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda session, visit: 0)
 
 
 class Plain(Observer):
@@ -77,12 +66,11 @@ def _numbers(message: Message, value: object) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("barely_ahead")
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path) -> None:
     """Cut after a round, taken up again, and the job repeated under another seed."""
     job, parties = example(name)
-    ledgers = kept(tmp_path, parties)
+    ledgers = kept(tmp_path, parties, leased_iterations=1)  # so that the run must enter more again and again
     plain = Plain(ledgers)
 
     def cut(done: int, of: int) -> None:

@@ -68,5 +68,5 @@ def test_the_sheet_lists_every_output_with_guards_that_exist(name: str) -> None:
     assert facts.outputs
     for output in facts.outputs:
         assert str(output) in sheet
-        assert set(output.guards) <= kinds
+        assert set(output.leaks) <= kinds
         assert output.times > 0

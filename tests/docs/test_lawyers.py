@@ -120,7 +120,7 @@ def plain(text: str) -> str:
     return re.sub(r"[*`]|\[([^\]]*)\]\([^)]*\)", lambda result: result[1] or "", text)
 
 
-def table(head: str) -> list[list[str]]:
+def table_rows(head: str) -> list[list[str]]:
     """Return the rows of the table whose heading begins with this text."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith(f"| {head}"))
@@ -136,7 +136,9 @@ def sentences() -> list[str]:
     """Return each sentence of the page, and of the explanations of lines of the sheet in its table."""
     text = PAGE.read_text(encoding="utf-8")
     prose = re.sub(r"^(\||#).*$", "", text, flags=re.M)
-    blocks = [" ".join(block.split()) for block in prose.split("\n\n")] + [row[1] for row in table("The sheet states")]
+    blocks = [" ".join(block.split()) for block in prose.split("\n\n")] + [
+        row[1] for row in table_rows("The sheet states")
+    ]
     return [word for block in blocks for word in re.split(r"(?<=[.?])\s+(?=[A-Zs])", plain(block)) if word]
 
 
@@ -161,7 +163,7 @@ def figures_out(text: str) -> str:
 
 def test_the_page_follows_the_whole_sheet() -> None:
     """Everything the page quotes is on the sheet of the default job, in its order, and the whole sheet is quoted."""
-    quoted = [item for row in table("The sheet states") for item in re.findall(r'"([^"]+)"', row[0])]
+    quoted = [item for row in table_rows("The sheet states") for item in re.findall(r'"([^"]+)"', row[0])]
     sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first_screen)
     at = 0
     for item in map(figures_out, quoted):
@@ -179,7 +181,7 @@ def test_every_file_of_a_training_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     place = Place(tmp_path)
-    named = {row[0].strip("`").replace("bank", "shop") for row in table("File")}
+    named = {row[0].strip("`").replace("bank", "shop") for row in table_rows("File")}
     named = {item.replace(".parquet", ".csv") for item in named}
     neighbours = {path.name for path in tmp_path.iterdir()} - {"shop.csv", "shop.log", "home"}
     assert neighbours <= named

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import securevfl as vfl
+from tests.docs.test_pages import blocks
 from tests.forked import command, run_forked
 
 PAGE = Path(__file__).parents[2] / "docs" / "start.md"
@@ -37,11 +38,10 @@ def figures(text: str) -> dict[str, float]:
 
 @pytest.mark.long
 def test_the_page(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    install, *blocks = blocks
+    install, *programs = [(kind, text) for kind, text, not_run in blocks(PAGE) if not not_run]
     assert "pip install ." in install[1]
     (auc,) = re.findall(r"an\s+AUC of about (0\.\d\d) here", PAGE.read_text(encoding="utf-8"))
-    lines = [run(language, text, tmp_path) for language, text in blocks]
+    lines = [run(language, text, tmp_path) for language, text in programs]
     measured = figures(next(item for item in lines if "auc" in item))
     assert measured["auc"] == pytest.approx(float(auc), abs=0.01)
     assert any("bank (active, holds the labels)" in item for item in lines)

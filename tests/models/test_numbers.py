@@ -269,7 +269,7 @@ def test_an_open_residual_reveals_the_sum_of_the_peer() -> None:
 real = [pytest.mark.realdata, pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")]
 
 
-def table(name: str) -> np.ndarray:
+def real_numbers(name: str) -> np.ndarray:
     with gzip.open(REAL_TABLES / f"{name}.csv.gz", "rt") as file:
         return np.array(list(csv.reader(file))[1:], dtype=np.float64)
 
@@ -277,7 +277,7 @@ def table(name: str) -> np.ndarray:
 def visits_and_speeds(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Counts of dvisits; speeds of motor as amounts above 0 for gamma, as they are for others."""
     source = "dvisits" if name in {"poisson", "tweedie", "negative_binomial"} else "motor"
-    guest, host = table(f"{source}_hetero_guest"), table(f"{source}_hetero_host")
+    guest, host = real_numbers(f"{source}_hetero_guest"), real_numbers(f"{source}_hetero_host")
     y = guest[:, 1] if source == "dvisits" or name != "gamma" else guest[:, 1] + 2
     return y, guest[:, 2:], host[:, 1:]
 

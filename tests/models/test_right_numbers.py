@@ -182,7 +182,7 @@ def test_an_exposure_is_the_same_as_its_share_of_rows(name: str, sign: float) ->
         assert np.abs(g).max() <= job.loss.bound
 
 
-def table() -> Iterator[str]:
+def report_lines() -> Iterator[str]:
     yield f"{'case':<37}{'protocol':<9}{'standard errors':>15}{'foreseen':>9}{'bound':>7}{'deviance above':>15}"
     for case, y in (LABELS | MORE).items():
         for kind in PROTOCOLS:
@@ -191,5 +191,5 @@ def table() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for line in table():
+    for line in report_lines():
         print(line, flush=True)

@@ -325,14 +325,14 @@ def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any]
 
 def test_as_many_weights_as_labels_are_not_opened() -> None:
     tables, opened = mixed_parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
-    from securevfl.consent.leak_guard import guard
+    from securevfl.consent.leak_check import check_leaks
     from securevfl.families.run_facts import pooled_run_facts
 
     work = trees_job(protocol=opened)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
-        guard(work, pooled_run_facts(work, tables).shape)
+        check_leaks(work, pooled_run_facts(work, tables).shape)
     few = trees_job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores", "opened_weights"))
-    guard(few, pooled_run_facts(few, tables).shape)
+    check_leaks(few, pooled_run_facts(few, tables).shape)
     run = vfl.simulate(few, tables)
     forest = ForestInputs.read(run.parts["shop"].state["inputs"]).forest
     for into, counts in zip(forest.merged.astype(int), forest.counts, strict=True):

@@ -1,7 +1,7 @@
 """Another family with another role: sums end at a server, which sends them to the party with labels.
 
-Passive parties' outputs are means of their columns. The party with labels learns an intercept and a weight for their
-sum. Every round:
+The output of a passive party is the mean of its columns. The party with labels learns an intercept and a weight for
+their sum. Every round:
 
 1. passive k -> server   H_k (n x 1) into the job's sum
 2. server -> active      Total: the sum
@@ -45,7 +45,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 
 
 class Total(DisclosingMessage, frozen=True):
-    """The sum of the parts (n x 1)."""
+    """The sum of the outputs of all passive parties, (n, 1)."""
 
     values: NDArray[np.float64]
 
@@ -57,9 +57,11 @@ class Means(Model):
 
     @property
     def loss(self) -> Loss:
+        """The logistic loss."""
         return LOSSES["logistic"]
 
     def parameters(self, columns: int, outputs: int) -> int:
+        """Return 0: a passive party has no parameters."""
         return 0
 
 
@@ -71,7 +73,7 @@ class Relaying(Optimizer):
 
 
 class RelayedJob(JobOptions, defer_build=True):
-    """A job with a server between, in the types that its player reads."""
+    """A job whose sums end at a server, with the types that the participant reads."""
 
     model: Means
     optimizer: Relaying
@@ -81,7 +83,7 @@ SEEN_BY_SERVER = LeakKind("seen_by_server", "the server learns every sum", "no s
 
 
 class Relayed(Family[RelayedJob]):
-    """A server between the contributors and the receiver."""
+    """Training with a server that receives all sums."""
 
     name: ClassVar[str] = "relayed"
     options = RelayedJob
@@ -90,20 +92,25 @@ class Relayed(Family[RelayedJob]):
     leak_kinds = (*Family.leak_kinds, SEEN_BY_SERVER)
 
     def supports_model(self, model: type[Model]) -> bool:
+        """Return whether this family trains the model."""
         return issubclass(model, Means)
 
     def check_job(self, job: JobOptions) -> None:
+        """Raise ValueError if the job names a residual."""
         if job.protocol.residual is not None:
             raise ValueError("This family sends no residuals. Remove protocol.residual")
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
+        """Return whether a party may have this role."""
         return role == ACTIVE if leads else role in (PASSIVE, SERVER)
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
+        """Return the keys of a small job, by a name for tests."""
         keys = {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}
         return {"relayed": keys | {"accepts": ("columns", SEEN_BY_SERVER.name)}}
 
     def declarations(self, job: RelayedJob, roles: Roles) -> list[MessageDeclaration]:
+        """Declare the messages of the sum, and the total."""
         passives = roles.with_role(PASSIVE)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         return [
@@ -112,6 +119,7 @@ class Relayed(Family[RelayedJob]):
         ]
 
     def outputs(self, job: RelayedJob, shape: RunShape) -> list[Output]:
+        """List what a complete run discloses: to the server, the sum of the parts of each row in each epoch."""
         (server,), times = shape.helpers, shape.epochs + EvaluationSchedule.of_run(job, shape).evaluations
         columns = sum(shape.columns[name] for name in shape.passives)
         return [
@@ -126,37 +134,44 @@ class Relayed(Family[RelayedJob]):
                 columns,
                 rows=shape.rows,
                 numbers=shape.rows,
-                guards=("columns", SEEN_BY_SERVER.name),
+                leaks=("columns", SEEN_BY_SERVER.name),
             )
         ]
 
     def leaks(
         self, job: RelayedJob, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
     ) -> list[Leak]:
+        """Return the leak that every job of this family has."""
         return [Leak(SEEN_BY_SERVER, "the server", "it learns the sum of all means", "use a method without a server")]
 
     def message_protocols(self, job: RelayedJob, roles: Roles) -> list[MessageProtocol]:
+        """Return the sum, whose messages the audit simulates."""
         return [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]
 
     def title(self, job: RelayedJob, roles: Roles) -> str:
+        """Return the first line of the consent sheet."""
         return f"{job.protocol.sum_for(len(roles.with_role(PASSIVE))).name} sum by way of a server"
 
     def strength(self, job: RelayedJob) -> str:
+        """Return the assumption on which the secrecy rests."""
         return "none except the sum's"
 
     def coalitions(self, job: RelayedJob, roles: Roles) -> str:
+        """Return which parties learn more if they pool what they have received."""
         passives = roles.with_role(PASSIVE)
         return job.protocol.sum_for(len(passives)).coalition(passives, "the server")
 
     def participant(self, job: RelayedJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        """Return the object that runs one party."""
         return RelayedParticipant(job, context, state)
 
     def ideal_job(self, job: J) -> J:
+        """Return the job with the sum that the audit compares with: a trusted party adds the parts."""
         return job.model_copy(update={"protocol": Protocol(sum=DirectSum())})
 
 
 class RelayedParticipant(BatchParticipant):
-    """Any of the three roles."""
+    """One party of a training, in any of the three roles."""
 
     def __init__(self, job: RelayedJob, context: PartyContext, state: State | None) -> None:
         super().__init__(job, context)
@@ -199,12 +214,15 @@ class RelayedParticipant(BatchParticipant):
         return f
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        """Train from round `start` on, and yield after each round."""
         self.begin(data, start)
         yield from self.rounds(self._work())
 
     def model_outputs(self, rows: RowSlices, scored_rows: RowsToScore | None = None) -> Floats | None:
+        """Return the outputs (n, 1) of the model at the party with labels; None at the others."""
         others = self._exchange(rows[:])
         return None if others is None else self._f(others)
 
     def state(self) -> State:
+        """Return the state for a checkpoint."""
         return State(weights=self.weights)

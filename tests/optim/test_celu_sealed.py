@@ -95,7 +95,7 @@ def test_products_follow_new_row_weights_but_openings_do_not(
     assert still[1] == some[1]
 
 
-def test_guards_count_every_gradient_that_is_opened() -> None:
+def test_leak_checks_count_every_gradient_that_is_opened() -> None:
     data = sealed_celu_parties()
     linear, weighed = (sealed_celu_job("ckks", xi=xi, accepts=["columns"]) for xi in (None, 60.0))
     assert linear.equations == 1

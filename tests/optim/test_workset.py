@@ -20,7 +20,7 @@ class Slow:
     R: int
     history: list[tuple[str, int | None]]
 
-    def table(self) -> list[int]:
+    def newest_batches(self) -> list[int]:
         """Return the W batches with the newest exchanges, the newest first."""
         exchanged = [batch for kind, batch in self.history if kind == "put" and batch is not None]
         return list(dict.fromkeys(reversed(exchanged)))[: self.W]
@@ -28,7 +28,7 @@ class Slow:
     def sample(self) -> int | None:
         steps = [batch for kind, batch in self.history if kind == "step"]
         waiting = []
-        for batch in self.table():
+        for batch in self.newest_batches():
             came = max(k for k, event in enumerate(self.history) if event == ("put", batch))
             before = sum(kind == "step" for kind, _ in self.history[:came])
             uses = [k for k, sampled in enumerate(steps) if sampled == batch and k >= before]
@@ -50,9 +50,9 @@ def test_equals_the_rules_read_slowly(W: int, R: int, events: list[int | None]) 
             assert table.sample() == expected
             history.append(("step", expected))
         else:
-            before = Slow(W, R, history).table()
+            before = Slow(W, R, history).newest_batches()
             history.append(("put", batch))
-            after = Slow(W, R, history).table()
+            after = Slow(W, R, history).newest_batches()
             left = table.put(batch, batch, exchange)
             assert sorted(left) == sorted([entry for entry in before if entry not in after or entry == batch])
 

@@ -70,13 +70,14 @@ def test_the_page_has_the_figures_of_metrics() -> None:
     assert "2096" in page  # when the certificate ends
 
 
-def test_a_service_is_down_before_its_start_and_after_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_is_down_before_its_start_and_after_expiry() -> None:
     pytest.importorskip("prometheus_client")
-    page_monitor = Monitor("shop", 4e9)
+    now = [0.0]
+    page_monitor = Monitor("shop", 4e9, clock=lambda: now[-1])
     assert page_monitor.health()[0] == 503
     page_monitor.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
     assert page_monitor.health()[0] == 200
-    monkeypatch.setattr("securevfl.organisations.monitor.time.time", lambda: 4e9 + 1)
+    now.append(4e9 + 1)
     status, state = page_monitor.health()
     assert (status, state.status, state.certificate) == (503, "down", "expired")
 

@@ -20,9 +20,8 @@ class Thing:
     nbytes: int
 
 
-def test_the_first_batches_stay_until_the_cache_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_cache, "MAX_CACHED_BYTES", 10)
-    cache, things = BatchCache(), [Thing(4), Thing(4), Thing(4), Thing(2)]
+def test_the_first_batches_stay_until_the_cache_is_full() -> None:
+    cache, things = BatchCache(max_bytes=10), [Thing(4), Thing(4), Thing(4), Thing(2)]
     for batch, thing in enumerate(things):
         cache.put(batch, thing)
     assert [cache.get(batch) for batch in range(4)] == [things[0], things[1], None, things[3]]

@@ -10,9 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from securevfl.protocols.score_ledger import row_ledger as ledger_module
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ROW_STORED, ScoreLedger
 from tests.protocols.test_shares_predict import Model, Open, admit, names
@@ -67,14 +65,13 @@ def killed(path: Path, rows: list[bytes]) -> None:
         os._exit(1)
 
 
-def test_a_row_claimed_by_another_process_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_row_claimed_by_another_process_is_waited_for(tmp_path: Path):
     path = tmp_path / "scores"
     ScoreLedger(path).record_model(b"m", 20, names(2))
     with ScoreLedger(path).claim() as claim:
         admit(ScoreLedger(path), b"m", "bank", names(3, 10), claim=claim)  # type: ignore[no-untyped-call]
-        monkeypatch.setattr(ledger_module, "CLAIM_TIMEOUT", 0.05)
-        assert states(ScoreLedger(path), b"m", "bank", names(4, 10)) == [ROW_REFUSED] * 3 + [ROW_NEW]
-        monkeypatch.undo()
+        impatient = ScoreLedger(path, claim_timeout=0.05)
+        assert states(impatient, b"m", "bank", names(4, 10)) == [ROW_REFUSED] * 3 + [ROW_NEW]
         with ThreadPoolExecutor(4) as pool:
             others = [pool.submit(states, ScoreLedger(path), b"m", "bank", names(3, 10)) for _ in range(4)]
             time.sleep(0.1)

@@ -8,7 +8,6 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.families.fdskl import phase_sums
 from securevfl.families.fdskl.phase_sums import PhaseSums
 from securevfl.protocols.number_spaces import Phases
 from securevfl.protocols.party_context import PartyContext
@@ -45,7 +44,8 @@ def role(
 ) -> list[tuple[str, int, int, Phases]]:
     others = tuple(name for name in NAMES if name != workers[0])
     context = PartyContext(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.counters))
-    sums, results = PhaseSums(chosen, context, workers), []
+    sums = PhaseSums(chosen, context, workers, message_phases=VALUES_PER_BLOCK, window_phases=WINDOW)
+    results: list[tuple[str, int, int, Phases]] = []
     for batch in range(BATCHES):
         for worker in workers:
 
@@ -68,11 +68,7 @@ def role(
 @pytest.mark.parametrize("chosen", [DirectSum(), TreeSum(), PairwiseSum()], ids=lambda chosen: chosen.name)
 @pytest.mark.parametrize("workers", [["bank"], ["bank", "post"]], ids=len)
 @pytest.mark.parametrize("slow", NAMES)
-def test_nobody_is_more_than_two_windows_ahead(
-    chosen: SumProtocol, workers: list[str], slow: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(phase_sums, "WINDOW_PHASES", WINDOW)
-    monkeypatch.setattr(phase_sums, "MESSAGE_PHASES", VALUES_PER_BLOCK)
+def test_nobody_is_more_than_two_windows_ahead(chosen: SumProtocol, workers: list[str], slow: str) -> None:
     lead = Lead()
     run_role = partial(role, lead=lead, chosen=chosen, workers=workers, slow=slow)
     results = run_threads(dict.fromkeys(NAMES, run_role), lambda: VirtualClock(vfl.Network()), timeout=30)

@@ -95,7 +95,7 @@ def play(
 
     roles = {name: partial(role, ids=ids) for name, ids in zip(names, sets, strict=True)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 1 if transfers else 1 << 40)
+        patch.setattr(psi_work, "MIN_ROWS_FOR_TRANSFERS", 1 if transfers else 1 << 40)
         return [rows.tolist() for rows in run_threads(roles, WallClock, timeout=20, observe=observe).values()]
 
 
@@ -189,8 +189,8 @@ def flow_of(ids: Sequence[int]) -> set[str]:
 
 
 def test_large_sets_go_by_transfers() -> None:
-    assert "Points" in flow_of(range(psi.MIN_ROWS_FOR_TRANSFERS - 1))
-    assert "MaskedStore" in flow_of(range(psi.MIN_ROWS_FOR_TRANSFERS))
+    assert "Points" in flow_of(range(psi_work.MIN_ROWS_FOR_TRANSFERS - 1))
+    assert "MaskedStore" in flow_of(range(psi_work.MIN_ROWS_FOR_TRANSFERS))
 
 
 @flows

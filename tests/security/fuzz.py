@@ -148,7 +148,7 @@ def damaged(draw: st.DrawFn, originals: list[bytes]) -> bytes:
 
 
 @cache
-def jobs() -> list[dict[str, Any]]:
+def plain_jobs() -> list[dict[str, Any]]:
     """Return the plain data of jobs of all families."""
     from tests.security.test_untrusted_jobs import BASES
 
@@ -302,8 +302,8 @@ def check_saved(content: Any) -> None:
 
 REPEATED = [b"[", b"{a=", b"a.", b"[[a]]\n", b'"', b"'''", b"a=1\n", b"\\u001b"]
 JOB_FILES = st.one_of(
-    st.deferred(lambda: changed(jobs()).map(as_toml)),
-    st.deferred(lambda: damaged([to_toml(job).encode() for job in jobs()])),
+    st.deferred(lambda: changed(plain_jobs()).map(as_toml)),
+    st.deferred(lambda: damaged([to_toml(job).encode() for job in plain_jobs()])),
     st.binary(max_size=200),
     st.tuples(st.integers(1, 20_000), st.sampled_from(REPEATED)).map(lambda drawn: b"a = " + drawn[1] * drawn[0]),
 )
@@ -333,7 +333,7 @@ def warm_up() -> None:
     """Run every target once, so that modules are imported before the search watches for code."""
     global _warming_up
     _warming_up = True
-    for job in jobs():
+    for job in plain_jobs():
         check_job(to_toml(job).encode())
     check_job(b"[")
     check_frame(frames()[0])

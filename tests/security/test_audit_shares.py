@@ -14,7 +14,7 @@ from securevfl import errors
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
-from securevfl.consent.leak_guard import guard
+from securevfl.consent.leak_check import check_leaks
 from securevfl.families.run_facts import pooled_run_facts
 from tests.builders import raises_code
 
@@ -36,7 +36,7 @@ def test_nothing_exceeds_what_is_declared() -> None:
     """Metrics of 142 rows must be accepted by name."""
     parties = vfl.datasets.breast_cancer(2)
     with raises_code(errors.LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
-        guard(shares_job(), pooled_run_facts(shares_job(), parties).shape)
+        check_leaks(shares_job(), pooled_run_facts(shares_job(), parties).shape)
     audit = run_audit(shares_job(accepts=["small_metrics"]), parties, seeds=(0,))
     assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]
     assert [line.split(" of ")[0] for line in audit.leaks] == ["accepted: bank: metrics are"]

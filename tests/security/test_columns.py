@@ -114,7 +114,7 @@ def test_evaluations_reveal_columns_of_held_out_rows() -> None:
     assert np.nanmin(shares_inside(held_out.truth, space(held_out))) > 0.999
     training = next(item for item in result if len(item.rows) != len(held_out.rows) and item.learner == "bank")
     assert training.numbers.shape[1] == 4
-    assert len(pair.job.accepts) > 1  # a pair may run a job that the guards refuse
+    assert len(pair.job.accepts) > 1  # a pair may run a job that the leak checks refuse
 
 
 def test_fewer_numbers_than_columns_reveal_binary_columns() -> None:

@@ -19,7 +19,7 @@ from securevfl.credit import correlate, fairness_by_group
 from securevfl.credit.fairness_by_group import simulate_group_rates
 from securevfl.errors import SecureVFLError
 from securevfl.organisations.align import align_privately
-from securevfl.protocols.alignment import psi
+from securevfl.protocols.alignment import psi_work
 from securevfl.runtime import party_threads
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
@@ -194,7 +194,7 @@ def ends(name: str, monkeypatch: pytest.MonkeyPatch, ways: int | None) -> None:
     """Alter every field of every message type of an act, in a few ways or in all."""
     warnings.simplefilter("ignore")
     if "many" in name:
-        monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 100)
+        monkeypatch.setattr(psi_work, "MIN_ROWS_FOR_TRANSFERS", 100)
     liar, generator = Liar(monkeypatch), np.random.default_rng(len(name))
     act = ACTS[name](name.removeprefix("predict "), liar)
     assert outcome(act) == ""

@@ -1,4 +1,4 @@
-"""Counts of a run's disclosures and refusals by the guards, also for the table of a single party."""
+"""Counts of a run's disclosures and refusals by the leak checks, also for the table of a single party."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from builders import disclosures_in_run
 
 import securevfl as vfl
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_check import leaks
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN, numbers_for_recovery, variance_share
 from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share

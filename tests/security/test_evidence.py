@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.audit.attacks.two_values import subset
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_check import leaks
 from securevfl.crypto.kernel import opened_words
 from securevfl.crypto.kernel.row_parameters import OPENED_HEADER
 from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
@@ -71,7 +71,7 @@ def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def shares(parties: list[vfl.Party], woe: Woe) -> float:
-    """Return the share of the labels' information that the guard charges for the bins."""
+    """Return the share of the labels' information that the leak check charges for the bins."""
     known = pooled_run_facts(woe_job(woe), parties)
     return next(count.share for count in disclosures_in_run(woe_job(woe), known.shape) if count.group == "bins")
 

@@ -59,7 +59,7 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
 
 
 def counts_of_numbers() -> None:
-    """Check that the guards' counts equal the numbers sent about each row or batch, over outputs and epochs."""
+    """Check that the leak checks' counts equal the numbers sent about each row or batch, over outputs and epochs."""
     seen, columns = set(), dict[tuple[Any, ...], int]()
     for name in EXAMPLES:
         for outputs in (1, 3):
@@ -122,13 +122,13 @@ def alarms_of_looks() -> None:
     """
     draw, n = np.random.default_rng(3), 400
 
-    def table(seed: int) -> Columns:
+    def mixed_columns(seed: int) -> Columns:
         rng = np.random.default_rng(seed)
         gaps = np.where(rng.random(n) < 0.2, np.nan, rng.normal(size=n))
         X = np.column_stack([rng.normal(size=n), rng.integers(0, 3, n), gaps, rng.integers(0, 4, n)])
         return Columns(X.astype(float), ["number", "few", "gaps", "town"], {"town": ("a", "b", "c", "d")})
 
-    before, new = table(1), table(2)
+    before, new = mixed_columns(1), mixed_columns(2)
     new.X[:60] = new.X[draw.integers(0, 20, 60)]
     for names in (["number"], ["few"], ["gaps"], ["town"], before.names):
         at = [before.names.index(name) for name in names]

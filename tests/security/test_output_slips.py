@@ -111,8 +111,8 @@ def ids(*numbers: int) -> list[bytes]:
     return [f"row {number}".encode() for number in numbers]
 
 
-def new_ledger(trained: int = 20, X: Any = None) -> ScoreLedger:
-    score_ledger = ScoreLedger(None)
+def new_ledger(trained: int = 20, X: Any = None, claim_timeout: float = 10.0) -> ScoreLedger:
+    score_ledger = ScoreLedger(None, claim_timeout)
     score_ledger.record_model(b"m", trained, ids(*range(100, 140)), X)
     return score_ledger
 
@@ -170,8 +170,8 @@ def of_a_row_again() -> None:
 
 
 def of_a_row_while_another_scores_it() -> None:
-    ledger = new_ledger()
-    with ledger.claim() as claim, mock.patch.object(ledger_module, "CLAIM_TIMEOUT", 0.05):
+    ledger = new_ledger(claim_timeout=0.05)
+    with ledger.claim() as claim:
         ledger.admit(
             ledger.query(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT_BYTES)), np.ones((1, 40)), claim=claim
         )

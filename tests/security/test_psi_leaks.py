@@ -11,7 +11,7 @@ from securevfl.crypto.identifiers import canonical_ids
 from securevfl.crypto.transfers import okvs, vole_prf
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import ProtocolError
-from securevfl.protocols.alignment import psi, psi_points, psi_transfers, psi_work
+from securevfl.protocols.alignment import psi_points, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_many import StoreHeader
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal, Points
@@ -42,13 +42,13 @@ class PartyView:
         def role(channel: Channel, *, ids: Sequence[int]) -> np.ndarray:
             journal = (journals or {}).get(channel.me)
             work = AlignmentWork(channel, canonical_ids(ids), active=names[0], passives=names[1:], journal=journal)
+            if transfers:
+                work.min_transfer_rows = 1
             self.work[channel.me] = work
             return align_active(work) if channel.me == names[0] else align_passive(work)
 
         roles = {name: partial(role, ids=ids) for name, ids in zip(names, sets, strict=True)}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 1 if transfers else 1 << 40)
-            self.rows = run_threads(roles, WallClock, timeout=20, observe=self.events.append)
+        self.rows = run_threads(roles, WallClock, timeout=20, observe=self.events.append)
 
     def received(self, me: str, sender: str, kind: type) -> list:
         mine = [e for e in self.events if e.direction == "recv" and (e.me, e.peer) == (me, sender)]

@@ -25,23 +25,23 @@ from tests.builders import raises_code
 from tests.forked import Forked
 
 REGISTER = Register.of_numbers(500)
-GUARD = 20  # numbers about each row
+ADMITTED = 20  # numbers about each row
 
 
 def columns(count: int, kind: str = "columns") -> Disclosure:
     return Disclosure(kind, "bank", ("shop",), count, 40)  # type: ignore[arg-type]
 
 
-def guard(count: int) -> Callable[[Sequence[LedgerEntry]], None]:
+def at_most_twenty(count: int) -> Callable[[Sequence[LedgerEntry]], None]:
     def check(before: Sequence[LedgerEntry]) -> None:
-        if sum(entry.disclosure.count for entry in before) + count > GUARD:
-            raise LeakageError("more numbers than the guard lets pass")
+        if sum(entry.disclosure.count for entry in before) + count > ADMITTED:
+            raise LeakageError("more numbers than the leak check lets pass")
 
     return check
 
 
 def reserve(ledger: DisclosureLedger, run: str, count: int, ahead: int = 1, session: str = "") -> Reservation:
-    return ledger.reserve(REGISTER, (run, session), [columns(count)], guard(count), ahead=[columns(ahead)])
+    return ledger.reserve(REGISTER, (run, session), [columns(count)], at_most_twenty(count), ahead=[columns(ahead)])
 
 
 def entered(ledger: DisclosureLedger) -> int:
@@ -49,7 +49,7 @@ def entered(ledger: DisclosureLedger) -> int:
 
 
 def test_two_of_four_concurrent_jobs_are_admitted(tmp_path: Path) -> None:
-    """The guard admits 20 numbers and each job discloses 10; each job has recorded at most one when the next begins."""
+    """A leak check admits 20 numbers. Each job discloses 10, and has recorded at most one when the next begins."""
     ledger, together, went = DisclosureLedger(tmp_path / "l", "shop"), threading.Barrier(4), list[Reservation]()
 
     def run(name: int) -> None:
@@ -67,7 +67,7 @@ def test_two_of_four_concurrent_jobs_are_admitted(tmp_path: Path) -> None:
     for item in went:
         item.lease([columns(10)])
         item.settle([columns(10)])
-    assert entered(ledger) == GUARD
+    assert entered(ledger) == ADMITTED
     with pytest.raises(LeakageError):
         reserve(ledger, "later", 1)
 
@@ -123,7 +123,7 @@ def test_a_reservation_of_a_dead_process_expires(tmp_path: Path) -> None:
 
 def test_a_run_beyond_its_reservation_meets_the_limit(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
-    ledger.set_limit("columns", Limit(GUARD))
+    ledger.set_limit("columns", Limit(ADMITTED))
     first, second = reserve(ledger, "first", 8), reserve(ledger, "second", 8)
     first.lease([columns(12)])
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
@@ -134,7 +134,7 @@ def test_a_run_beyond_its_reservation_meets_the_limit(tmp_path: Path) -> None:
 
 def test_a_lowered_limit_stops_a_running_job(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
-    ledger.set_limit("columns", Limit(GUARD))
+    ledger.set_limit("columns", Limit(ADMITTED))
     run = reserve(ledger, "first", 15)
     ledger.set_limit("columns", Limit(6))
     run.lease([columns(6)])
@@ -180,13 +180,13 @@ def new_ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, Disclos
     return local
 
 
-@pytest.mark.parametrize("limits", [False, True], ids=["guard", "limit"])
+@pytest.mark.parametrize("limits", [False, True], ids=["leak check", "limit"])
 def test_a_job_beside_a_running_one_is_refused_as_after_it(
     tmp_path: Path, ledger_parties: list[vfl.Party], limits: bool
 ) -> None:
     """The second job is refused at the first round of the first job, when 16 iterations are recorded.
 
-    The guard on columns refuses it, which admits either job alone, or a limit does.
+    The leak check on columns refuses it, which admits either job alone, or a limit does.
     """
     ledgers, refused = new_ledgers(tmp_path, ledger_parties), list[str]()
     one = small_batch_job(accepts=["rank", "label_auc", *(["columns"] if limits else [])])

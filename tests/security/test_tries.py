@@ -85,7 +85,7 @@ def test_data_dependent_errors_are_recorded_before_they_are_sent(
 
 
 def test_refused_attempts_do_not_reveal_120_labels(aborts: list[tuple[str, int]], tmp_path: Path) -> None:
-    """Each attempt asks whether a rare label has enough rows, which a guard answers; 260 attempts read 120 labels."""
+    """Each attempt asks a leak check whether a rare label has enough rows; 260 attempts read 120 labels."""
     ledger, answers = DisclosureLedger(tmp_path / "shop.ledger", "shop"), []
     for _ in range(260):
         try:

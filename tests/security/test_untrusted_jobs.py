@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import numpy as np
 import pytest
 from annotated_types import Le, Lt
 from typer.testing import CliRunner
@@ -26,7 +25,7 @@ from securevfl.protocols.engines import ENGINES
 from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES
 from securevfl.transport.peers import Peers
-from tests.builders import raises_code
+from tests.builders import raises_code, random_parties
 
 torch = pytest.importorskip("torch")
 
@@ -167,14 +166,6 @@ def with_value(keys: dict[str, Any], path: tuple[str, ...], value: float) -> dic
     return keys | {path[0]: with_value({"name": inner} if isinstance(inner, str) else inner, path[1:], value)}
 
 
-def tables() -> list[vfl.Party]:
-    rows = np.arange(400.0)
-    return [
-        vfl.Party("bank", np.stack([rows % 7, rows % 11], axis=1), rows % 2, aligned=True),
-        vfl.Party("shop", np.stack([rows % 5, rows % 3], axis=1), aligned=True),
-    ]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", BASES)
 def test_explain_is_fast_for_the_largest_values_of_a_job(name: str) -> None:
@@ -186,7 +177,7 @@ def test_explain_is_fast_for_the_largest_values_of_a_job(name: str) -> None:
         (("batch_size",), 2**31),
     ]
     assert len(extremes) > 8
-    for parties in (None, tables()):  # imports modules, which takes time once
+    for parties in (None, random_parties(rows=400, columns=2)):  # imports modules, which takes time once
         with suppress(SecureVFLError):
             vfl.explain(job, parties)
     for path, value in extremes:
@@ -196,7 +187,7 @@ def test_explain_is_fast_for_the_largest_values_of_a_job(name: str) -> None:
             except ConfigError:
                 continue  # refused together with other options
             started = time.process_time()
-            for parties in (None, tables()):
+            for parties in (None, random_parties(rows=400, columns=2)):
                 with suppress(SecureVFLError):
                     vfl.explain(extreme, parties)
             if (seconds := time.process_time() - started) > SECONDS:

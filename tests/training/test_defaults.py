@@ -1,6 +1,6 @@
 """Defaults of a job. Alone, a model key trains on shares and scores as scikit-learn does.
 
-With rounds it trains as long as guards allow.
+With rounds it trains as long as leak checks allow.
 """
 
 from collections.abc import Callable, Sequence

@@ -79,10 +79,6 @@ def is_listed(key: str, listed: set[str]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in listed)
 
 
-def parties() -> list[vfl.Party]:
-    return random_parties(2, rows=200)
-
-
 def test_the_full_job_sets_every_field_off_its_default() -> None:
     job = vfl.Job(**KEYS)
     assert set(vfl.Job.model_fields) == KEYS.keys() | ELSEWHERE.keys()
@@ -113,13 +109,13 @@ def test_compared_jobs_keep_all_that_is_not_listed(name: str) -> None:
 
 
 def shortened(job: vfl.Job) -> vfl.Job:
-    return _shortened(job, parties())[0]
+    return _shortened(job, random_parties(2, rows=200))[0]
 
 
 DERIVATIONS: dict[str, tuple[Callable[[vfl.Job], vfl.Job], set[str]]] = {
     "plain data": (lambda job: vfl.Job.from_dict(job.to_dict()), set()),
-    "stratified": (lambda job: stratified(job, parties()[0]), {"split"}),
-    "settled": (lambda job: settle_job(job, parties()), set()),
+    "stratified": (lambda job: stratified(job, random_parties(2, rows=200)[0]), {"split"}),
+    "settled": (lambda job: settle_job(job, random_parties(2, rows=200)), set()),
     "audited": (shortened, {"epochs", "target", "patience"}),
     "ideal": (lambda job: job.family.ideal_job(job), {"protocol", "max_label_auc"}),
 }

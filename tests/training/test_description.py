@@ -21,7 +21,7 @@ from securevfl.data.columns import Columns
 N = 4000
 
 
-def table(seed: int = 0) -> tuple[Columns, np.ndarray]:
+def described_columns(seed: int = 0) -> tuple[Columns, np.ndarray]:
     draw = np.random.default_rng(seed)
     a, b = draw.normal(size=(2, N))
     c = a + b + 0.5 * draw.normal(size=N)
@@ -37,7 +37,7 @@ def table(seed: int = 0) -> tuple[Columns, np.ndarray]:
 
 
 def test_figures_match_pooled_statistics_and_faults_are_named() -> None:
-    columns, y = table()
+    columns, y = described_columns()
     description = vfl.describe(vfl.Party("bank", columns, y, ids=range(N)))
     by_name = {column.column: column for column in description.columns}
     assert (description.rows, description.doubled, description.positive) == (N, 3, ("1", pytest.approx(y.mean())))
@@ -71,7 +71,7 @@ def test_figures_match_pooled_statistics_and_faults_are_named() -> None:
 
 
 def test_variance_inflation_is_that_of_regressions() -> None:
-    columns, _ = table()
+    columns, _ = described_columns()
     X = columns.X[:, :4]
     filled = np.where(np.isnan(X), np.nanmedian(X, axis=0), X)
     description = vfl.describe(vfl.Party("shop", Columns(X, ["a", "b", "c", "gaps"]), ids=range(N)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import make_job, raises_code
 from typer.testing import CliRunner
 
 import securevfl as vfl
@@ -27,13 +27,10 @@ def numbers(count: int = 3) -> list[vfl.Party]:
     ]
 
 
-def a_job(lr: float, residual: Any = "open", sums: Any = "auto", **options: Any) -> vfl.Job:
-    return vfl.Job(
-        model=vfl.Square(),
-        optimizer=vfl.FedBCD(lr=lr, local_steps=2),
-        protocol=vfl.Protocol(sum=sums, residual=residual),
-        **{"batch_size": 60, "epochs": 3, "test_fraction": 0.2, "accepts": ["columns"]} | options,
-    )
+def square_job(lr: float, residual: Any = "open", sums: Any = "auto", **options: Any) -> vfl.Job:
+    optimizer, protocol = vfl.FedBCD(lr=lr, local_steps=2), vfl.Protocol(sum=sums, residual=residual)
+    keys = {"batch_size": 60, "epochs": 3, "test_fraction": 0.2, "accepts": ["columns"]} | options
+    return make_job(model=vfl.Square(), optimizer=optimizer, protocol=protocol, **keys)
 
 
 @pytest.mark.parametrize(
@@ -44,18 +41,18 @@ def a_job(lr: float, residual: Any = "open", sums: Any = "auto", **options: Any)
 @pytest.mark.long
 def test_it_stops_with_the_round_and_the_remedy(options: dict[str, Any]) -> None:
     with raises_code(DivergenceError, "SVFL-TRAINING-DIVERGED"):
-        vfl.simulate(a_job(5.0, **options), numbers())
-    assert vfl.simulate(a_job(0.02, **options), numbers()).metrics["r2"] > 0
+        vfl.simulate(square_job(5.0, **options), numbers())
+    assert vfl.simulate(square_job(0.02, **options), numbers()).metrics["r2"] > 0
 
 
 @pytest.mark.parametrize("sums", ["pairwise", "cipher"])
 def test_a_sum_that_has_no_room_for_a_part_says_so(sums: str) -> None:
     with raises_code(DivergenceError, "SVFL-TRAINING-RANGE"):
-        vfl.simulate(a_job(1e12, sums=sums), numbers())
+        vfl.simulate(square_job(1e12, sums=sums), numbers())
 
 
 def test_a_kernel_model_stops_too() -> None:
-    job = a_job(1e6).model_copy(
+    job = square_job(1e6).model_copy(
         update={
             "model": vfl.Kernel(gamma=0.1, blocks=2, block_size=16, loss="square"),
             "optimizer": vfl.FDSKL(lr=1e6),
@@ -68,7 +65,7 @@ def test_a_kernel_model_stops_too() -> None:
 
 def test_a_last_round_that_explodes_is_seen_in_the_evaluation() -> None:
     with raises_code(DivergenceError, "SVFL-TRAINING-DIVERGED"):
-        vfl.simulate(a_job(50.0, batch_size=300, epochs=1), numbers())
+        vfl.simulate(square_job(50.0, batch_size=300, epochs=1), numbers())
 
 
 def test_a_label_far_from_all_others_is_not_called_divergence() -> None:
@@ -78,7 +75,7 @@ def test_a_label_far_from_all_others_is_not_called_divergence() -> None:
     y[:9] = 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 4.0, -4.0, 1e9
     parties = [vfl.Party("bank", X[:, :1], y, ids=ids), vfl.Party("shop", X[:, 1:], ids=ids)]
     with raises_code(LabelError, "SVFL-LABEL-RANGE"):
-        vfl.simulate(a_job(0.01, vfl.Ckks(), batch_size=9000, test_fraction=0.0), parties)
+        vfl.simulate(square_job(0.01, vfl.Ckks(), batch_size=9000, test_fraction=0.0), parties)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "smooth_hinge", "square"])
@@ -120,7 +117,7 @@ def test_outputs_that_are_not_finite_are_never_predictions(sums: str) -> None:
     """Weights that have left the numbers, as those of a module may: whichever way parts are added up, no row gets a
     number."""
     parties = numbers()
-    run = vfl.simulate(a_job(0.02, sums=sums, epochs=1), parties)
+    run = vfl.simulate(square_job(0.02, sums=sums, epochs=1), parties)
     run.parts["shop"].state["theta"][0] = np.nan
     with pytest.raises((DivergenceError, RangeError)):
         run.predict({party.name: party.X for party in parties})

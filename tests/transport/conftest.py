@@ -17,6 +17,7 @@ from securevfl.families.state import State
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers
+from tests.builders import make_job
 from tests.forked import Forked
 
 PROCESS = """
@@ -61,13 +62,19 @@ except SecureVFLError as error:
 """
 
 
-def a_job(residual: Any = "open", **options: Any) -> vfl.Job:
-    return vfl.Job(
-        model=vfl.Logistic(l2=1e-3),
-        optimizer=vfl.FedBCD(lr=0.3, local_steps=3),
-        protocol=vfl.Protocol(residual=residual),
-        **{"batch_size": 128, "epochs": 4, "test_fraction": 0.2, "seed": 3, "accepts": ["columns"]} | options,
-    )
+ROUNDS_JOB = {
+    "model": vfl.Logistic(l2=1e-3),
+    "optimizer": vfl.FedBCD(lr=0.3, local_steps=3),
+    "batch_size": 128,
+    "epochs": 4,
+    "test_fraction": 0.2,
+    "seed": 3,
+    "accepts": ["columns"],
+}
+
+
+def rounds_job(residual: Any = "open", **options: Any) -> vfl.Job:
+    return make_job(ROUNDS_JOB, protocol=vfl.Protocol(residual=residual), **options)
 
 
 @dataclass
@@ -139,7 +146,7 @@ class Meet:
     def __init__(self, folder: Path, free_port: Callable[[], int]) -> None:
         self.folder, self.free_port = folder, free_port
 
-    job = staticmethod(a_job)
+    job = staticmethod(rounds_job)
     simulate_with = staticmethod(simulate_with)
 
     def __call__(
@@ -149,7 +156,7 @@ class Meet:
         listeners = addressed or ([hub] if hub else names)
         address = {name: f"127.0.0.1:{self.free_port()}" for name in listeners}
         peers = Peers(active=names[0], passives=tuple(names[1:]), hub=hub, address=address)
-        job = a_job() if job is None else job
+        job = rounds_job() if job is None else job
         init_certs(self.folder / "authority", peers)
         for name in peers.everyone:
             write_kit(self.folder / name, name, job, peers, self.folder / "authority")

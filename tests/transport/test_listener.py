@@ -50,8 +50,9 @@ class EchoServer:
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Listener, EchoServer]]:
-    front = Listener([(socket.AF_INET, ("127.0.0.1", 0))])
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[Listener, EchoServer]]:
+    """A listener, with the limits of an indirect parameter if there is one, and its server."""
+    front = Listener([(socket.AF_INET, ("127.0.0.1", 0))], **getattr(request, "param", {}))
     server = EchoServer(str(front.server_path))
     front.start()
     yield front, server
@@ -121,20 +122,16 @@ def test_a_listener_without_tls_relays_http() -> None:
     server.close()
 
 
-def test_silent_connections_end_after_the_first_byte_s_time(
-    served: tuple[Listener, EchoServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listening, "FIRST_BYTE_SECONDS", 0.3)
+@pytest.mark.parametrize("served", [{"first_byte_seconds": 0.3}], indirect=True, ids=[""])
+def test_silent_connections_end_after_the_first_byte_s_time(served: tuple[Listener, EchoServer]) -> None:
     front, server = served
     with connect(front) as client:
         assert closed(client, 5)
     assert server.accepted == 0
 
 
-def test_unanswered_handshakes_end_in_time(
-    served: tuple[Listener, EchoServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 0.3)
+@pytest.mark.parametrize("served", [{"handshake_seconds": 0.3}], indirect=True, ids=[""])
+def test_unanswered_handshakes_end_in_time(served: tuple[Listener, EchoServer]) -> None:
     front, _ = served
     with connect(front) as client, connect(front) as established:
         for connection in (client, established):

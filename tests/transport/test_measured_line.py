@@ -128,12 +128,11 @@ def between(
     monkeypatch: pytest.MonkeyPatch, shop: Callable[[Channel], object], reached: float = 1e-9
 ) -> list[MeasuredLine]:
     """Return the bank's measurement with a shop that deviates; both are in this process."""
-    monkeypatch.setattr(line_measurement, "_MAX_BYTES", 1 << 17)
     monkeypatch.setattr(line_measurement, "round_trips", lambda *_: [reached] * 40)
     credentials: Any = None
     measured = run_threads(
         {
-            "bank": lambda channel: line_measurement._LineMeasurement(channel, PEERS, credentials, None).run(),
+            "bank": lambda channel: line_measurement._LineMeasurement(channel, PEERS, credentials, None, 1 << 17).run(),
             "shop": shop,
         },
         WallClock,
@@ -183,7 +182,6 @@ def test_a_round_trip_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch,
 def test_a_measuring_party_refuses_impossible_messages(
     monkeypatch: pytest.MonkeyPatch, message: Message, code: str
 ) -> None:
-    monkeypatch.setattr(line_measurement, "_MAX_BYTES", 1 << 17)
 
     def bank(channel: Channel) -> None:
         channel.send("shop", RoundTripTimes({"shop": 1e-3}), permit=permit_sizes(channel, "shop"))
@@ -194,7 +192,7 @@ def test_a_measuring_party_refuses_impossible_messages(
     credentials: Any = None
     refusing = {
         "bank": bank,
-        "shop": lambda channel: line_measurement._LineMeasurement(channel, PEERS, credentials, None).run(),
+        "shop": lambda channel: line_measurement._LineMeasurement(channel, PEERS, credentials, None, 1 << 17).run(),
     }
     with raises_code(ProtocolError, code, peer="bank"):
         run_threads(refusing, WallClock, timeout=20)

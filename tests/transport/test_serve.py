@@ -26,7 +26,7 @@ from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.scoring import ScoreClient, score_rows, scoring_handshake, scoring_settings
 from securevfl.organisations.serve import RequestOutcome, Server
 from securevfl.organisations.session_manager import SessionLimits
-from securevfl.protocols.alignment import psi
+from securevfl.protocols.alignment import psi_work
 from securevfl.training.new_rows import IndexedRows, rows_of_array
 
 CANCER_PARTIES = vfl.datasets.breast_cancer(3)
@@ -260,7 +260,7 @@ def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
 ) -> None:
     """An attack: the peer announces one id, which is counted, and aligns with all possible ids."""
     meeting = meet(3)
-    monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", many)
+    monkeypatch.setattr(psi_work, "MIN_ROWS_FOR_TRANSFERS", many)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=10)
     venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", None, None, 20, 5)
     with serving(meeting, run, 1, max_ids=10) as ended:

@@ -26,7 +26,7 @@ from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
-from tests.builders import raises_code
+from tests.builders import SHARES_JOB, make_job, raises_code
 from tests.forked import Forked
 from tests.transport.processes import at_each
 
@@ -35,16 +35,14 @@ def at(kit: Path) -> PeerSettings:
     return PeerSettings.of(kit / "peers.toml", timeout=20, patience=5)
 
 
-def a_job(**keys: Any) -> vfl.Job:
-    defaults: dict[str, Any] = {
-        "model": vfl.Logistic(),
-        "optimizer": vfl.FedSGD(lr=0.3),
-        "batch_size": 160,
-        "epochs": 6,
-    }
-    defaults |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.2, "seed": 3}
-    defaults["accepts"] = ("small_metrics", "scores")
-    return vfl.Job(**(defaults | keys))
+CHUNKED_JOB = SHARES_JOB | {
+    "batch_size": 160,
+    "epochs": 6,
+    "protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)),
+    "test_fraction": 0.2,
+    "seed": 3,
+    "accepts": ("small_metrics", "scores"),
+}
 
 
 def opened(parts: dict[str, ModelPart]) -> Any:
@@ -72,7 +70,7 @@ def test_processes_train_the_model_of_simulate_though_killed(
     meet: Any, running: list[Any], count: int, kills: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    meeting = meet(count, None, a_job())
+    meeting = meet(count, None, make_job(CHUNKED_JOB))
     for killed in kills[:1]:
         meeting.hold(killed, 4)
     processes = {name: meeting.spawn(name, pause=0.02, every=2) for name in meeting.peers.parties}
@@ -95,7 +93,7 @@ def test_processes_train_the_model_of_simulate_though_killed(
 @pytest.fixture
 def prepared(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    meeting = meet(2, None, a_job())
+    meeting = meet(2, None, make_job(CHUNKED_JOB))
     results = at_each(
         meeting,
         lambda party, kit: prepare(meeting.job, party, at(kit), preprocessing=kit / "ahead"),
@@ -148,7 +146,7 @@ def test_a_job_without_work_ahead_has_nothing_to_prepare(meet: Any) -> None:
 
 def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path: Path) -> None:
     opened = vfl.Protocol(shares=vfl.Shares(chunk=3, open_weights=("shop",)))
-    meeting = meet(2, None, a_job(protocol=opened, reason_codes=2))
+    meeting = meet(2, None, make_job(CHUNKED_JOB, protocol=opened, reason_codes=2))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in ("bank", "shop")}
     log = tmp_path / "log"
     handler = eventlog.write_to(log)
@@ -210,7 +208,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
 
 def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) -> None:
     """Shop requests scores and does not know the classes' names; the bank's ledger counts them."""
-    meeting = meet(3, None, a_job(protocol=vfl.Protocol(shares=vfl.Shares(chunk=6, scores_to="telco"))))
+    meeting = meet(3, None, make_job(CHUNKED_JOB, protocol=vfl.Protocol(shares=vfl.Shares(chunk=6, scores_to="telco"))))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in meeting.peers.parties}
     parts = at_each(
         meeting,
@@ -239,7 +237,7 @@ def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) ->
 
 
 def test_a_model_of_rows_without_ids_scores_no_row(meet: Any, tmp_path: Path) -> None:
-    meeting = meet(2, None, a_job())
+    meeting = meet(2, None, make_job(CHUNKED_JOB))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in meeting.peers.parties}
 
     def train(party: vfl.Party, kit: Path) -> Any:
@@ -257,7 +255,7 @@ def test_a_model_of_rows_without_ids_scores_no_row(meet: Any, tmp_path: Path) ->
 
 def test_a_run_cut_before_its_last_state_resumes_to_equal_scores(tmp_path: Path) -> None:
     """A crash between the scores of held-out rows and the part on disk: the same request is repeated."""
-    job, parties = a_job(), vfl.datasets.breast_cancer(2)
+    job, parties = make_job(CHUNKED_JOB), vfl.datasets.breast_cancer(2)
     states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=5) for party in parties}
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     finish = Checkpoints.finish
@@ -274,7 +272,7 @@ def test_a_run_cut_before_its_last_state_resumes_to_equal_scores(tmp_path: Path)
 @pytest.mark.long
 def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    meeting = meet(2, None, a_job())
+    meeting = meet(2, None, make_job(CHUNKED_JOB))
     for party in vfl.datasets.breast_cancer(2):
         columns = {"id": party.ids} | ({} if party.y is None else {"y": party.y})
         columns |= dict(zip(party.columns, party.X.T, strict=True))

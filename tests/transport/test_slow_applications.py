@@ -27,13 +27,16 @@ SAYS = {
 
 
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch, free_port: Any) -> Any:
+def port(free_port: Any) -> Any:
     """The port of a gateway that gives requests a second to come whole, and takes eight connections."""
-    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 1.0)
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 8)
     number = free_port()
     fake: Any = SimpleNamespace(party="bank", types={}, id_columns=None, connected=True, waiting=0, blocks=0)
-    server = http_server.HttpServer(application(fake, TOKEN), HttpAddress(f"127.0.0.1:{number}", TOKEN).listen)
+    server = http_server.HttpServer(
+        application(fake, TOKEN),
+        HttpAddress(f"127.0.0.1:{number}", TOKEN).listen,
+        max_connections=8,
+        request_seconds=1.0,
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

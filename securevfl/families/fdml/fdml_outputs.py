@@ -21,7 +21,7 @@ from securevfl.disclosure.identities import EVERY_LABEL
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, score_output
 from securevfl.families.fdml.fdml_optimizer import FdmlJob, stored_of
-from securevfl.families.rounds.rounds_outputs import COLUMN_GUARDS, evaluated_sums, label_outputs, total_columns
+from securevfl.families.rounds.rounds_outputs import COLUMN_LEAKS, evaluated_sums, label_outputs, total_columns
 
 
 def fdml_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
@@ -74,7 +74,7 @@ def _column_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
             total_columns(shape, about),
             rows=shape.rows,
             numbers=numbers,
-            guards=COLUMN_GUARDS,
+            leaks=COLUMN_LEAKS,
         )
 
     outputs = []

@@ -65,6 +65,8 @@ class PhaseSums:
         context: the context of this party.
         workers: the parties with labels.
         bits: number of bits of a phase in messages.
+        message_phases: largest number of phases in a message that has several blocks.
+        window_phases: number of phases in one window.
 
     Attributes:
         rounds: number of exchanges so far.
@@ -72,8 +74,16 @@ class PhaseSums:
     """
 
     def __init__(
-        self, protocol: SumProtocol, context: PartyContext, workers: Sequence[str], *, bits: Literal[16, 32] = 32
+        self,
+        protocol: SumProtocol,
+        context: PartyContext,
+        workers: Sequence[str],
+        *,
+        bits: Literal[16, 32] = 32,
+        message_phases: int = MESSAGE_PHASES,
+        window_phases: int = WINDOW_PHASES,
     ) -> None:
+        self._message_phases, self._window_phases = message_phases, window_phases
         self.me = context.me
         self.workers = tuple(workers)
         self.bits = bits
@@ -104,7 +114,7 @@ class PhaseSums:
         """
         space = Circle(self.bits)
         sums = self.sums[worker]
-        blocks_per_message = max(1, MESSAGE_PHASES // max(1, rows * size))
+        blocks_per_message = max(1, self._message_phases // max(1, rows * size))
         for start in range(0, blocks, blocks_per_message):
             ks = range(start, min(start + blocks_per_message, blocks))
             summand = np.empty((len(ks), rows, size), np.uint32)
@@ -128,12 +138,12 @@ class PhaseSums:
 
     def _wait_for_window(self, worker: str) -> None:
         """Wait until at most two windows are in transit."""
-        while self._acknowledged_windows[worker] < self._summed_phases[worker] // WINDOW_PHASES - 1:
+        while self._acknowledged_windows[worker] < self._summed_phases[worker] // self._window_phases - 1:
             self._channel.recv(worker, WindowSummed, self._subchannel(worker))  # 3
             self._acknowledged_windows[worker] += 1
 
     def _acknowledge_windows(self) -> None:
-        while self._acknowledged_windows[self.me] < self._summed_phases[self.me] // WINDOW_PHASES:
+        while self._acknowledged_windows[self.me] < self._summed_phases[self.me] // self._window_phases:
             for other in self._others:
                 self._channel.send(other, WindowSummed(), self._subchannel(self.me))  # 3
             self._acknowledged_windows[self.me] += 1

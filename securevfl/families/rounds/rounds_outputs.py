@@ -21,8 +21,8 @@ from securevfl.options import JobOptions
 from securevfl.protocols.bin_classes import count_bits
 from securevfl.protocols.residuals.defences import Gaussian
 
-LABEL_GUARDS = RANK.name, FRESH_EQUATIONS.name, LABEL_AUC.name
-COLUMN_GUARDS = (COLUMN_RECOVERY.name,)
+LABEL_LEAKS = RANK.name, FRESH_EQUATIONS.name, LABEL_AUC.name
+COLUMN_LEAKS = (COLUMN_RECOVERY.name,)
 
 
 def rounds_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
@@ -51,7 +51,7 @@ def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
                 identity=EVERY_RESIDUAL,
                 basis="every residual",
                 rho=rho,
-                guards=(LABEL_AUC.name,),
+                leaks=(LABEL_AUC.name,),
             )
             for name in shape.passives
         ]
@@ -70,7 +70,7 @@ def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
             identity=_equation_identity(job, shape, name),
             basis=_describe_equations(job, shape),
             rho=rho,
-            guards=LABEL_GUARDS,
+            leaks=LABEL_LEAKS,
         )
         for name, p in shape.parameters.items()
     ]
@@ -100,7 +100,7 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
                 identity=identity_of(*facts) if table else "",
                 basis=f"the classes of all rows in {job.prepare.woe} bins",
                 group="bins",
-                guards=LABEL_GUARDS,
+                leaks=LABEL_LEAKS,
             )
         )
     return outputs
@@ -144,7 +144,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
             total_columns(shape, about),
             rows=shape.rows,
             numbers=shape.rows * numbers_per_row,
-            guards=COLUMN_GUARDS,
+            leaks=COLUMN_LEAKS,
         )
         for about in subjects
     ]
@@ -162,7 +162,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
                 c * shape.epochs,
                 shape.columns[name],
                 rows=shape.rows,
-                guards=(*COLUMN_GUARDS, SEQUENTIAL.name),
+                leaks=(*COLUMN_LEAKS, SEQUENTIAL.name),
             )
             for name in passives
         ]
@@ -199,7 +199,7 @@ def evaluated_sums(
         rows=evaluated_rows(shape),
         numbers=evaluated_rows(shape) * numbers_per_row,
         group=evaluated_group(shape),
-        guards=COLUMN_GUARDS,
+        leaks=COLUMN_LEAKS,
     )
 
 
@@ -216,7 +216,7 @@ def sum_from_residuals(shape: RunShape, receiver: str, outputs: int) -> Output:
         outputs * shape.epochs,
         total_columns(shape, others),
         rows=shape.rows,
-        guards=COLUMN_GUARDS,
+        leaks=COLUMN_LEAKS,
     )
 
 

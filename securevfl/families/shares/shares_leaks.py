@@ -96,7 +96,7 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
 def metric_leaks(outputs: Sequence[Output], shape: RunShape) -> Iterator[Leak]:
     """Yield a leak if metrics are measured on few rows, or too often on the same rows."""
     for output in outputs:
-        if SMALL_METRICS.name in output.guards:
+        if SMALL_METRICS.name in output.leaks:
             yield from _small_metrics(output, shape)
 
 

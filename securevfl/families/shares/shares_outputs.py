@@ -124,7 +124,7 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
         bits=job.protocol.shares.pair_bits(job.model.loss.spacing, classifies=job.model.loss.classifies),
         giver=partner_of(job, shape.passives, shape.columns),
         group=evaluated_group(shape),
-        guards=(SMALL_METRICS.name,),
+        leaks=(SMALL_METRICS.name,),
     )
 
 
@@ -141,7 +141,7 @@ def loss_output(job: SharesJob, shape: RunShape) -> Output:
         times,
         2 * times,
         rows=rows,
-        guards=(SMALL_METRICS.name,),
+        leaks=(SMALL_METRICS.name,),
     )
 
 
@@ -169,7 +169,7 @@ def weight_outputs(job: SharesJob, shape: RunShape) -> list[Output]:
                 numbers=count,
                 bits=bits,
                 group="weights",
-                guards=(OPENED_WEIGHTS.name, RANK.name),
+                leaks=(OPENED_WEIGHTS.name, RANK.name),
             )
 
         if name != shape.active:

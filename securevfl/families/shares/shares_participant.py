@@ -41,7 +41,7 @@ from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, IdentityInputs, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
 from securevfl.models.rounding_error import SLOPE_STEP
-from securevfl.optim.block_descent import BlockDescent, iterations_for
+from securevfl.optim.block_descent import TOLERATED_SHARE, BlockDescent, iterations_for, rounded_iterations
 from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 from securevfl.protocols.observations import IterationStarted
@@ -72,7 +72,6 @@ SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
 INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
-TOLERATED_SHARE = 0.8  # a notice is issued if a training has less than this share of the iterations that it needs
 LARGE_TABLE_NUMBERS = 1 << 18  # freed memory is returned to the system if a table has more numbers than this
 _ROLLBACK_REASON = (
     "the loss increased, because steps of twice the safe size are too long for these columns. The step size is halved"
@@ -485,13 +484,13 @@ class SharesParticipant(Participant):
         f = np.tile(start, len(rows))[:, None]
         slopes = loss.residual(f + SLOPE_STEP, targets) - loss.residual(f - SLOPE_STEP, targets)
         share = float(slopes.reshape(len(rows), outputs).mean(axis=0).min()) / (2 * SLOPE_STEP * loss.curvature)
-        needed = iterations_for(share)
+        needed = iterations_for(share, len(rows))
         if self._job.epochs * self.facts.batches < TOLERATED_SHARE * needed:
             cause = "the rarest class has few rows" if self._model.loss.classifies else "the residual is flat"
             cause += "" if data.weights is None else ", or weights differ much"
             statement = (
                 f"{cause}, so {self._job.epochs} iterations may leave coefficients some standard errors from the "
-                f"optimum. Set epochs to {needed} or more."
+                f"optimum. Set epochs to {rounded_iterations(needed)} or more."
             )
             self._statements.append(statement)
             warnings.warn(f"party {self._context.me}: {statement}", DataNotice, stacklevel=2)

@@ -10,7 +10,7 @@ from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows, score_output
-from securevfl.families.rounds.rounds_outputs import COLUMN_GUARDS, LABEL_GUARDS
+from securevfl.families.rounds.rounds_outputs import COLUMN_LEAKS, LABEL_LEAKS
 from securevfl.families.transfer.transfer_job import TransferJob
 from securevfl.families.transfer.transfer_participant import TRANSFER_SCORE_ROWS
 
@@ -40,7 +40,7 @@ def _sealed_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output
             shape.smallest_batch,
             rows=shape.smallest_batch,
             numbers=p_host * steps + moments,
-            guards=LABEL_GUARDS,
+            leaks=LABEL_LEAKS,
         ),
         Output(
             "parameter gradients of the guest",
@@ -53,7 +53,7 @@ def _sealed_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output
             shape.columns[host],
             rows=shape.smallest_batch,
             numbers=(p_guest + 1) * steps + moments,
-            guards=COLUMN_GUARDS,
+            leaks=COLUMN_LEAKS,
         ),
     ]
 
@@ -88,7 +88,7 @@ def _open_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output]:
             shape.columns[host],
             rows=shape.rows,
             numbers=vectors,
-            guards=COLUMN_GUARDS,
+            leaks=COLUMN_LEAKS,
         ),
     ]
 
@@ -109,7 +109,7 @@ def _host_view(job: TransferJob, shape: RunShape, guest: str) -> list[Output]:
             d * shape.epochs,
             shape.columns[guest],
             rows=shape.rows,
-            guards=COLUMN_GUARDS,
+            leaks=COLUMN_LEAKS,
         )
     ]
 
@@ -131,5 +131,5 @@ def _evaluation_output(job: TransferJob, shape: RunShape, host: str) -> Output:
         rows=rows,
         numbers=-(-rows // block) * block * numbers_per_row,
         group=evaluated_group(shape),
-        guards=COLUMN_GUARDS,
+        leaks=COLUMN_LEAKS,
     )

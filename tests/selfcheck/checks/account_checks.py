@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from builders import parties_of
 from numpy.typing import NDArray
 
 from securevfl.audit.transcript_checks import Outcome
@@ -79,11 +80,6 @@ class _Looked(Observer):
             self.entered += fact.numbers * fact.bits
 
 
-def _tables(columns: int = 3) -> list[Party]:
-    X = np.random.default_rng(0).normal(size=(2, _N, columns))
-    return [Party(name, block, ids=range(_N)) for name, block in zip(("bank", "shop"), X, strict=True)]
-
-
 def _contexts(bank: Callable[[PartyContext], Any], shop: Callable[[PartyContext], Any]) -> Any:
     """Run both sides of a protocol for two parties, and return the bank's result."""
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
@@ -131,7 +127,7 @@ def groups() -> Outcome:
         group_sizes: NDArray[np.int64] = merge_groups(np.repeat(np.arange(len(sizes)), sizes))[1].sum(axis=0)
         if (group_sizes < 100).any():
             outcome.add("groups", "shop", f"a group of {group_sizes.min()} rows is disclosed")
-    bank, shop = _tables()
+    bank, shop = parties_of([*np.random.default_rng(0).normal(size=(2, _N, 3))], None, ids=range(_N))
     two = np.eye(2, dtype=np.int64)[np.arange(_N) % 2]
 
     def look(ledger: DisclosureLedger, seen: Observer) -> None:
@@ -155,7 +151,7 @@ def groups() -> Outcome:
 
 def correlations() -> Outcome:
     """Check correlations: rounded at random, and each look entered by itself."""
-    outcome, tables = Outcome(), _tables()
+    outcome, tables = Outcome(), parties_of([*np.random.default_rng(0).normal(size=(2, _N, 3))], None, ids=range(_N))
     draw = np.random.default_rng(1)
     X, Y = (draw.normal(size=(_N, 7)) for _ in range(2))
     (R,) = _contexts(

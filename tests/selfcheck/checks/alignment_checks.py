@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from hashlib import sha256
-from unittest import mock
 
 import numpy as np
 
@@ -40,7 +39,9 @@ _MANY = 400  # rows
 
 
 def record_alignment(
-    ids: Mapping[str, Sequence[str]], executor: Executor | None = None
+    ids: Mapping[str, Sequence[str]],
+    executor: Executor | None = None,
+    min_transfer_rows: int = psi_work.MIN_ROWS_FOR_TRANSFERS,
 ) -> tuple[Transcript, dict[str, list[str]]]:
     """Aligns these ids, the first party active; the transcript, and the rows each party ends with, as ids."""
     active, *passives = ids
@@ -49,15 +50,20 @@ def record_alignment(
     def play(channel: Channel) -> None:
         me = channel.me
         work = psi_work.AlignmentWork(
-            channel, canonical_ids(ids[me]), active=active, passives=passives, executor=executor
+            channel,
+            canonical_ids(ids[me]),
+            active=active,
+            passives=passives,
+            executor=executor,
         )
+        work.min_transfer_rows = min_transfer_rows
         rows = psi.align_active(work) if me == active else psi.align_passive(work)
         aligned[me] = [ids[me][row] for row in rows.tolist()]
 
     events: list[Event] = []
     run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
     roles = Roles.labelled(active, passives)
-    transfers = max(map(len, ids.values())) >= psi.MIN_ROWS_FOR_TRANSFERS
+    transfers = max(map(len, ids.values())) >= min_transfer_rows
     return Transcript(events, roles, psi.declares(passives, transfers=transfers), ProtocolRecord()), aligned
 
 
@@ -65,11 +71,11 @@ def _ids(parties: int, rows: int) -> dict[str, list[str]]:
     return {f"P{k}": [str(1000 + i) for i in range(20 * k, 20 * k + rows)] for k in range(parties)}
 
 
-def alignment(parties: int, rows: int) -> Outcome:
+def alignment(parties: int, rows: int, min_transfer_rows: int = psi_work.MIN_ROWS_FOR_TRANSFERS) -> Outcome:
     """Two alignments of the same ids: the result, the order of points, ids on the wire, and what repeats."""
     ids = _ids(parties, rows)
     with watched() as draws:
-        runs = [record_alignment(ids, executor) for executor in WAYS]
+        runs = [record_alignment(ids, executor, min_transfer_rows) for executor in WAYS]
     outcome = check_transcript(*(transcript for transcript, _ in runs)).merge(draws.outcome())
     common = set.intersection(*map(set, ids.values()))
     for transcript, aligned in runs:
@@ -82,8 +88,7 @@ def alignment(parties: int, rows: int) -> Outcome:
 
 def many_ids(parties: int) -> Outcome:
     """Check the alignment of large sets on sets as small as its algorithm can be called for."""
-    with mock.patch.object(psi, "MIN_ROWS_FOR_TRANSFERS", _MANY):
-        return alignment(parties, _MANY)
+    return alignment(parties, _MANY, min_transfer_rows=_MANY)
 
 
 def _order(transcript: Transcript, outcome: Outcome) -> None:
@@ -118,18 +123,23 @@ def _split(data: bytes, size: int = POINT_BYTES) -> list[bytes]:
 def granted() -> Outcome:
     """Check that a party that queries more ids than it was granted, or uses a larger store, learns nothing."""
     outcome = Outcome()
-    for request, many in ((10, psi.MIN_ROWS_FOR_TRANSFERS), (3, 1)):
+    for request, many in ((10, psi_work.MIN_ROWS_FOR_TRANSFERS), (3, 1)):
         ids = {"P0": [str(i) for i in range(request)], "P1": ["1", "2", "40"]}
         events: list[Event] = []
 
-        def play(channel: Channel, ids: Mapping[str, Sequence[str]] = ids) -> None:
+        def play(channel: Channel, ids: Mapping[str, Sequence[str]] = ids, many: int = many) -> None:
             canonical, leads = canonical_ids(ids[channel.me]), channel.me == "P0"
             work = psi_work.AlignmentWork(
-                channel, canonical, active="P0", passives=["P1"], granted=None if leads else 3
+                channel,
+                canonical,
+                active="P0",
+                passives=["P1"],
+                granted=None if leads else 3,
             )
+            work.min_transfer_rows = many
             (psi.align_active if leads else psi.align_passive)(work)
 
-        with mock.patch.object(psi, "MIN_ROWS_FOR_TRANSFERS", many), suppress(LeakageError, PeerLost):
+        with suppress(LeakageError, PeerLost):
             run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
         sent = [event for event in events if event.me == "P1" and event.direction == "send"]
         if any(not isinstance(event.message, AlignmentHello | Abort) for event in sent):

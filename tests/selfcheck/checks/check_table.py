@@ -1,4 +1,4 @@
-"""The checks by name: each runs an unmodified protocol, engine or guard, and reports its findings.
+"""The checks by name: each runs an unmodified protocol, engine or leak check, and reports its findings.
 
 What runs over two sessions runs without an executor in the first and with one in the second, which are different ways
 through the code.

@@ -91,7 +91,7 @@ def _offer(number: int) -> KeyOffer:
     return KeyOffer(bytes([number]) * 32, b"a certificate")
 
 
-def _job(**keys: Any) -> bytes:
+def _digest_of_job(**keys: Any) -> bytes:
     return Job(model=Logistic(), optimizer=FedSGD(lr=0.1), protocol=Protocol(residual="open"), **keys).digest
 
 
@@ -178,7 +178,7 @@ TABLE = (
     ),
     Derived(
         "the digest of a job",
-        _job,
+        _digest_of_job,
         _JOB,
         {"batch_size": 65, "epochs": 4, "seed": 2, "test_fraction": 0.3, "reshuffle": True},
     ),

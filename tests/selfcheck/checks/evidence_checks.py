@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from builders import CKKS_JOB, cancer_parties, make_job
 
 from securevfl.audit.recording.transcript_recording import record_transcript
 from securevfl.audit.transcript_checks import Outcome, check_transcript
-from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.data.woe import Woe
 from securevfl.errors import LeakageError
-from securevfl.job import Job
-from securevfl.models.linear import Logistic
-from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL, count_bits
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.protocol_options import Protocol
@@ -37,25 +34,22 @@ def _opened(event: Event) -> int:
     )
 
 
-def _job(woe: Woe, **keys: Any) -> Job:
-    defaults: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 90, "epochs": 1}
-    defaults |= {"protocol": Protocol(residual=_ENGINE), "prepare": Preparation(woe=woe), "accepts": ("columns",)}
-    return Job(**(defaults | keys))
-
-
-def _tables() -> list[Party]:
-    return [party.take(np.arange(180, dtype=np.intp)) for party in datasets.breast_cancer(parties=3)]
+_ENCODED_JOB: dict[str, Any] = CKKS_JOB | {"batch_size": 90, "protocol": Protocol(residual=_ENGINE)}
 
 
 def counts() -> Outcome:
     """Check that a passive party learns the positive class in bins of enough rows only, and everything else is as
     declared."""
-    transcript, _ = record_transcript(_job(_TOLD, accepts=("columns", "rank")), _tables())
+    transcript, _ = record_transcript(
+        make_job(_ENCODED_JOB, prepare=Preparation(woe=_TOLD), accepts=("columns", "rank")), cancer_parties(3, 180)
+    )
     outcome = check_transcript(transcript)
-    width = {party.name: party.X.shape[1] for party in _tables()}
+    width = {party.name: party.X.shape[1] for party in cancer_parties(3, 180)}
     for name in transcript.roles.others(transcript.roles.lead):
         opened = sum(_opened(event) for event in transcript.received if event.me == name)
-        bits = _ENGINE.scheme().opened_bits(len(_tables()[0]), _TOLD.counts(width[name]), count_bits(len(_tables()[0])))
+        bits = _ENGINE.scheme().opened_bits(
+            len(cancer_parties(3, 180)[0]), _TOLD.counts(width[name]), count_bits(len(cancer_parties(3, 180)[0]))
+        )
         if opened > 2 * bits / 8 + _HEAD:
             outcome.add("words", name, f"was sent more of its counts than the {bits} bits that words have")
         recorded = transcript.protocol_record.gradients[name]
@@ -73,7 +67,7 @@ def guarded() -> Outcome:
     """Check that a job is refused if its bins disclose all bits of the labels, or if one of its bins has a single
     row."""
     outcome = Outcome()
-    bank, *others = _tables()
+    bank, *others = cancer_parties(3, 180)
     place = np.arange(len(bank))
     near = Party("near", np.column_stack([place, place > 90]), aligned=True)  # halves of 90 and of 91 rows
     alone = Party("bank", bank.X, bank.y, aligned=True)
@@ -82,7 +76,7 @@ def guarded() -> Outcome:
         ("bins differ by one row", [alone, near], _TOLD),
     ):
         try:
-            simulate(_job(woe), parties)
+            simulate(make_job(_ENCODED_JOB, prepare=Preparation(woe=woe)), parties)
             outcome.add("count", parties[1].name, f"{what}, and the job runs")
         except LeakageError:
             pass

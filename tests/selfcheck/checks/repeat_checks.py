@@ -9,22 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-from unittest import mock
 
 import numpy as np
+from builders import CKKS_JOB, cancer_parties, make_job
 
 from securevfl.audit.transcript_checks import Outcome
-from securevfl.consent.ledger_session import LedgerSession
-from securevfl.data import datasets
-from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError
-from securevfl.job import Job
-from securevfl.models.linear import Logistic
-from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.engines import Ckks
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
@@ -37,25 +29,19 @@ class _Cut(Exception):
     """What takes the place of a lost process."""
 
 
-def _tables() -> list[Party]:
-    return [party.take(np.arange(120, dtype=np.intp)) for party in datasets.breast_cancer(parties=2)]
-
-
-def _job(**keys: Any) -> Job:
-    defaults: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 40, "epochs": 1}
-    return Job(**(defaults | {"protocol": Protocol(residual=Ckks()), "accepts": ("columns",)} | keys))
-
-
-def _ledgers(folder: str) -> dict[str, DisclosureLedger]:
-    return {name: DisclosureLedger(Path(folder) / f"{name}.ledger", name) for name in ("bank", "shop")}
+def _ledgers(folder: str, leased_iterations: int | None = None) -> dict[str, DisclosureLedger]:
+    return {
+        name: DisclosureLedger(Path(folder) / f"{name}.ledger", name, leased_iterations) for name in ("bank", "shop")
+    }
 
 
 def batches() -> Outcome:
     """Jobs under other seeds visit the same batches, in another order."""
     outcome = Outcome()
-    register = _tables()[0].register
+    register = cancer_parties(rows=120)[0].register
     visits = [
-        [visit.rows.tobytes() for visit in _job(seed=s, batch_size=10).schedule(register).iterations()] for s in (0, 1)
+        [visit.rows.tobytes() for visit in make_job(CKKS_JOB, seed=s, batch_size=10).schedule(register).iterations()]
+        for s in (0, 1)
     ]
     if set(visits[0]) != set(visits[1]):
         outcome.add("repeat", "all", "another seed opens other equations about the labels")
@@ -68,7 +54,7 @@ def noise() -> Outcome:
     """Check that a run that is cut after two rounds and taken up again releases the residuals of both rounds
     unchanged."""
     outcome = Outcome()
-    job = _job(protocol=Protocol(residual=OpenResidual(defence=Gaussian(sigma=1.0))))
+    job = make_job(CKKS_JOB, protocol=Protocol(residual=OpenResidual(defence=Gaussian(sigma=1.0))))
     released: list[list[bytes]] = [[], []]
 
     def on_round(done: int, of: int) -> None:
@@ -79,7 +65,7 @@ def noise() -> Outcome:
         for got, cut in zip(released, (on_round, None), strict=True):
             states = {name: Checkpoints(Path(folder) / name, name) for name in ("bank", "shop")}
             try:
-                simulate(job, _tables(), checkpoints=states, on_round=cut, observe=_keeps(got))
+                simulate(job, cancer_parties(rows=120), checkpoints=states, on_round=cut, observe=_keeps(got))
             except _Cut:
                 continue
     if released[0][:2] != released[1][:2]:
@@ -109,15 +95,15 @@ def ledger() -> Outcome:
                 late.update(() if ledgers[event.me].read().entries else (event.me,))
 
         ledgers["bank"].trust("shop")
-        simulate(_job(), _tables(), ledgers=ledgers, observe=observe)
+        simulate(make_job(CKKS_JOB), cancer_parties(rows=120), ledgers=ledgers, observe=observe)
         for name in sorted(late):
             outcome.add("count", name, "discloses something before it is in the ledger")
-        simulate(_job(seed=1), _tables(), ledgers=ledgers)
+        simulate(make_job(CKKS_JOB, seed=1), cancer_parties(rows=120), ledgers=ledgers)
         for name, item in ledgers.items():
             if len({entry.run for entry in item.read().entries}) != 2:
                 outcome.add("count", name, "two runs are not two in the ledger")
         try:
-            simulate(_job(batch_size=60), _tables(), ledgers=ledgers)
+            simulate(make_job(CKKS_JOB, batch_size=60), cancer_parties(rows=120), ledgers=ledgers)
             outcome.add("count", "bank", "new equations about the labels are asked without a word")
         except LeakageError:
             pass
@@ -127,7 +113,7 @@ def ledger() -> Outcome:
 def rows() -> Outcome:
     """Check that a job on other rows of a table counts with those before it, whichever ids are left out."""
     outcome = Outcome()
-    parties = _tables()
+    parties = cancer_parties(rows=120)
     by_digest = parties[0].register.order
     assert by_digest is not None, "these tables have ids"
     with TemporaryDirectory() as folder:
@@ -135,7 +121,9 @@ def rows() -> Outcome:
         for first in (0, 40):
             try:
                 simulate(
-                    _job(batch_size=35), [party.take(np.sort(by_digest[first:])) for party in parties], ledgers=ledgers
+                    make_job(CKKS_JOB, batch_size=35),
+                    [party.take(np.sort(by_digest[first:])) for party in parties],
+                    ledgers=ledgers,
                 )
             except LeakageError:
                 return outcome
@@ -148,20 +136,19 @@ def at_once() -> Outcome:
     outcome = Outcome()
     refused = list[LeakageError]()
     with TemporaryDirectory() as folder:
-        ledgers = _ledgers(folder)
+        ledgers = _ledgers(folder, leased_iterations=16)  # so that few are entered at first
         ledgers["bank"].trust("shop")
         ledgers["shop"].set_limit("columns", Limit(17))  # a run discloses 9 numbers about each row
 
         def another(done: int, of: int) -> None:
             if done == 1 and not refused:
                 try:
-                    simulate(job, _tables(), ledgers=ledgers)
+                    simulate(job, cancer_parties(rows=120), ledgers=ledgers)
                 except LeakageError as error:
                     refused.append(error)
 
-        job = _job(batch_size=10, epochs=8, accepts=("columns", "rank", "label_auc"))
-        with mock.patch.object(LedgerSession, "_pace", return_value=0):  # so that few are entered at first
-            simulate(job, _tables(), ledgers=ledgers, on_round=another)
+        job = make_job(CKKS_JOB, batch_size=10, epochs=8, accepts=("columns", "rank", "label_auc"))
+        simulate(job, cancer_parties(rows=120), ledgers=ledgers, on_round=another)
     if not refused:
         outcome.add("count", "shop", "two runs at once come to more than one after the other")
     return outcome

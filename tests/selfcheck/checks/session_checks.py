@@ -1,4 +1,4 @@
-"""Checks on what surrounds the protocols: handshake, frames, guards, and the consent sheet.
+"""Checks on what surrounds the protocols: handshake, frames, leak checks, and the consent sheet.
 
 Each makes what must be refused and finds it accepted, or finds nothing.
 """
@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from builders import CKKS_JOB, cancer_parties, make_job
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.roles import Roles
-from securevfl.consent import leak_guard
+from securevfl.consent import leak_check
 from securevfl.consent.consent_sheet import explain
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError, FrameError, IdError, LeakageError, ProtocolError, SecureVFLError
 from securevfl.job import Job
-from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.handshake import RunHello, StopDecision
@@ -39,15 +39,7 @@ from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
 from securevfl.training.simulate import simulate
 
-
-def _job(**keys: Any) -> Job:
-    defaults: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 64, "epochs": 1}
-    return Job(**(defaults | {"protocol": Protocol(residual=Ckks())} | keys))
-
-
-def _tables() -> list[Party]:
-    rows = np.arange(128, dtype=np.intp)
-    return [party.take(rows) for party in datasets.breast_cancer()]
+_JOB: dict[str, Any] = CKKS_JOB | {"batch_size": 64, "accepts": ()}
 
 
 def _expect(what: str, error: type[SecureVFLError], work: Callable[[], Any]) -> Outcome:
@@ -75,26 +67,28 @@ def _meet(jobs: dict[str, Job], tables: list[Party]) -> None:
 
 def other_job() -> Outcome:
     """Check that a peer that runs another job is refused at once."""
-    jobs = {"bank": _job(), "shop": _job(seed=1)}
-    return _expect("another job", ConfigError, lambda: _meet(jobs, _tables()))
+    jobs = {"bank": make_job(_JOB), "shop": make_job(_JOB, seed=1)}
+    return _expect("another job", ConfigError, lambda: _meet(jobs, cancer_parties(rows=128)))
 
 
 def other_order() -> Outcome:
     """Check that a peer whose rows are in another order is refused."""
-    bank, shop = _tables()
+    bank, shop = cancer_parties(rows=128)
     ids = np.arange(len(bank))
     parties = [Party(party.name, party.X, party.y, ids=item) for party, item in ((bank, ids), (shop, ids[::-1]))]
-    return _expect("rows in another order", IdError, lambda: _meet(dict.fromkeys(("bank", "shop"), _job()), parties))
+    return _expect(
+        "rows in another order", IdError, lambda: _meet(dict.fromkeys(("bank", "shop"), make_job(_JOB)), parties)
+    )
 
 
 def order_is_keyed() -> Outcome:
     """Check that the digest of the row order changes with the session, so that two runs cannot be linked by it."""
     outcome = Outcome()
-    parties = [Party(party.name, party.X, party.y, ids=np.arange(len(party))) for party in _tables()]
+    parties = [Party(party.name, party.X, party.y, ids=np.arange(len(party))) for party in cancer_parties(rows=128)]
     orders, sessions = [], []
     for _ in range(2):
         events: list[Event] = []
-        simulate(_job(), parties, observe=events.append)
+        simulate(make_job(_JOB), parties, observe=events.append)
         meetings = [event.message for event in events if isinstance(event.message, RunHello)]
         orders.append({meeting.order for meeting in meetings})
         sessions.append(len(meetings))
@@ -151,45 +145,53 @@ def message_types() -> Outcome:
     )
 
 
-def rank_guard() -> Outcome:
+def rank_leak() -> Outcome:
     """Check that a gradient that determines g is refused at the start, and is in the job's list of leaks."""
-    tables = _tables()
-    return _expect("p >= n c", LeakageError, lambda: simulate(_job(batch_size=14), tables)).merge(
-        _named(_job(batch_size=14), 15, 14, "rank")
+    tables = cancer_parties(rows=128)
+    return _expect("p >= n c", LeakageError, lambda: simulate(make_job(_JOB, batch_size=14), tables)).merge(
+        _named(make_job(_JOB, batch_size=14), 15, 14, "rank")
     )
 
 
-def reshuffle_guard() -> Outcome:
+def reshuffle_leak() -> Outcome:
     """Reshuffled batches under a sealed residual are refused."""
-    return _expect("reshuffled batches", LeakageError, lambda: simulate(_job(reshuffle=True), _tables()))
+    return _expect(
+        "reshuffled batches", LeakageError, lambda: simulate(make_job(_JOB, reshuffle=True), cancer_parties(rows=128))
+    )
 
 
-def single_guard() -> Outcome:
+def single_leak() -> Outcome:
     """Check that a hiding sum of one part is refused."""
-    job = _job(protocol=Protocol(sum=CipherSum(), residual=Ckks()))
-    return _expect("a hiding sum of one part", LeakageError, lambda: simulate(job, _tables()))
+    job = make_job(_JOB, protocol=Protocol(sum=CipherSum(), residual=Ckks()))
+    return _expect("a hiding sum of one part", LeakageError, lambda: simulate(job, cancer_parties(rows=128)))
 
 
-def columns_guard() -> Outcome:
+def columns_leak() -> Outcome:
     """Check that exchanges that span columns are refused, and far fewer exchanges if columns are 0 and 1."""
-    outcome = _expect("exchanges that span columns", LeakageError, lambda: simulate(_job(epochs=8), _tables()))
-    bank = _tables()[0]
+    outcome = _expect(
+        "exchanges that span columns",
+        LeakageError,
+        lambda: simulate(make_job(_JOB, epochs=8), cancer_parties(rows=128)),
+    )
+    bank = cancer_parties(rows=128)[0]
     bits = Party("shop", np.random.default_rng(0).integers(0, 2, (128, 12)).astype(np.float64), aligned=True)
-    return outcome.merge(_expect("columns of 0/1", LeakageError, lambda: simulate(_job(epochs=1), [bank, bits])))
+    return outcome.merge(
+        _expect("columns of 0/1", LeakageError, lambda: simulate(make_job(_JOB, epochs=1), [bank, bits]))
+    )
 
 
-def sequential_guard() -> Outcome:
+def sequential_leak() -> Outcome:
     """Parties that move one at a time under a hiding sum are refused."""
     rows = np.arange(128, dtype=np.intp)
     tables = [party.take(rows) for party in datasets.breast_cancer(parties=3)]
-    job = _job(optimizer=FedBCD(lr=0.1, mode="sequential"), epochs=1, test_fraction=0.2)
+    job = make_job(_JOB, optimizer=FedBCD(lr=0.1, mode="sequential"), epochs=1, test_fraction=0.2)
     return _expect("sequential sums", LeakageError, lambda: simulate(job, tables))
 
 
 def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
     outcome = Outcome()
     sizes = RunShape("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
-    if name not in {leak.name for leak in leak_guard.leaks(job, sizes)}:
+    if name not in {leak.name for leak in leak_check.leaks(job, sizes)}:
         outcome.add("refusal", "leaks", f"{name} is not named")
     return outcome
 
@@ -199,7 +201,7 @@ def consent_sheet() -> Outcome:
     outcome = Outcome()
     parties = [party.take(np.arange(128, dtype=np.intp)) for party in datasets.breast_cancer(parties=4)]
     for sums in (TreeSum(), PairwiseSum(), CipherSum()):
-        job = _job(protocol=Protocol(sum=sums, residual=Ckks()))
+        job = make_job(_JOB, protocol=Protocol(sum=sums, residual=Ckks()))
         sheet = explain(job, parties)
         places = {party.name: f"\n{party.name} (" for party in parties}
         events: list[Event] = []
@@ -226,10 +228,10 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "row order is keyed": order_is_keyed,
     "frames are checked": frames,
     "message types are checked": message_types,
-    "rank guard": rank_guard,
-    "reshuffle guard": reshuffle_guard,
-    "single passive guard": single_guard,
-    "columns guard": columns_guard,
-    "sequential guard": sequential_guard,
+    "leak check: rank": rank_leak,
+    "leak check: reshuffle": reshuffle_leak,
+    "leak check: single passive": single_leak,
+    "leak check: columns": columns_leak,
+    "leak check: sequential": sequential_leak,
     "consent sheet is complete": consent_sheet,
 }

@@ -29,7 +29,7 @@ def _seen(X: Any, key: int = 0) -> FittingData:
     return FittingData("bank", X, SOURCES, y, None, key=bytes([key] * 32))
 
 
-def _table(seed: int, *, flat: bool = False) -> Any:
+def _matrix(seed: int, *, flat: bool = False) -> Any:
     rng = np.random.default_rng(seed)
     X = np.zeros((ROWS, 4)) if flat else rng.normal(size=(ROWS, 4))
     X[:, 2] = rng.random(ROWS) < 0.2
@@ -45,7 +45,7 @@ def columns() -> Outcome:
     outcome, spread = Outcome(), InputShape(active=True, columns=4, outputs=1, parties=2, rows=ROWS)
     count, leaves_per_tree = MODEL.count(spread), 2**DEPTH
     for flat in (False, True):
-        X = _table(0, flat=flat)
+        X = _matrix(0, flat=flat)
         forest_inputs = MODEL.inputs(spread, None, partial(_seen, X))
         assert isinstance(forest_inputs, ForestInputs), "trees have these"
         inputs = forest_inputs.trained(X, np.arange(ROWS))
@@ -59,15 +59,15 @@ def columns() -> Outcome:
             outcome.add("leaves", "bank", "some rows have no leaf in a tree, or several")
         if not np.isin(leaves, [0.0, float(on_grid(np.array(forest_inputs.leaf_weight * count**-0.5), 1.0))]).all():
             outcome.add("leaves", "bank", "the value of a leaf depends on the table")
-    forest_inputs = MODEL.inputs(spread, None, partial(_seen, _table(0)))
+    forest_inputs = MODEL.inputs(spread, None, partial(_seen, _matrix(0)))
     assert isinstance(forest_inputs, ForestInputs), "trees have these"
     state = forest_inputs.state(whole=True)
-    again = MODEL.inputs(spread, state, lambda: _seen(_table(0), key=9))
+    again = MODEL.inputs(spread, state, lambda: _seen(_matrix(0), key=9))
     assert isinstance(again, ForestInputs), "trees have these"
     if not np.array_equal(again.forest.cuts, np.minimum(forest_inputs.forest.cuts, np.finfo(np.float64).max)):
         outcome.add("kept", "bank", "a training that is taken up again has other trees")
     opened_shape = InputShape(active=False, columns=4, outputs=1, parties=2, rows=ROWS, opened=True)
-    if MODEL.inputs(opened_shape, None, partial(_seen, _table(0))).state(whole=True)["cosines"] is not None:
+    if MODEL.inputs(opened_shape, None, partial(_seen, _matrix(0))).state(whole=True)["cosines"] is not None:
         outcome.add("mixed", "bank", "a party that receives its weights has cosines, which mix its columns")
     wide = np.random.default_rng(3).normal(size=(ROWS, 4))
     scored = MODEL.inputs(spread, None, lambda: _seen(wide))

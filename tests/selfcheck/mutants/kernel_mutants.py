@@ -229,6 +229,6 @@ MUTANTS = [
         "nothing looks whether products are exact on this machine",
         "kernel: arithmetic",
         "exact",
-        patched((blas_check, "find_blas_problem", lambda: "")),
+        patched((blas_check, "find_blas_problem", lambda product: "")),
     ),
 ]

@@ -58,7 +58,7 @@ MUTANTS: list[Mutant] = [
 ]
 
 
-def table() -> str:
+def as_markdown() -> str:
     """Return the list of mutants as Markdown."""
     lines = [
         "# Mutants",

@@ -1,4 +1,4 @@
-"""Mutants of the handshake, the frames, the guards, the consent sheet and secrets."""
+"""Mutants of the handshake, the frames, the leak checks, the consent sheet and secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from securevfl.consent import consent_sheet, leak_guard, ledger_session
+from securevfl.consent import consent_sheet, leak_check, ledger_session
 from securevfl.crypto import prg, secret
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
@@ -103,7 +103,7 @@ def _any_kind(self: Any, sender: str, kind: Any, subchannel: str = "", *, timeou
     return decode_message(next(k for k in kinds if k.__name__ == arrival.frame.kind), arrival.frame.payload)
 
 
-_leaks = leak_guard.leaks
+_leaks = leak_check.leaks
 
 
 def _without(name: str) -> Any:
@@ -113,7 +113,7 @@ def _without(name: str) -> Any:
     return fewer
 
 
-def _no_guard(*args: Any, **keys: Any) -> None:
+def _no_check(*args: Any, **keys: Any) -> None:
     return
 
 
@@ -206,53 +206,53 @@ MUTANTS = [
         patched((Channel, "recv", _any_kind)),
     ),
     Mutant(
-        "guards: all off",
+        "leak checks: all off",
         "jobs run whatever they leak",
-        "rank guard",
+        "leak check: rank",
         "refusal",
-        patched((ledger_session, "guard", _no_guard)),
+        patched((ledger_session, "check_leaks", _no_check)),
     ),
     Mutant(
-        "guards: rank off",
+        "leak checks: rank off",
         "p >= n c is not called a leak",
-        "rank guard",
+        "leak check: rank",
         "refusal",
-        patched((leak_guard, "leaks", _without("rank"))),
+        patched((leak_check, "leaks", _without("rank"))),
     ),
     Mutant(
-        "guards: reshuffle allowed",
+        "leak checks: reshuffle allowed",
         "new batches every epoch are not called a leak",
-        "reshuffle guard",
+        "leak check: reshuffle",
         "refusal",
-        patched((leak_guard, "leaks", _without("fresh_equations"))),
+        patched((leak_check, "leaks", _without("fresh_equations"))),
     ),
     Mutant(
-        "guards: single passive allowed",
+        "leak checks: single passive allowed",
         "a hiding sum of one part is not called a leak",
-        "single passive guard",
+        "leak check: single passive",
         "refusal",
-        patched((leak_guard, "leaks", _without("single_passive"))),
+        patched((leak_check, "leaks", _without("single_passive"))),
     ),
     Mutant(
-        "guards: columns allowed",
+        "leak checks: columns allowed",
         "exchanges that span columns are not called a leak",
-        "columns guard",
+        "leak check: columns",
         "refusal",
-        patched((leak_guard, "leaks", _without("columns"))),
+        patched((leak_check, "leaks", _without("columns"))),
     ),
     Mutant(
-        "guards: own table not looked at",
+        "leak checks: own table not looked at",
         "columns of 0/1 count as columns of reals",
-        "columns guard",
+        "leak check: columns",
         "refusal",
         patched((run_shape, "numbers_for_recovery", lambda X: X.shape[1] / 2)),
     ),
     Mutant(
-        "guards: sequential allowed",
+        "leak checks: sequential allowed",
         "two sums that differ by one part are not called a leak",
-        "sequential guard",
+        "leak check: sequential",
         "refusal",
-        patched((leak_guard, "leaks", _without("sequential"))),
+        patched((leak_check, "leaks", _without("sequential"))),
     ),
     Mutant(
         "explain: hides a message",

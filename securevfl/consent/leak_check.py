@@ -1,4 +1,4 @@
-"""Leaks of a job, and the guard that refuses a job with leaks that it does not accept.
+"""Leaks of a job, and the check that refuses a job with leaks that it does not accept.
 
 A leak is a disclosure beyond what the job's protocol declares. A protocol family lists the leaks of its jobs
 (`Family.leaks`) and the kinds of leaks (`leak_kinds`). A job accepts a kind by its name, in its option `accepts`. If
@@ -43,7 +43,7 @@ def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[
     return job_leaks
 
 
-def guard(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *, together: bool = False) -> list[Leak]:
+def check_leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *, together: bool = False) -> list[Leak]:
     """Check that the job accepts each of its leaks by name.
 
     Args:

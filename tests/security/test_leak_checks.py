@@ -1,4 +1,4 @@
-"""The two guards on the total of opened gradients, and the attacks behind the leaks."""
+"""The two leak checks on the total of opened gradients, and the attacks behind the leaks."""
 
 import numpy as np
 import pytest
@@ -100,7 +100,7 @@ def test_reshuffled_batches_reveal_labels_and_fixed_do_not() -> None:
 
 
 def test_the_schedule_of_a_run_is_the_fixed_partition() -> None:
-    """The guard assumes that the passive party gets the same batches in every epoch."""
+    """The leak check assumes that the passive party gets the same batches in every epoch."""
     rows: dict[int, set[bytes]] = {}
     job = sealed_job(epochs=3)
     schedule = Schedule(100, batch_size=job.batch_size, epochs=3, seed=0, test_fraction=0.25, reshuffle=job.reshuffle)
