@@ -228,6 +228,25 @@ class ShareScheme(ABC):
             The bound.
         """
 
+    def within(
+        self, tolerance: float, largest: int, shapes: Sequence[tuple[int, int, int]], *, uses: int = 1
+    ) -> ShareScheme:
+        """Return a scheme whose ciphertexts are shorter and whose products have a larger error, if there is one.
+
+        The error of such a product is random, with a mean of zero. All parties that call this with equal arguments
+        obtain the same scheme.
+
+        Args:
+            tolerance: the largest standard deviation of an error, in units of the last bit of a share.
+            largest: the largest absolute value of an entry of W.
+            shapes: the numbers (n, c, d) of all products.
+            uses: the number of messages that the evaluator multiplies by one W; see `ShareHolder.encrypt`.
+
+        Returns:
+            The scheme, for the same number of bits; this scheme if no other one is precise enough.
+        """
+        return self
+
     @abstractmethod
     def seconds(self, n: int, c: int, d: int) -> float:
         """Estimate the seconds of a product of V (n, c) and W (n, d) on one core, for both parties together."""

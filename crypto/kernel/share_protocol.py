@@ -43,6 +43,9 @@ QUERY_HEADER = struct.Struct("<4s16sIIII")
 REPLY_HEADER = struct.Struct("<4s16sIIII")
 """Header of a reply: four letters, fingerprint of the key, c, r, s, d."""
 
+EXACT_DEVIATION = 0.1
+"""Largest standard deviation of the noise of a product that is exact up to rounding, in units of a share's last bit."""
+
 _MAX_ENTRY = 1 << 44  # largest absolute value of an entry of W
 
 
@@ -51,6 +54,7 @@ class RingParameters(ABC):
 
     Args:
         bits: the number of bits L of a share.
+        tolerance: the largest standard deviation of the noise of a product, in units of the last bit of a share.
 
     Attributes:
         engine: name of the implementation in error messages.
@@ -70,8 +74,8 @@ class RingParameters(ABC):
     key_size: int
     secret_size: int
 
-    def __init__(self, bits: int) -> None:
-        self.ring = ShareRing(bits)
+    def __init__(self, bits: int, tolerance: float = EXACT_DEVIATION) -> None:
+        self.ring, self.tolerance = ShareRing(bits), tolerance
 
     def noise(self, entries: int, largest: int) -> float:
         """Return an upper bound on the standard deviation of the noise of a product.
@@ -148,6 +152,13 @@ class RingShares(ShareScheme):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.bits,)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both schemes have the same parameters, so that each reads the other's messages."""
+        return isinstance(other, RingShares) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash(self.__reduce__())
 
     @property
     def strength(self) -> str:
@@ -285,7 +296,7 @@ class PreparedFactor:
         return f"<{type(self).__name__} {self.shape}, secret>"
 
     def check(self, columns: int) -> None:
-        """Check that the noise stays below a tenth of a share's last bit, and that entries are exact in floats.
+        """Check that the noise stays below the tolerance of the parameters, and that entries are exact in floats.
 
         Args:
             columns: number of columns of W in a block.
@@ -293,7 +304,8 @@ class PreparedFactor:
         Raises:
             RangeError: if an entry is too large.
         """
-        if self._largest > _MAX_ENTRY or self._parameters.noise(self.shape[0] * columns, self._largest) > 0.1:
+        deviation = self._parameters.noise(self.shape[0] * columns, self._largest)
+        if self._largest > _MAX_ENTRY or deviation > self._parameters.tolerance:
             raise RangeError(
                 f"{self._parameters.engine}: W has entries that are too large for shares of this size",
                 "use fewer fixed-point bits",

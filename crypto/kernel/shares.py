@@ -29,6 +29,9 @@ its key (the attack of Li and Micciancio 2021 does not apply).
 
 The sum of the two shares differs from W^T V by one if r is close to a multiple of q/t. That happens for a fraction
 E|noise| * t / q of the values (`error_rate`). The encryption of zero adds noise with a standard deviation of about 240.
+If the last bits of products do not matter, `KernelShares.within` selects primes with a smaller q, even below t. All
+steps remain the same; a result then has an error of E|noise| * t / q units of its last bit, and both parties' shares
+are multiples of t / q, rounded. Each party checks that the noise stays within the agreed tolerance.
 docs/proof.md has the parameters and their assumptions.
 
 The protocol is the same for every library that multiplies (`share_protocol`). No step depends on secret values:
@@ -64,6 +67,7 @@ from securevfl.crypto.kernel.ring_keys import keypair, second_polynomial
 from securevfl.crypto.kernel.ring_layout import RingLayout, choose_layout, milliseconds
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, uniform
 from securevfl.crypto.kernel.share_protocol import (
+    EXACT_DEVIATION,
     FINGERPRINT_BYTES,
     MAX_SHARE_BITS,
     QUERY_HEADER,
@@ -78,10 +82,14 @@ from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.crypto.message_headers import check_length
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
+from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.errors import ConfigError, CryptoError
 
 QUERY_SECOND_LABEL = "public second polynomials of a query"
 """Label of the generator that computes the polynomials a' from the seed in a query."""
+SHORT_PRIMES = (20, 2), (24, 2)
+"""Bits and number of the primes of schemes with a larger error, in the order in which `KernelShares.within` tries them.
+"""
 _TILE_COEFFICIENTS = 1 << 18  # coefficients of W that are transformed at a time, to limit memory
 
 
@@ -98,15 +106,22 @@ def primes_for(bits: int) -> Primes:
 
 
 class ShareParameters(RingParameters):
-    """The primes of q for one L, and the sizes that depend on them."""
+    """The primes of q for one L, and the sizes that depend on them.
+
+    Args:
+        bits: the number of bits L of a share.
+        primes: the bits and the number of the primes; those of `primes_for` if omitted. q may be smaller than t = 2^L:
+            the last bits of shares and products are then noise.
+        tolerance: the largest standard deviation of the noise of a product, in units of the last bit of a share.
+    """
 
     engine: ClassVar[str] = "shares on the kernel"
     magic: ClassVar[tuple[bytes, bytes, bytes]] = b"SKK2", b"SKV2", b"SKR3"
     zero: ClassVar[float] = NOISE_STD * math.sqrt(1 + 2 * DEGREE * 2 / 3)
 
-    def __init__(self, bits: int) -> None:
-        super().__init__(bits)
-        self.primes = primes_for(bits)
+    def __init__(self, bits: int, primes: tuple[int, int] | None = None, tolerance: float = EXACT_DEVIATION) -> None:
+        super().__init__(bits, tolerance)
+        self.primes = primes_for(bits) if primes is None else Primes(*primes)
         self.modulus, self.key_bits = self.primes.q, math.ceil(math.log2(self.primes.q))
         self.key_size, self.secret_size = packed_size(self.primes, DEGREE), DEGREE
         assert math.log2(self.primes.q) <= MAX_MODULUS_BITS, "the modulus is larger than the standard allows"
@@ -131,7 +146,7 @@ class ShareParameters(RingParameters):
         return seeded_answer_size(self.primes, layout, d)
 
 
-_parameters = functools.lru_cache(maxsize=8)(ShareParameters)
+_parameters = functools.lru_cache(maxsize=16)(ShareParameters)
 
 
 class KernelHolder(RingHolder):
@@ -281,6 +296,12 @@ class KernelShares(RingShares):
 
     Args:
         bits: the number of bits L of a share, from 8 to 56.
+        primes: the bits and the number of the primes of q, if products may have a larger error; see `within`.
+        tolerance: the largest standard deviation of that error, in units of the last bit of a share.
+
+    Attributes:
+        primes: the primes of q.
+        tolerance: the largest standard deviation of a product's error.
 
     Raises:
         ConfigError: if the number of bits is out of range, or the BLAS of this machine is not suitable.
@@ -291,10 +312,48 @@ class KernelShares(RingShares):
     holders: ClassVar[type[RingHolder]] = KernelHolder
     evaluators: ClassVar[type[RingEvaluator]] = KernelEvaluator
 
-    def __init__(self, bits: int = MAX_SHARE_BITS) -> None:
+    def __init__(
+        self,
+        bits: int = MAX_SHARE_BITS,
+        primes: tuple[int, int] | None = None,
+        tolerance: float = EXACT_DEVIATION,
+    ) -> None:
         if problem := blas_check.blas_problem():
             raise ConfigError(f"shares on the kernel: {problem}", blas_check.BLAS_REMEDY, code="SVFL-CRYPTO-LIBRARY")
-        super().__init__(bits, _parameters)
+        super().__init__(bits, lambda bits: _parameters(bits, primes, tolerance))
+        self.primes: Primes = self._parameters.primes
+        self.tolerance, self._selected_primes = tolerance, primes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.bits, self._selected_primes, self.tolerance)
+
+    def within(
+        self, tolerance: float, largest: int, shapes: Sequence[tuple[int, int, int]], *, uses: int = 1
+    ) -> ShareScheme:
+        """Return a scheme with fewer or smaller primes, if its noise is small enough; see `ShareScheme.within`."""
+        for primes in SHORT_PRIMES:
+            scheme = KernelShares(self.bits, primes, tolerance)
+            if scheme._parameters.modulus < self._parameters.modulus and all(
+                scheme.deviation(n, c, d, largest, uses) <= tolerance for n, c, d in shapes
+            ):
+                return scheme
+        return self
+
+    def deviation(self, n: int, c: int, d: int, largest: int, uses: int = 1) -> float:
+        """Return an upper bound on the standard deviation of a result's error, in units of the last bit of a share.
+
+        Args:
+            n: number of rows of V and W.
+            c: number of columns of V.
+            d: number of columns of W.
+            largest: largest absolute value of an entry of W.
+            uses: number of V that are multiplied by the same W.
+
+        Returns:
+            The bound.
+        """
+        columns = min(d, self._parameters.choose(n, c, d, uses).columns)
+        return float(self._parameters.noise(n * columns, largest))
 
     def multiply(self, W: Integers, sealed: bytes) -> bytes:
         """Multiply W with an encrypted V, without a key and without randomness; see `ShareScheme.multiply`."""

@@ -44,7 +44,9 @@ scale.
 
 i_A + i_B + 1 is the index of the table entry just below or just above H / 2^s. The nearer entry has the higher
 probability, because the fractional part of h_A is uniform. On average this is linear interpolation between the entries,
-without bias. Entries are rounded to f_g bits at random in the same way.
+without bias. Entries are rounded to f_g bits at random in the same way. A forward sum only selects an entry, so the
+products of which it consists may have a random error with a standard deviation of up to 2^-10 (`sum_tolerance`), which
+makes their ciphertexts shorter.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ _MIN_W = 3  # smallest w, the number of bits of an entry of W
 _MIN_INTEGER_BITS = 7  # with headroom, at least forward sums from -64 to 64 are represented
 _MIN_TOP_BITS, _MAX_TOP_BITS = 6, 8  # limits of `FixedPointEncoding.top_bits`
 _TOP_KNOTS_IN_REACH = 3.5  # entries of the table over the whole ring that half of a residual table must cover
+_SUM_ERROR_BITS = 10  # the standard deviation of the noise of a forward sum is at most 2^-10
 _MIN_RESIDUAL_BITS = 7  # smallest f_g, the number of fractional bits of residuals
 
 
@@ -175,6 +178,22 @@ class FixedPointEncoding:
     def shift(self) -> int:
         """The number s of bits of a forward sum below those that index a table."""
         return self.f_x + self.f_theta + self.step
+
+    @property
+    def largest_entry(self) -> int:
+        """The largest absolute value of an integer that represents an entry of a column."""
+        return int(self.clip * 2**self.f_x)
+
+    def sum_tolerance(self, products: int) -> float:
+        """Return the error that each of the products X @ r may have from which a forward sum is added up.
+
+        Args:
+            products: the number of products in a sum.
+
+        Returns:
+            The largest standard deviation of a product's error, as a number of the ring's smallest units.
+        """
+        return math.ldexp(1.0, self.f_x + self.f_theta - _SUM_ERROR_BITS) / math.sqrt(products)
 
     @property
     def integer_bits(self) -> int:

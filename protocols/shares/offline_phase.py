@@ -2,7 +2,8 @@
 
 The share holders are A, which has the labels (role "active"), and B, its partner. Every party k, including A and B, has
 columns X_k (n, d), steps W_k (n, d), which are the columns scaled by the step size, and weights theta_k (d, c), for n
-rows of a batch and c model outputs per row. All are integers modulo 2^L. No party knows a weight or a residual:
+rows of a batch and c model outputs per row. All are integers modulo 2^L. Docstrings omit indices that are clear, as in
+X @ r. No party knows a weight or a residual:
 
     theta_k = s_k + sum_h r_kh    party k has s_k, and every holder h other than k has r_kh (d, c)
     g = psi_A + psi_B + delta     the residual (n, c): psi_h is a random mask of holder h, new in each iteration, and B
@@ -34,6 +35,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -152,7 +154,7 @@ class OfflinePhase:
         total, parties = sum(params.columns.values()), len(context.parties)
         self._factor_width = -(-total * (parties - 1) // parties)  # columns of an average W that psi is multiplied with
         self._prg = Prg.fresh("masks of a training on shares")
-        self._caches = BatchCache(), BatchCache()
+        self._caches, self._sums_scheme = (BatchCache(), BatchCache()), scheme
         self._iteration = 0
         self.is_holder = context.me in (context.active, params.partner)
         others = [name for name in context.parties if name != context.me and self.is_holder]
@@ -186,21 +188,22 @@ class OfflinePhase:
         ring, params, products = self._ring, self._params, self.session.products
         first, base = self._iteration, self._base()
         counts = {batch: batches.count(batch) for batch in dict.fromkeys(batches)}
-        holders, evaluators = products.keys(chunk, ("steps", "sums"))  # 0
         vectors = self._vectors(counts)
+        schemes = products.scheme, self._scheme_of_sums(vectors)
+        holders, evaluators = products.keys(chunk, ("steps", "sums"), schemes)  # 0
         indices: dict[int, list[int]] = {batch: [] for batch in counts}
         for index, batch in enumerate(batches):
             indices[batch].append(index)
         sizes = ((params.blocks[block].rows, count) for block, count in vectors.items())
         seconds = sum(products.scheme.seconds(rows, count, self._factor_width) for rows, count in sizes)
-        executor = products.executor(2 * seconds)
+        executor, sums_executor = (products.executor(2 * seconds, scheme) for scheme in schemes)
 
         def records() -> Iterator[Record]:
             """Yield records of psi while its products are computed, and records of the other values afterwards."""
             steps, v = yield from self._steps(executor, vectors, indices, holders, evaluators[0])  # 1
             r_before = {name: self._advance(name, batches, counts, values) for name, values in v.items()}  # 2
             for group in self._groups(vectors):
-                sums = self._sums(executor, group, r_before, holders, evaluators[1])  # 3
+                sums = self._sums(sums_executor, group, r_before, holders, evaluators[1])  # 3
                 pairs = [(block, e) for block in group for e in range(counts[params.blocks[block].batch])]
                 rows = [params.blocks[block].rows * params.outputs for block, _ in pairs]
                 ends, carry_ends = self.session.training_transfers, self.session.carry_transfers
@@ -222,6 +225,30 @@ class OfflinePhase:
         name = products.coin(self._context.active, chunk, "name")[:NAME_BYTES]
         self.store.write(chunk, name, first, len(batches), records(), base=base)
         self._iteration += len(batches)
+
+    def _scheme_of_sums(self, vectors: Mapping[int, int]) -> ShareScheme:
+        """Return the scheme of the products X @ r; all parties obtain the same one, because it depends on sizes only.
+
+        A forward sum selects a table entry, so the noise of these products may be larger than that of W^T psi.
+
+        Args:
+            vectors: the result of `_vectors`.
+        """
+        params, parties = self._params, len(self._context.parties)
+        sizes = {(params.blocks[block].rows, count) for block, count in vectors.items()}
+        shapes = [(d, count, rows) for rows, count in sorted(sizes) for d in sorted(set(params.columns.values()))]
+        tolerance = params.encoding.sum_tolerance(2 * (parties - 1))
+        select = partial(
+            self.session.products.scheme.within,
+            tolerance,
+            params.encoding.largest_entry,
+            shapes,
+            uses=params.chunks,
+        )
+        scheme: ShareScheme = self._context.meter("keygen", select)
+        if scheme != self._sums_scheme:  # the cache has encodings for other primes
+            self._caches, self._sums_scheme = (self._caches[0], BatchCache()), scheme
+        return scheme
 
     def _vectors(self, counts: Mapping[int, int]) -> dict[int, int]:
         """Return for each block the number of columns of psi: one for each output and each iteration on its batch.

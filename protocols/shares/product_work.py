@@ -46,10 +46,14 @@ class ProductExecutor:
         meter: measures the time of the operations; its attribute `executor` is the executor for slow ones, or None.
         scheme: the encryption scheme.
         seconds: the estimated time of all products on one core.
+
+    Attributes:
+        scheme: the encryption scheme.
+        threads: whether the executor runs threads of this process.
     """
 
     def __init__(self, meter: Meter, scheme: ShareScheme, seconds: float) -> None:
-        self._meter, self._scheme = meter, scheme
+        self._meter, self.scheme = meter, scheme
         configured: Executor | None = meter.executor
         executor = meter.executor.in_threads() if meter.executor is not None and scheme.unlocked else configured
         self.threads = executor is not configured
@@ -95,19 +99,19 @@ class ProductExecutor:
     def encrypting(self, holder: ShareHolder, V: Words, columns: int, uses: int) -> Callable[[], bytes]:
         """Return a call for `in_order` that encrypts vectors V; see `ShareHolder.encrypt`."""
         if self.away:
-            return partial(encrypt_exported, self._scheme, holder.exported(), V, columns, uses)
+            return partial(encrypt_exported, self.scheme, holder.exported(), V, columns, uses)
         return partial(holder.encrypt, V, columns=columns, uses=uses)
 
     def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
         """Return a call for `in_order` that multiplies W with encrypted vectors; see `ShareEvaluator.product`."""
         if self.away:
-            return partial(multiply_once, self._scheme, evaluator.public, evaluator.coin, narrowest_integers(W), sealed)
+            return partial(multiply_once, self.scheme, evaluator.public, evaluator.coin, narrowest_integers(W), sealed)
         return lambda: evaluator.product(evaluator.prepare(W, once=True), sealed)
 
     def opening(self, holder: ShareHolder, reply: bytes) -> Callable[[], Words]:
         """Return a call for `in_order` that decrypts a reply; see `ShareHolder.open`."""
         if self.away:
-            return partial(open_exported, self._scheme, holder.exported(), reply)
+            return partial(open_exported, self.scheme, holder.exported(), reply)
         return partial(holder.open, reply)
 
 

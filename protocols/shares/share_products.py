@@ -217,12 +217,15 @@ class Products:
         nonces = [part for name in sorted(self._nonces) if name != holder for part in (name, self._nonces[name])]
         return common_coin(self._nonces[holder], hashlib.sha256(encode_context(*nonces)).digest(), number, purpose)
 
-    def keys(self, number: int, purposes: Sequence[str]) -> tuple[list[ShareHolder], list[Evaluators]]:
+    def keys(
+        self, number: int, purposes: Sequence[str], schemes: Sequence[ShareScheme] = ()
+    ) -> tuple[list[ShareHolder], list[Evaluators]]:
         """Generate new keys at the share holders, and send the public keys to all other parties.
 
         Args:
             number: the number of the chunk of iterations, or of the occasion.
             purposes: the names of the purposes; each holder generates a key for each of them.
+            schemes: the scheme of each purpose; the scheme of this session for all of them if empty.
 
         Returns:
             This party's secret keys, one for each purpose (empty unless it is a share holder); and, for each purpose,
@@ -231,9 +234,12 @@ class Products:
         Raises:
             ProtocolError: a holder sent another number of keys.
         """
-        meter, scheme = self.context.meter, self.scheme
-        coins = [self.coin(self.context.me, number, purpose) for purpose in purposes if self.is_holder]
-        holders = [meter("keygen", partial(scheme.keygen, coin)) for coin in coins]
+        meter, schemes = self.context.meter, schemes or [self.scheme] * len(purposes)
+        holders = [
+            meter("keygen", partial(scheme.keygen, self.coin(self.context.me, number, purpose)))
+            for purpose, scheme in zip(purposes, schemes, strict=True)
+            if self.is_holder
+        ]
         for name in self.queried:
             self.send(name, HolderKeys(tuple(holder.public for holder in holders)))  # 1
         evaluators: list[dict[str, ShareEvaluator]] = [{} for _ in purposes]
@@ -245,14 +251,14 @@ class Products:
                     code="SVFL-PROTOCOL-SIZE",
                     party=name,
                 )
-            for purpose, public, by_holder in zip(purposes, publics, evaluators, strict=True):
+            for purpose, scheme, public, by_holder in zip(purposes, schemes, publics, evaluators, strict=True):
                 create = partial(scheme.evaluator, public, self.coin(name, number, purpose))
                 by_holder[name] = meter("keygen", create)
         return holders, list(evaluators)
 
-    def executor(self, seconds: float) -> ProductExecutor:
-        """Return an executor for products that take about `seconds` on one core."""
-        return ProductExecutor(self.context.meter, self.scheme, seconds)
+    def executor(self, seconds: float, scheme: ShareScheme | None = None) -> ProductExecutor:
+        """Return an executor for products with a scheme (this session's if omitted) that take about `seconds`."""
+        return ProductExecutor(self.context.meter, scheme or self.scheme, seconds)
 
     def send_queries(
         self,
@@ -337,7 +343,7 @@ class Products:
         """Yield replies and shares for factors at workers: a worker multiplies, and this process masks the product."""
 
         def call(evaluator: ShareEvaluator, W: RemoteFactor, query: bytes) -> Callable[[], tuple[bytes, Words]]:
-            wait = W.multiply(self.scheme, query)
+            wait = W.multiply(executor.scheme, query)
             return lambda: evaluator.hide(query, W.shape[1], wait())
 
         calls = (call(evaluators[name], factor(batch), sealed(name, batch)) for batch, name in pairs)

@@ -282,8 +282,10 @@ def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
     asks = data[2:3] == b"V"
     _, _, *sizes = (share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).unpack_from(data)
     view = memoryview(data)[(share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).size :]
-    for bits in _RINGS:
-        ring_parameters = parameters(bits)
+    candidates = [parameters(bits) for bits in _RINGS]
+    if parameters is shares.ShareParameters:
+        candidates += [shares.ShareParameters(max(_RINGS), primes) for primes in shares.SHORT_PRIMES]
+    for ring_parameters in candidates:
         n, c, r, s = sizes if asks else (sizes[2], *sizes[:3])
         where, wire = ring_parameters.layout(n, c, r, s), _wire(ring_parameters)
         if len(view) != (ring_parameters.query_size(where) if asks else ring_parameters.reply_size(where, sizes[3])):

@@ -137,7 +137,7 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
         if declared.decimal or declared.format:
             target = target.model_copy(update={"decimal": declared.decimal, "format": declared.format})
     _check_special(place, target)
-    converted = _convert(place, raw, target)
+    converted = _without_infinities(_convert(place, raw, target))
     return converted._replace(remarks=(remark, *converted.remarks)) if remark else converted
 
 
@@ -192,6 +192,15 @@ def _convert(place: Place, raw: RawColumn, kind: ColumnType) -> ColumnValues:
             "bring the column with this type, or declare another one in columns",
         )
     return ColumnValues(values, kind)
+
+
+def _without_infinities(column: ColumnValues) -> ColumnValues:
+    """Return a column with missing values in place of infinities if its type reads misfits as missing."""
+    infinite = np.isinf(column.values)
+    if column.type.on_error == "refuse" or not infinite.any():
+        return column
+    remark = f"{int(infinite.sum()):,} infinite values, which are read as missing"
+    return column._replace(values=np.where(infinite, np.nan, column.values), remarks=(*column.remarks, remark))
 
 
 def _handle_misfits(place: Place, raw: TextColumn, kind: ColumnType, misfits: Sequence[int]) -> tuple[str, ...]:

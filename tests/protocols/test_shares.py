@@ -13,7 +13,9 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.metrics import roc_auc_score
 
 from securevfl.base.roles import Roles
+from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import SecureVFLError
 from securevfl.models.losses import LOSSES
@@ -30,6 +32,7 @@ from securevfl.protocols.shares.iteration import (
     MaskedSum,
     MaskedTables,
     PartnerParty,
+    SharedState,
 )
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
@@ -389,6 +392,40 @@ def test_labels_too_far_for_lifted_entries_are_refused():
         with pytest.raises(SecureVFLError) as caught:
             FixedPointEncoding(100, 1.0, lift_bits=bits)
         assert caught.value.code == "SVFL-CRYPTO-PARAMETERS"
+
+
+class LastingStore(MemoryStore):
+    """Keeps its records after the session."""
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_sums_of_short_products_are_within_the_tolerance(names):
+    """On the kernel, shares of X @ r have two primes; they add up to the products, with an error of 2^-10 at most."""
+    case = Case(*breast(*(4,) * len(names)), 300)
+    numbers, prg, states = case.numbers, Prg(bytes(32), "shares of weights"), {}
+    ring, (block, *_), shapes = ShareRing(numbers.bits), case.terms.blocks, case.terms.columns
+    case.scheme = KernelShares(numbers.bits)
+    for name in names:
+        peers = [k for k in names if k != name] if name in "ab" else []
+        r = {k: ring.uniform(prg, (1, shapes[k], 1)) for k in peers}
+        states[name] = SharedState(0, ring.uniform(prg, (1, shapes[name], 1)), r)
+    ready = {name: LastingStore() for name in names}
+    selected = numbers.sum_tolerance(2 * len(names) - 2), numbers.largest_entry
+    short = case.scheme.within(*selected, [(d, 1, block.rows) for d in shapes.values()])
+    assert short != case.scheme
+    Run(case, [[0]], states=states, ready=ready, train=False).go()
+    records = [offline_phase._decode_record(store.peek(0, 0, 1)) for store in ready.values()]
+    total = sum(ring.unpack(record.sums, (block.rows, 1)) for record in records)
+    for k in names:
+        X = case.columns(k).integers(block)[0].astype(np.uint64)
+        for holder in set("ab") - {k}:
+            total = total - X @ states[holder].peer_shares[k][0]
+    errors = np.ldexp(ring.signed(ring.reduce(total)).astype(float), -numbers.f_x - numbers.f_theta)
+    assert 0 < np.abs(errors).max() < 2**-10
+    assert numbers.sum_tolerance(1) == 2.0 ** (numbers.f_x + numbers.f_theta - 10)
 
 
 def test_one_round_trip_a_visit_and_one_more_for_the_lift(run):

@@ -11,7 +11,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto.scheme import Evaluator, KeyHolder
-from securevfl.crypto.share_scheme import ShareEvaluator, ShareHolder
+from securevfl.crypto.share_scheme import ShareEvaluator, ShareHolder, ShareScheme
 from securevfl.families import FAMILIES
 from securevfl.protocols.shares import share_schemes
 from securevfl.runtime.clock import VirtualClock, WallClock
@@ -151,7 +151,7 @@ class Engine:
             finally:
                 self.local.busy = False
                 self.spent.append(time.thread_time() - started)
-            sides = (ShareHolder, ShareEvaluator, KeyHolder, Evaluator)
+            sides = (ShareScheme, ShareHolder, ShareEvaluator, KeyHolder, Evaluator)
             return Engine(result, self.spent) if isinstance(result, sides) else result
 
         return timed

@@ -42,7 +42,7 @@ from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import common_coin
-from securevfl.errors import CryptoError
+from securevfl.errors import CryptoError, RangeError
 from selfcheck.bits import bits_of_numbers, bitwise
 
 _BITS = (40, 48, 56)
@@ -170,7 +170,27 @@ def sized() -> Outcome:
             except CryptoError:
                 continue
             outcome.add("size", "evaluator", f"an impossible layout of {n=}, {c=}, {r=}, {s=} is accepted")
+    _short_products(outcome)
     return outcome
+
+
+def _short_products(outcome: Outcome) -> None:
+    """Check that products with short ciphertexts have no more noise than their tolerance."""
+    exact, W, tolerance = shares.KernelShares(48), np.full((12, 100), 2048), 2.0**30
+    short: Any = exact.within(tolerance, 2048, [(12, 8, 100)])
+    coin = os.urandom(32)
+    holder = short.keygen(coin)
+    evaluator: Any = short.evaluator(holder.public, coin)
+    V = ShareRing(48).uniform(Prg.fresh("audit"), (12, 8))
+    reply, share = evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=100))
+    error = ShareRing(48).signed(ShareRing(48).reduce(share + holder.open(reply) - W.astype(np.uint64).T @ V))
+    if short.primes.q >= exact.primes.q or np.abs(error).max() > _DEVIATIONS * tolerance:
+        outcome.add("noise", "holder", "products with short ciphertexts have more noise than their tolerance")
+    try:
+        evaluator.prepare(W << 16)
+    except RangeError:
+        return
+    outcome.add("noise", "evaluator", "a factor whose products have more noise than the tolerance is accepted")
 
 
 def arithmetic() -> Outcome:

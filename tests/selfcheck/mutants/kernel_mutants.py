@@ -21,7 +21,8 @@ from securevfl.crypto.kernel import (
 )
 from securevfl.crypto.kernel.residues import Primes
 from securevfl.crypto.kernel.ring_layout import RingLayout
-from securevfl.crypto.kernel.shares import KernelEvaluator, ShareParameters
+from securevfl.crypto.kernel.share_protocol import PreparedFactor, RingParameters
+from securevfl.crypto.kernel.shares import KernelEvaluator, KernelShares, ShareParameters
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from selfcheck.mutants.mutant import Mutant, patched
@@ -174,6 +175,24 @@ MUTANTS = [
         "kernel: sizes",
         "size",
         patched((shares, "primes_for", _five), (shares, "MAX_MODULUS_BITS", 128)),
+    ),
+    Mutant(
+        "noise that is not counted",
+        "entries of a factor do not count in the noise of its products",
+        "kernel: sizes",
+        "noise",
+        patched((RingParameters, "noise", lambda self, entries, largest: 0.0)),
+    ),
+    Mutant(
+        "one short prime",
+        "forward sums are multiplied modulo one prime of 24 bits, whatever its noise",
+        "kernel: sizes",
+        "noise",
+        patched(
+            (shares, "SHORT_PRIMES", ((24, 1),)),
+            (KernelShares, "deviation", lambda *of: 0.0),
+            (PreparedFactor, "check", lambda self, columns: None),
+        ),
     ),
     Mutant(
         "layouts that do not exist",
