@@ -60,6 +60,17 @@ def _python(path: Path) -> None:
     path.write_text(PYTHON, encoding="utf-8")
 
 
+def _notebook(name: str) -> Callable[[Path], None]:
+    """Return the writer of the page of a notebook, with the outputs that are stored in the notebook."""
+
+    def write_page(path: Path) -> None:
+        from docs import notebooks
+
+        path.write_text(notebooks.page(notebooks.FOLDER / f"{name}.ipynb"), encoding="utf-8")
+
+    return write_page
+
+
 PYTHON = """# Python
 
 `import securevfl as vfl` gives every name of the first part. Options of a job have the meanings that
@@ -74,14 +85,17 @@ PYTHON = """# Python
       heading_level: 3
 """
 MADE: dict[str, Callable[[Path], None]] = {
+    "after-the-training": _notebook("after_the_training"),
     "api": _python,
     "declarations": _declarations,
     "error-codes": _error_codes,
+    "first-model": _notebook("first_model"),
     "job-file": _job_file,
     "licences": _licences,
     "mutants": _mutants,
     "results": _results,
     "sample-sheet": _sample_sheet,
+    "what-a-job-discloses": _notebook("what_a_job_discloses"),
 }
 
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from pydantic import field_validator, model_validator
@@ -32,6 +32,7 @@ from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_not_on_shares
+from securevfl.options import JobKeywords
 from securevfl.untrusted import MAX_TOML_BYTES, UntrustedInputError, check_plain, parse_toml
 
 DATA_KEY = "data"
@@ -44,7 +45,15 @@ LOCAL_KEYS = DATA_KEY, COLUMNS_KEY, DUPLICATES_KEY
 
 
 class Job(FamilyJob):
-    """One training: the options of `JobOptions`, checked by its protocol family."""
+    """One training: the options of `JobOptions`, checked by its protocol family.
+
+    Args:
+        **options: the options by name, as `JobKeywords` states their types.
+    """
+
+    def __init__(self, /, **options: Unpack[JobKeywords]) -> None:
+        keywords: dict[str, Any] = {**options}
+        super().__init__(**keywords)
 
     @field_validator("accepts")
     @classmethod

@@ -6,8 +6,8 @@ derivative of the loss by the outputs f of the model. A value is *opened* if a p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Required, TypedDict
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
@@ -65,6 +65,31 @@ NESTED_TABLES: dict[str, type[Config]] = {
     "weights": Weights,
     "target": Target,
 }
+
+
+class JobKeywords(TypedDict, total=False):
+    """The types of the keyword arguments of a job: an option may be given by name, or as a table of its keys."""
+
+    model: Required[Model | str | Mapping[str, Any]]
+    optimizer: Training | str | Mapping[str, Any] | None
+    protocol: Protocol | str | Mapping[str, Any] | None
+    batch_size: int | Literal["all", "growing"]
+    epochs: int
+    seed: int
+    test_fraction: float
+    split: int
+    evaluate_every: int
+    target: Target | Mapping[str, Any] | None
+    patience: Patience | Mapping[str, Any] | None
+    prepare: Preparation | Mapping[str, Any]
+    weights: Weights | Mapping[str, Any] | None
+    positive: object
+    exposure: str | None
+    scale: Literal["standard", "robust", "none"]
+    reshuffle: bool
+    max_label_auc: float | None
+    reason_codes: int
+    accepts: Sequence[str]
 
 
 class JobOptions(Config):

@@ -139,7 +139,7 @@ def loads_by_name(source: str) -> bool:
 @pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="no checkout")
 def test_the_architecture_page_names_all_loading_by_name() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = page.partition("## What is loaded by name")[2].partition("\n## ")[0]
+    table = page.partition("## Modules that are loaded by name")[2].partition("\n## ")[0]
     loading = {
         f"securevfl/{path.relative_to(PACKAGE)}"
         for path in [PACKAGE / "__init__.py", *PACKAGE.glob("*/__init__.py"), *files_below(PACKAGE)]

@@ -184,7 +184,7 @@ class KernelGradientHolder(RowHolder):
         return np.rint(primes.fraction(dithered) * parameters.levels)
 
     def _dither(self, prg: Prg, shape: tuple[int, ...]) -> Floats:
-        """Draw a dither D: the sum of three integers uniform below 2^k, minus its mean, as residues (P, *shape)."""
+        """Draw a dither D: three integers below 2^k (`Profile.k`), added, minus the mean, as residues (P, *shape)."""
         return dither(prg, self._parameters.primes, self._parameters.profile.k, shape)
 
 

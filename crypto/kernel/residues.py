@@ -213,7 +213,7 @@ def _about_zero(integer: int, p: int) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _largest(bits: int, count: int) -> tuple[int, ...]:
-    """Return the `count` largest primes with this number of bits that are 1 modulo 2 * N, or all if there are fewer."""
+    """Return the `count` largest primes of this number of bits that are 1 modulo 8192, or all if there are fewer."""
     return tuple(itertools.islice(_descending(bits), count))
 
 

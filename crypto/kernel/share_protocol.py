@@ -270,7 +270,7 @@ class RingHolder(ShareHolder):
         """Decrypt a reply to this party's share; see `ShareHolder.open`."""
         parameters = self._parameters
         c, r, s, d = read_header(parameters.engine, REPLY_HEADER, parameters.magic[2], reply, self._key)
-        layout = parameters.layout(s, c, r, s)  # n is unknown here and irrelevant; s rows give one block of rows
+        layout = parameters.layout(s, c, r, s)  # n does not affect replies; s rows give one block
         if d < 1:
             raise CryptoError(f"{parameters.engine}: a reply has no column", code="SVFL-CRYPTO-CIPHERTEXT")
         check_length(

@@ -199,7 +199,7 @@ class LatticeHolder(RowHolder):
             view = view[packed_size(moduli, DEGREE) + packed_size(moduli, math.prod(shape)) :]
 
     def _dither(self, prg: Prg, shape: tuple[int, int]) -> Residues:
-        """Draw a dither D: the sum of three integers uniform below 2^k, minus its mean, as residues."""
+        """Draw a dither D: the sum of three integers uniform below 2^k (`Profile.k`), minus its mean, as residues."""
         return dither(prg, self._parameters.ring.primes, self._parameters.profile.k, shape)
 
 

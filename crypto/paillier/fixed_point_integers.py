@@ -1,5 +1,6 @@
 """Fixed point for Paillier: real numbers become integers, multiplied by one scale for a vector or for each column.
 
+A key holder encrypts a matrix g (n, c), and an evaluator computes the product J^T g with its matrix J (n, d).
 The scale of a vector that is sent depends only on public numbers, its length and its agreed bound. Floating-point
 exponents, in contrast, would reveal something about the values. The columns of the matrix J are never sent; their
 scales depend on the data, and stay with the party that has J.

@@ -120,7 +120,8 @@ def distance_bits(values: int) -> float:
 def choose_packing(modulus_bits: int, n: int) -> PackedLayout:
     """Choose the layout for n rows that is estimated to be fastest.
 
-    The unit of the cost model is a product modulo n^2 (the squared modulus) with GMP. A product modulo p^2 costs 0.42
+    p and q are the two primes of the key's modulus. The unit of the cost model is a product modulo the squared modulus,
+    computed by GMP. A product modulo p^2 costs 0.42
     units, and an encryption takes modulus_bits / 8 of them. A decryption takes two powers with exponents of half the
     modulus' bits, modulo p^2 and q^2. The re-randomisation before it takes one power modulo n^2 with an exponent of all
     bits. One more row in a ciphertext saves encryptions and costs squarings and decryptions. The holder does not know

@@ -1,7 +1,7 @@
 """The slow Paillier operations as functions of integers, which worker processes of the same party can run.
 
 A worker caches its two most recent keys with their tables of powers. These contain secret numbers, so an executor must
-belong to one party.
+belong to one party. n is the modulus of the public key; ciphertexts are numbers modulo n^2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The share holders are A, which has the labels (role "active"), and B, its partner. Every party k, including A and B, has
 columns X_k (n, d), steps W_k (n, d), which are the columns scaled by the step size, and weights theta_k (d, c), for n
-rows of a batch and c model outputs per row. All are integers modulo 2^L. No party knows a weight or a residual:
+rows of a batch and c model outputs per row. All are integers modulo 2^L. Docstrings omit indices that are clear, as in
+X @ r. No party knows a weight or a residual:
 
     theta_k = s_k + sum_h r_kh    party k has s_k, and every holder h other than k has r_kh (d, c)
     g = psi_A + psi_B + delta     the residual (n, c): psi_h is a random mask of holder h, new in each iteration, and B

@@ -33,6 +33,7 @@ _SENTENCES = {  # by the target of an attack
     _UNSENT: "{attacker} {how}, for each person, the label of {lead} from its own columns and a few labels, without "
     "any message {figure}.",
     "part of f": "{attacker} can recover {amount} another party's part of the scores {figure}.",
+    "one column": "{attacker} can recover {amount} one column of another party {figure}.",
     "column": "{attacker} can recover {amount} the data in the others' columns {figure}.",
     "trained on": "{attacker} {how} whom the model was trained on {figure}.",
 }
@@ -80,7 +81,10 @@ def _target(inference: Inference) -> str:
         return _RARE_VALUES
     if "labels" in inference.measures:
         return _UNSENT if inference.unsent else "labels"
-    return next((word for word in ("part of f", "column", "trained on") if word in inference.measures), "part of f")
+    return next(
+        (word for word in ("part of f", "one column", "column", "trained on") if word in inference.measures),
+        "part of f",
+    )
 
 
 def _sections(audit: Audit) -> Iterator[tuple[str, list[MessageDeclaration], list[str], list[Inference]]]:

@@ -12,15 +12,17 @@ With fewer than three seeds the margin is 0.1. If the attack ranks by random val
 errors of the difference of two rankings. If the recorder misses a value that the declaration discloses to a party, the
 audit fails. Attacks that do not apply are listed with the reason.
 
-A leak exceeds what the job *accepts* if a leak check refuses it, or if an attack shows on these tables a leak that the
-job does not accept by name. All runs here accept every leak, so that the attacks can show them.
+A leak exceeds what the job *accepts* if a leak check refuses it. An attack then names the columns or labels that it
+reads. An attack that shows a leak which no leak check refuses exceeds only if it scores higher on the real view than on
+the ideal view: leak checks and attacks agree about declared outputs. All runs here accept every leak, so that the
+attacks can show them.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from datetime import UTC, datetime
 
@@ -96,8 +98,9 @@ def run_audit(
     if job.family.reveals_only_outputs:
         outcome = outcome.merge(run_simulators.run_views(short_job, short_parties))
     known = pooled_run_facts(job, [active, *passives])
-    inferences, failed = _attacks(job, known, seeds, notify, (unprepared_job, unprepared))
     leaking = leaks(unprepared_job, pooled_run_facts(unprepared_job, unprepared).shape)
+    refused = {leak.name for leak in leaking if leak.name not in job.accepts}
+    inferences, failed = _attacks(job, known, seeds, notify, (unprepared_job, unprepared), refused)
     real_tables = not {party.name for party in passives} & set(noise_parties)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.family.title(job, roles)}, "
@@ -180,6 +183,7 @@ def _attacks(
     seeds: Sequence[int],
     notify: Callable[[str], None],
     unprepared: tuple[Job, Sequence[Party]],
+    refused: Collection[str],
 ) -> tuple[list[Inference], list[str]]:
     """Run every attack that applies; attacks of passive parties run from the view of each of them.
 
@@ -189,6 +193,7 @@ def _attacks(
         seeds: seeds of the runs.
         notify: called with a description of each step.
         unprepared: the job and the parties before their tables were prepared.
+        refused: names of the leaks for which a leak check refuses the job.
 
     Returns:
         The inferences, the most successful one first, and a line for each attack that failed to run.
@@ -215,7 +220,8 @@ def _attacks(
                 except SecureVFLError as error:
                     failed[name] = f"{name}: {error}"
     inferences = [
-        _inference(job, known, ATTACKS[name], by_seed, attacker) for (name, attacker), by_seed in scores.items()
+        _inference(job, known, ATTACKS[name], by_seed, attacker, refused)
+        for (name, attacker), by_seed in scores.items()
     ]
     return sorted(inferences, key=lambda inference: -inference.reach), list(failed.values())
 
@@ -258,8 +264,10 @@ def _is_recorded(record: PartyRecord, disclosure: DisclosureRecord) -> bool:
     )
 
 
-def _inference(job: Job, known: RunFacts, attack: Attack, scores: list[Score], attacker: str) -> Inference:
-    """Summarise the scores of one attack over seeds."""
+def _inference(
+    job: Job, known: RunFacts, attack: Attack, scores: list[Score], attacker: str, refused: Collection[str]
+) -> Inference:
+    """Summarise the scores of one attack over seeds; `refused` are those of a leak check that refuses the job."""
     real, simulated, chance = (
         np.array([getattr(score, name) for score in scores]) for name in ("real", "simulated", "chance")
     )
@@ -270,7 +278,8 @@ def _inference(job: Job, known: RunFacts, attack: Attack, scores: list[Score], a
     allowed = max(random_margin, MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN)
     leaks = [kind.name for kind in job.family.leak_kinds if attack.name in kind.attacks]
     carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.leak_threshold
-    exceeds = carried_out or bool(attack.target_hidden(job) and excess.mean() > allowed)
+    beyond_declared = bool((carried_out or attack.target_hidden(job)) and excess.mean() > allowed)
+    exceeds = beyond_declared or (carried_out and bool(set(leaks) & set(refused)))
     return Inference(
         attacker=attack.attacker_name(job, attacker, known.shape.active),
         name=attack.name.replace("_", " "),

@@ -102,8 +102,8 @@ class TablesOptions:
         list[str] | None,
         typer.Option(
             metavar="NAME=FILE",
-            help="A party's table: .csv, .csv.gz, .parquet or .npz, or the address of a PostgreSQL database "
-            "(postgresql://HOST/DATABASE, with --query). Repeat for each party.",
+            help="A party's table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder, or the address of a PostgreSQL "
+            "database (postgresql://HOST/DATABASE, with --query). Repeat for each party.",
         ),
     ] = None
     query: Annotated[

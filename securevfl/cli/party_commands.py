@@ -117,7 +117,7 @@ OptionalData = Annotated[
         "--data",
         parser=file_of_table,
         metavar="FILE",
-        help="Your table: .csv, .csv.gz, .parquet or .npz; none for a server, which only FDML has.",
+        help="Your table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder; none for a server, which only FDML has.",
     ),
 ]
 CheckpointEvery = Annotated[int, typer.Option(min=1, help="Rounds between two checkpoints.")]

@@ -15,7 +15,12 @@ from securevfl.data.query_rows import file_of_table
 Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Your party's name.")]
 Data = Annotated[
     Path,
-    typer.Option("--data", metavar="FILE", parser=file_of_table, help="Your table: .csv, .csv.gz, .parquet or .npz."),
+    typer.Option(
+        "--data",
+        metavar="FILE",
+        parser=file_of_table,
+        help="Your table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder.",
+    ),
 ]
 IdColumn = Annotated[
     str,

@@ -16,6 +16,7 @@ from securevfl.consent.forecast import forecast
 from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.consent.sheet_lines import check_tools, tool_lines
+from securevfl.data.column_types import decided_from_values
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -214,7 +215,7 @@ def _sheet(
         *([] if facts is None else [f"takes: {line}" for line in family.resource_estimates(job, facts)]),
         *([f"openings: {line}"] if facts is not None and (line := family.opened_values(job, facts)) else []),
     ]
-    first_screen = [*([heading] if heading else []), *_subject(job, roles, facts)]
+    first_screen = [*([heading] if heading else []), *_reading_lines(job, roles, facts), *_subject(job, roles, facts)]
     for name in roles.parties:
         learns = _learns(job, roles, facts, name)
         lines += ["", _heading(roles, name), *_role(declared, roles.roles_of(name)), *learns, *_counted(facts, name)]
@@ -238,6 +239,19 @@ def _code_lines(job: Job) -> list[str]:
     )
 
 
+def _reading_lines(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
+    """Return lines that state how much of one column of each party scores of new rows can reveal, by an attack."""
+    if facts is None or not job.family.score_bits(job, facts.shape):
+        return []
+    requester = job.family.score_requester(job, roles.lead)
+    return [
+        f"readable  scores can reveal up to {content.readable_share:.0%} of one column of {name} to {requester}, by an "
+        "attack on its rows"
+        for name, content in facts.shape.information.items()
+        if name != requester
+    ]
+
+
 def _subject(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
     """Return lines that state which model is trained, by which method, and on which rows and columns."""
     lines = [f"model     {job.model.name}, on {job.family.title(job, roles)}"]
@@ -247,7 +261,10 @@ def _subject(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
     sizes = facts.shape
     held_out = f"; {sizes.held_out:,} more are held out to measure it" if sizes.held_out else ""
     columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
-    return [*lines, f"rows      {sizes.rows:,} train it{held_out}", f"columns   {columns}"]
+    lines += [f"rows      {sizes.rows:,} train it{held_out}", f"columns   {columns}"]
+    decided = [f"{party.name}: {text}" for party in facts.parties if (text := decided_from_values(party.types))]
+    types = "\n".join(["decided from values:", *decided]) if decided else ""
+    return [*lines, *(line.removeprefix("  ") for line in _statement_lines("types", types) if types)]
 
 
 def _learns(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[str]:

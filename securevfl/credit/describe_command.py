@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 def describe(
     data: Annotated[
         Path,
-        typer.Argument(metavar="FILE", parser=file_of_table, help="Your table: .csv, .csv.gz, .parquet or .npz."),
+        typer.Argument(
+            metavar="FILE", parser=file_of_table, help="Your table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder."
+        ),
     ],
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.column_transforms import SpecialCodes, code_columns
+from securevfl.data.column_types import decided_from_values
 from securevfl.data.columns import Columns
 from securevfl.data.external_table import row_blocks
 from securevfl.data.party import Party, check_is_party
@@ -111,6 +112,7 @@ class Description:
         doubled: number of rows that are equal to an earlier row in all columns.
         positive: the class of AUC and its share of the rows; None without labels of two classes.
         columns: figures of the columns.
+        decided: how many columns have a type that was decided from their values, by kind.
     """
 
     party: str
@@ -118,6 +120,7 @@ class Description:
     doubled: int
     positive: tuple[str, float] | None
     columns: tuple[ColumnFigures, ...]
+    decided: str = ""
 
     @property
     def heads(self) -> list[str]:
@@ -147,6 +150,8 @@ class Description:
     def head(self) -> str:
         """A line that summarises the party's table."""
         summary = f"{self.rows:,} rows, {len(self.columns)} columns, {self.doubled:,} rows that repeat an earlier one"
+        if self.decided:
+            summary = f"{summary}; types decided from values: {self.decided}"
         return (
             summary
             if self.positive is None
@@ -157,7 +162,13 @@ class Description:
         """Return the description as plain data for JSON, dates as texts."""
         positive = None if self.positive is None else {"class": self.positive[0], "share": self.positive[1]}
         columns = [vars(column) | {"quartiles": column.quartiles and column.shown} for column in self.columns]
-        table = {"party": self.party, "rows": self.rows, "doubled": self.doubled, "positive": positive}
+        table = {
+            "party": self.party,
+            "rows": self.rows,
+            "doubled": self.doubled,
+            "positive": positive,
+            "decided": self.decided,
+        }
         return table | {"columns": columns}
 
     def page(self) -> str:
@@ -191,7 +202,7 @@ def describe(party: Party) -> Description:
     )
     doubled = len(X) - len(np.unique(_digests_of_rows(X)))
     named = None if is_positive is None else (class_name(positive), float(is_positive.mean()))
-    return Description(party.name, len(X), doubled, named, columns)
+    return Description(party.name, len(X), doubled, named, columns, decided_from_values(table.types))
 
 
 def _positive(party: Party) -> Any:

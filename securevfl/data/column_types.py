@@ -133,6 +133,28 @@ def read_types(declarations: Any) -> dict[str, ColumnType]:
     return types
 
 
+def decided_from_values(types: Types) -> str:
+    """Return how many columns have a type that was decided from their values, by kind and with names.
+
+    Args:
+        types: the types of a table's columns.
+
+    Returns:
+        A text such as "5 as numbers (age, income, rate and 2 more), 1 as categories (town)"; empty if there are
+        none.
+    """
+    kinds: dict[Kind, list[str]] = {}
+    for name, kind in types.items():
+        if kind.origin == "values":
+            kinds.setdefault(kind.kind, []).append(name)
+    counts = [
+        f"{len(kinds[kind])} as {KIND_NAMES[kind]} ({name_list(kinds[kind], 3)})"
+        for kind in KIND_NAMES
+        if kind in kinds
+    ]
+    return ", ".join(counts)
+
+
 def declared_type(types: Types, name: str) -> ColumnType:
     """Return the declaration of a column, or else the one of all columns; a type without a kind if there is none."""
     return types.get(name) or types.get(ALL_COLUMNS) or ColumnType()

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from securevfl.base.arrays import Floats
-from securevfl.data.column_types import KIND_NAMES, ColumnType, Kind, Types, check_declared, declared_type
+from securevfl.data.column_types import ColumnType, Kind, Types, check_declared, decided_from_values, declared_type
 from securevfl.data.frames import is_frame, named_columns, raw_column
 from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_array
 from securevfl.data.text_types import special_numbers
-from securevfl.data.validation import check_chosen, name_list, unmasked
+from securevfl.data.validation import check_chosen, unmasked
 from securevfl.errors import DataNotice, TableError
 
 Categories = Mapping[str, tuple[str, ...]]
@@ -189,16 +189,8 @@ def typed_columns(X: Floats, names: list[str], columns: Sequence[ColumnValues], 
 def _announce(columns: Mapping[str, ColumnValues], where: str) -> None:
     """Warn of types other than numbers that were decided from values, and of values that are read in a special way."""
     facts = [f"{name!r} contains {remark}" for name, column in columns.items() for remark in column.remarks]
-    kinds: dict[Kind, list[str]] = {}
-    for name, column in columns.items():
-        if column.type.origin == "values":
-            kinds.setdefault(column.type.kind, []).append(name)
-    decided = [
-        f"{len(kinds[kind])} columns as {KIND_NAMES[kind]} ({name_list(kinds[kind], 3)})"
-        for kind in KIND_NAMES
-        if kind in kinds and kind != "number"
-    ]
-    if decided:
-        facts.insert(0, f"read from their values: {', '.join(decided)}")
+    types = {name: column.type for name, column in columns.items()}
+    if any(kind.origin == "values" and kind.kind != "number" for kind in types.values()):
+        facts.insert(0, f"read from their values: {decided_from_values(types)}")
     if facts:
         warnings.warn(f"{where}: {'; '.join(facts)}", DataNotice, stacklevel=5)

@@ -17,13 +17,15 @@ from securevfl.data.raw_columns import Place, RawColumn, raw_of_array, raw_of_ar
 from securevfl.data.validation import unmasked
 from securevfl.errors import TableError
 
+_ARROW_METHODS = "__arrow_c_stream__", "__arrow_c_array__"  # of the Arrow PyCapsule interface
+
 
 def is_frame(table: Any) -> bool:
     """Return True if a table has named columns, unlike an array."""
     if isinstance(table, Mapping) or _is_batches(table):
         return True
     kind = type(table)
-    return any(hasattr(kind, name) for name in ("columns", "column_names", "__arrow_c_stream__")) or hasattr(
+    return any(hasattr(kind, name) for name in ("columns", "column_names", *_ARROW_METHODS)) or hasattr(
         table, "columns"
     )
 
@@ -129,6 +131,8 @@ def _in_memory(name: str, table: Any) -> Any:
             return frame.collect("pyarrow").to_native()
         if not isinstance(frame, narwhals.DataFrame) and hasattr(table, "__arrow_c_stream__"):
             return pa.table(table)
+        if not isinstance(frame, narwhals.DataFrame) and hasattr(table, "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(table)])
     except pa.ArrowException:
         raise TableError(
             f"party {name}: the table cannot be read",

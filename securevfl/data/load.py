@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from securevfl.data.arrow_dataset import is_arrow
 from securevfl.data.composite_ids import id_spelling, rule_matches
 from securevfl.data.csv_file import CsvFile
 from securevfl.data.id_keys import Keys
@@ -52,7 +53,7 @@ def is_large(path: Path, max_in_memory_bytes: int | None = None) -> bool:
     limit = MAX_IN_MEMORY_BYTES if max_in_memory_bytes is None else max_in_memory_bytes
     try:
         with errors_name(path):
-            if path.suffix == ".parquet":
+            if is_arrow(path):
                 with open_parquet(path) as file:
                     return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > limit)
             if path.suffix == ".npz" or path.stat().st_size * _MAX_COMPRESSION < limit:

@@ -1,4 +1,4 @@
-"""A Parquet file that is read in pieces (`securevfl.data.table_source`)."""
+"""A Parquet file, an Arrow IPC file or a folder of these, read in pieces (`securevfl.data.table_source`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from securevfl.errors import TableError
 
 
 class ParquetSource(TableSource):
-    """A party's table in a Parquet file."""
+    """A party's table in a Parquet file, an Arrow IPC file or a folder of these."""
 
     def _open(self, path: Path, id_column: str) -> list[str]:
         # column chunks are read in small buffers, because a row group may be as large as the file

@@ -1,4 +1,4 @@
-"""Tables from files: CSV (also compressed: .csv.gz, .csv.zst), Parquet and npz.
+"""Tables from files: CSV (also compressed: .csv.gz, .csv.zst), Parquet, Arrow IPC, folders of these two, and npz.
 
 `read_party` and `read_table` read a whole file into memory, `read_ids` reads its ids alone. A CSV or Parquet file has
 one row for each sample, an id column, a label column at one party, and otherwise columns of numbers, texts and dates.
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.data.arrow_dataset import IPC_SUFFIXES, DatasetFile, is_arrow
 from securevfl.data.column_names import clean_name
 from securevfl.data.column_types import ALL_COLUMNS, Types, check_declared, declared_type
 from securevfl.data.columns import Columns, columns_of, typed_columns
@@ -41,7 +42,7 @@ from securevfl.data.text_values import is_number, parse_numbers
 from securevfl.data.validation import check_chosen, name_list
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
-SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".parquet", ".npz")
+SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".parquet", *IPC_SUFFIXES, ".npz")
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
 # the name under which pandas writes an unnamed row index to a Parquet file
 _INDEX_COLUMN = re.compile(r"__index_level_\d+__")
@@ -248,11 +249,13 @@ def id_rule_version(path: str | Path, id_column: str) -> int | None:
 
 
 def _format(path: Path) -> str:
+    if path.is_dir():
+        return "folder"
     for suffix in SUFFIXES:
         if path.name.endswith(suffix):
             return suffix.split(".")[1]
     raise TableError(
-        f"the name of a data file must end in {', '.join(SUFFIXES)}",
+        f"the name of a data file must end in {', '.join(SUFFIXES)}, or be a folder of Parquet or Arrow files",
         "rename or convert the file",
         code="SVFL-TABLE-UNREADABLE",
     )
@@ -280,7 +283,7 @@ def arrow(part: str = "") -> Any:
 
 def _open_file(path: Path, id_column: str) -> _OpenFile:
     """Open a CSV or Parquet file and check the names of its columns."""
-    if path.suffix == ".parquet":
+    if is_arrow(path):
         file = open_parquet(path)
         names = parquet_names(file, id_column)
 
@@ -385,11 +388,11 @@ def table_columns(names: list[str], key: IdColumns, options: ReadOptions) -> lis
 
 
 def open_parquet(path: Path, **options: Any) -> Any:
-    """Open a Parquet file.
+    """Open a Parquet file, an Arrow IPC file or a folder of such files (`securevfl.data.arrow_dataset`).
 
     Args:
-        path: the file.
-        **options: options of `pyarrow.parquet.ParquetFile`.
+        path: the file or folder.
+        **options: options of `pyarrow.parquet.ParquetFile`, for a Parquet file.
 
     Returns:
         The open file.
@@ -398,10 +401,16 @@ def open_parquet(path: Path, **options: Any) -> Any:
         TableError: if it is not a Parquet file, or damaged.
     """
     try:
+        if path.is_dir() or path.suffix in IPC_SUFFIXES:
+            return DatasetFile(path)
         return arrow("parquet").ParquetFile(path, **options)
-    except arrow().ArrowException:
+    except (arrow().ArrowException, OSError) as cause:
+        if isinstance(cause, OSError) and cause.errno:
+            raise
         raise TableError(
-            "the file is not a Parquet file, or damaged", "export it again", code="SVFL-TABLE-UNREADABLE"
+            "the file is not of the format that its name states, or damaged",
+            "export it again",
+            code="SVFL-TABLE-UNREADABLE",
         ) from None
 
 
@@ -457,7 +466,7 @@ def read_parquet(file: Any, columns: Sequence[str]) -> Any:
 
 
 def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
-    """Return the ids (n,) of an Arrow table; IdError if one is missing."""
+    """Return the ids (n,) of an Arrow table; raise IdError if one is missing."""
     ids = arrow_ids(table, key)
     if arrow().types.is_string(ids.type):
         return np.array(ids.to_pylist(), object)  # not to_numpy, which would import pandas if it is installed

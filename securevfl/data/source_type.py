@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from securevfl.data.arrow_dataset import is_arrow
 from securevfl.data.csv_source import CsvSource
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.table_source import TableSource
 
 
 def source_type(path: Path) -> type[TableSource]:
-    """Return the class that reads this file: `ParquetSource` for names that end in .parquet, otherwise `CsvSource`."""
-    return ParquetSource if path.suffix == ".parquet" else CsvSource
+    """Return the class that reads this file: `ParquetSource` for files with Arrow types, otherwise `CsvSource`."""
+    return ParquetSource if is_arrow(path) else CsvSource

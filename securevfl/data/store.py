@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.files import make_private_folder
 from securevfl.base.platform_files import lock_exclusive, read_into
+from securevfl.data.arrow_dataset import parts_of
 from securevfl.data.content_digest import ContentDigest, digest_weights
 from securevfl.data.external_table import READ_VALUES, ExternalTable
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
@@ -282,7 +283,8 @@ def copy_to_temporary_table(
 
     Args:
         name: the party.
-        data: the source; the copy is on the same disk.
+        data: the source. The copy is on the same disk, or in the folder for temporary files if the folder of the source
+            cannot be written.
         options: the columns to read, their types, and what happens to several rows of one id.
         rows: row numbers of the source in the order that all parties share; by default all rows in their order, one
             for each id.
@@ -294,9 +296,18 @@ def copy_to_temporary_table(
     """
     data = Path(data)
     source = source_type(data)(name, data, options)
-    table = table_path(data)
+    table = _writable_path(table_path(data))
     with _draft_folder(table) as folder, _write_errors(table):
         return open_table(name, _write(source, folder, rows, job, "", on_progress))
+
+
+def _writable_path(table: Path) -> Path:
+    """Return the path of a stored table, or one in the folder for temporary files if its folder cannot be written."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{table.name}.", dir=table.parent):
+            return table
+    except OSError:
+        return Path(tempfile.gettempdir()) / table.name
 
 
 def table_path(data: str | Path) -> Path:
@@ -307,8 +318,9 @@ def table_path(data: str | Path) -> Path:
 def _stamp(data: Path, options: ReadOptions, rows: Rows | None, job: Batched | None) -> str:
     """Return a digest of everything on which the stored table of a file depends."""
     with errors_name(data):
-        status = data.stat()
-    facts: list[Any] = [status.st_size, status.st_mtime_ns, *options.facts]
+        files = [(str(part), part.stat()) for part in parts_of(data)]
+    facts: list[Any] = [[name, status.st_size, status.st_mtime_ns] for name, status in files]
+    facts += options.facts
     facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # these determine the batches
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:
@@ -532,7 +544,7 @@ def _write_errors(table: Path) -> Iterator[None]:
     except OSError as cause:
         raise DataError(
             f"{table} cannot be written ({cause.strerror})",
-            "free space, or name a folder that can be written",
+            "free space, move the data file to a folder that can be written, or set TMPDIR to one for temporary copies",
             code="SVFL-FILE-UNUSABLE",
             file=str(table),
         ) from None

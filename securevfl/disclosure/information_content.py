@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.base.arrays import Floats
+from securevfl.disclosure.score_reading import largest_readable_share
 
 VALUE_STEP = 1 / 8
 """Resolution of a column, in standard deviations."""
@@ -31,10 +32,13 @@ class InformationContent:
     Attributes:
         bits: the information content.
         max_share: the largest share of `bits` that is lost when one column is removed; 0 for a single column.
+        readable_share: the largest share of the variance of one column that a score can reveal
+            (`securevfl.disclosure.score_reading`).
     """
 
     bits: float
     max_share: float
+    readable_share: float = 0.0
 
     def in_words(self, bits: int, outputs: int) -> str:
         """Describe how much the scores of a row, `outputs` numbers of `bits` bits each, can reveal of the row."""
@@ -53,13 +57,14 @@ class InformationContent:
         unit = centred[:, varies] / deviation[varies]
         column_entropies, R = np.array([_entropy(column) for column in unit.T]), unit.T @ unit / max(1, len(X))
         total, d = _joint_bits(column_entropies, R), len(column_entropies)
+        readable_share = largest_readable_share(unit)
         if d < 2 or not total:
-            return cls(total, 0.0)
+            return cls(total, 0.0, readable_share)
         # only the removal of one of these columns can remove more than half of the information content
         candidates = np.flatnonzero(column_entropies - np.log2(MIN_INFORMATION_EIGENVALUE) / 2 >= total / 2)
         remaining = (np.delete(np.arange(d), j) for j in candidates)
         shares = (1 - _joint_bits(column_entropies[kept], R[np.ix_(kept, kept)]) / total for kept in remaining)
-        return cls(total, max(shares, default=0.0))
+        return cls(total, max(shares, default=0.0), readable_share)
 
 
 def entropies(X: Floats) -> Floats:

@@ -455,8 +455,8 @@ class DisclosureLedger:
         """Enter the scores or ids that a prediction has disclosed so far, in place of its earlier entry of that kind.
 
         Args:
-            training: name of the training of the model. If the training was resumed, this is the run that its
-                checkpoint names, or the session that completed it; the table is found by either.
+            training: name of the training of the model, by which the ledger finds its table. If the training was
+                resumed, the name of the run in its checkpoint and that of the session that completed it are both valid.
             run: name of the prediction.
             disclosure: what the prediction has disclosed; a count of 0 removes the entry.
         """

@@ -94,7 +94,7 @@ class LedgerContents:
         salt: secret key of the digests of rows, so that other parties cannot compare these with their own.
         limits: the owner's limits, by kind of disclosure. Each holds for one table, over all peers.
         tables: known tables by name.
-        entries: what runs have disclosed.
+        entries: the disclosures of runs.
         trusts: peers that the owner trusts to follow the protocol.
         reserved: reservations of running sessions.
         tries: numbers of sessions that ended early, by set of peers.

@@ -11,7 +11,10 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+
+import numpy as np
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
@@ -24,6 +27,9 @@ from securevfl.options import JobOptions
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
+
+EXTREME_DEVIATIONS = 20.0
+"""A scaled value beyond this is named as the cause if its row makes a training diverge."""
 
 
 @dataclass
@@ -66,7 +72,7 @@ class BatchParticipant(Participant):
         self.seed = job.seed
         self.start = 0
         self._job = job
-        self._channel = context.channel
+        self._channel, self._me = context.channel, context.me
         self.loss = job.loss
         self._seals = job.protocol.seals
         self._divergence: DivergenceDetector | None = None
@@ -182,11 +188,25 @@ class BatchParticipant(Participant):
         y = batch.labels
         assert self._divergence is not None, "begin was called on data with labels"
         if self._current.loss is None:
-            self._current.loss = self._divergence.add_batch(self._current.number, f, y)
+            self._current.loss = self._divergence.add_batch(
+                self._current.number, f, y, None if batch.rows is None else partial(self._describe_row, batch.rows)
+            )
         g = self.loss.residual(f, y)
         if self._seals:
             self._divergence.check_residual_bound(self._current.number, g, y)
         return g
+
+    def _describe_row(self, rows: Rows, position: int) -> str:
+        """Describe the row at a position of a batch by its number and, if one is extreme, this party's column."""
+        row = int(rows[position])
+        start = f"Row {row} of the table of {self._me}, counted from 0, alone makes it so large"
+        if self._data.columns:
+            distances = np.abs(np.asarray(self._data.scaled(rows[position : position + 1]), np.float64)[0])
+            if distances.max() > EXTREME_DEVIATIONS:
+                furthest = int(distances.argmax())
+                column = next((source.name for source in self._data.sources if furthest in source.at), "")
+                return f"{start}: its column {column!r} is more than {EXTREME_DEVIATIONS:g} deviations from the mean"
+        return f"{start}. No column of {self._me} is extreme there, so the label or another party's column may be"
 
     def record_loss(self, loss: float) -> None:
         """Record the mean loss of the current batch, unless it has been recorded already in this iteration."""

@@ -8,6 +8,7 @@ zero model over a window: the latest batches with at least 64 rows together.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -39,13 +40,17 @@ class DivergenceDetector:
         self._window_rows = min(DIVERGENCE_WINDOW_ROWS, rows)
         self._window: deque[_BatchLoss] = deque()  # losses of the batches of the window, the latest batch at the end
 
-    def add_batch(self, round_number: int, f: Floats, y: Floats) -> float:
+    def add_batch(
+        self, round_number: int, f: Floats, y: Floats, describe_row: Callable[[int], str] | None = None
+    ) -> float:
         """Add the outputs of one batch to the window; raise DivergenceError if the training diverges.
 
         Args:
             round_number: the current round, for the error message.
             f: model outputs (n, c).
             y: targets (n, c).
+            describe_row: describes the row at a position of the batch for the error message, if one row alone makes the
+                loss too large.
 
         Returns:
             The mean loss of the batch.
@@ -57,7 +62,11 @@ class DivergenceDetector:
         rows, window_loss, window_zero_loss = (sum(column) for column in zip(*self._window, strict=True))
         too_large = rows >= self._window_rows and window_loss > DIVERGENCE_FACTOR * window_zero_loss
         if not np.isfinite(loss) or too_large:
-            raise_divergence(round_number)
+            position = _dominant_row(self._loss, f, y, window_loss, DIVERGENCE_FACTOR * window_zero_loss)
+            if position is None or describe_row is None:
+                raise_divergence(round_number)
+            remedy = "clip extreme values (prepare.clip), leave the row out, or lower lr"
+            raise_divergence(round_number, remedy, describe_row(position))
         return loss / len(f)
 
     def check_residual_bound(self, round_number: int, g: Floats, y: Floats) -> None:
@@ -102,23 +111,46 @@ def check_final_loss(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
         raise_divergence(rounds)
 
 
-def raise_divergence(round_number: int, remedy: str = "lower lr") -> NoReturn:
+def raise_divergence(round_number: int, remedy: str = "lower lr", cause: str = "") -> NoReturn:
     """Raise the error of a training that diverges in this round.
 
     Args:
         round_number: the current round.
         remedy: the change that the error recommends before the training is started again.
+        cause: the cause, if it is known.
 
     Raises:
         DivergenceError: always.
     """
     raise DivergenceError(
         f"the training diverges in round {round_number}: the loss is not finite, or far above that of a model whose "
-        f"outputs are 0",
+        f"outputs are 0{cause and '. '}{cause}",
         f"{remedy}; no model was stored",
         code="SVFL-TRAINING-DIVERGED",
         round=round_number,
     )
+
+
+def _dominant_row(loss: Loss, f: Floats, y: Floats, total: float, limit: float) -> int | None:
+    """Return the position of the one row whose loss alone makes a sum of losses exceed a limit, or None.
+
+    Args:
+        loss: the loss of the training.
+        f: model outputs of the latest batch (n, c).
+        y: its targets (n, c).
+        total: the sum of the losses of a window that ends with this batch.
+        limit: the limit of the sum.
+
+    Returns:
+        The position in the batch.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        losses = np.nan_to_num(loss.value(f, y), nan=np.inf, posinf=np.inf)
+    position = int(losses.argmax())
+    others = np.delete(losses, position).sum()
+    if np.isfinite(total):
+        others = total - losses[position]
+    return position if len(losses) > 1 and others <= limit else None
 
 
 def _loss_sums(loss: Loss, f: Floats, y: Floats) -> tuple[float, float]:

@@ -23,7 +23,7 @@ class Model(NamedOption, ABC):
 
     Attributes:
         family: the protocol family that trains the model; None if it follows from the optimizer.
-        by_column: whether outputs are linear, X @ theta, with weights for each column.
+        by_column: whether a party's outputs are its columns times weights, one weight for each column and output.
         embeds: whether the model accepts columns of category codes, which it embeds as vectors.
         scales: whether columns are scaled for the model; otherwise it scales them itself.
         static_jacobian: whether the Jacobians of passive parties do not depend on the weights

@@ -1,7 +1,7 @@
 """A party's block of a linear model: H_k = X_k @ theta_k, plus an intercept at the active party, which has the labels.
 
-The Jacobian of H_k is X_k and does not depend on the weights. One decrypted gradient therefore serves all local steps
-of a round (FedBCD 2019, eq. 57). g (n, c) is the residual: the derivative of the loss by the outputs.
+The Jacobian J of H_k by the weights theta_k is X_k and does not depend on them. One decrypted gradient therefore serves
+all local steps of a round (FedBCD 2019, eq. 57). g (n, c) is the residual: the derivative of the loss by the outputs.
 """
 
 from __future__ import annotations

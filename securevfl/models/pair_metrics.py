@@ -1,7 +1,7 @@
 """Metrics computed from pairs (quantised score, label) in random order, so that no party learns a row's score.
 
 Scores are rounded to a grid at random, so rows may tie that did not tie before; precision is averaged over all orders
-of tied rows. With several classes, each output has its own pairs in another order, so the only metrics are those of one
+of such rows. With several classes, each output has its own pairs in another order, so the only metrics are those of one
 class against the rest. For a regression the score of a pair is its residual. f (n, c) are the outputs of the model.
 """
 
@@ -27,6 +27,10 @@ def pair_metric_names(loss: Loss) -> list[str]:
     if not supports_pairs(loss):
         return ["loss"]
     return metric_names(loss) if loss.single else list(MULTICLASS_METRICS)
+
+
+MIN_TIED_ROWS = 20
+"""Minimum number of rows of one or two levels between empty ones that are taken for one score."""
 
 
 def supports_pairs(loss: Loss) -> bool:
@@ -98,11 +102,25 @@ def residual_standard_errors(loss: Loss, r: Floats, targets: Floats, classes: ND
 
 
 def mean_average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
-    """Return the mean of `average_precision` over all orders of tied rows; nan without positive rows."""
+    """Return the mean of `average_precision` over all orders of rows whose different scores share a level.
+
+    Rounding puts different scores on one level, and one score on one or two neighbouring levels. So one or two levels
+    between empty ones, with at least `MIN_TIED_ROWS` rows, are one score of a model that has few different scores. Its
+    rows are one step of the curve, as in `average_precision`.
+
+    Args:
+        positive: which rows (n,) are positive.
+        score: the rounded scores (n,).
+
+    Returns:
+        The mean; nan without positive rows.
+    """
     total = float(positive.sum())
     if not total:
         return float("nan")
-    _, level = np.unique(-score, return_inverse=True)
+    levels, level = np.unique(-score, return_inverse=True)
+    group, is_tied = _scores_of_levels(levels, np.bincount(level))
+    level = group[level]
     positives, rows = np.bincount(level, weights=positive), np.bincount(level)
     level_of_rank = np.repeat(np.arange(len(rows)), rows)
     rank = np.arange(len(score))
@@ -110,4 +128,24 @@ def mean_average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
     others = (positives[level_of_rank] - 1) / np.maximum(rows[level_of_rank] - 1, 1)
     positives_before = (np.cumsum(positives) - positives)[level_of_rank] + rank_in_level * others
     share = positives[level_of_rank] / rows[level_of_rank]
-    return float((share * (positives_before + 1) / (rank + 1)).sum() / total)
+    precision = (positives_before + 1) / (rank + 1)
+    tied = (np.cumsum(positives) / np.cumsum(rows))[level_of_rank]
+    return float((share * np.where(is_tied[level_of_rank], tied, precision)).sum() / total)
+
+
+def _scores_of_levels(levels: Floats, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Combine neighbouring levels that are one score of a model with few different scores.
+
+    Args:
+        levels: the different levels (k,), increasing.
+        rows: the number of rows of each level (k,).
+
+    Returns:
+        The group of each level (k,), and whether each group is one score.
+    """
+    gaps = np.diff(levels)
+    starts_run = np.append(True, gaps > 1.5 * gaps.min(initial=np.inf))
+    run = np.cumsum(starts_run) - 1
+    is_score = (np.bincount(run) <= 2) & (np.bincount(run, weights=rows) >= MIN_TIED_ROWS)
+    group = np.cumsum(starts_run | ~is_score[run]) - 1
+    return group, is_score[run[np.append(True, np.diff(group) > 0)]]

@@ -1,6 +1,6 @@
 """A loss that depends on one number of each row in addition to its label, such as a weight or an exposure.
 
-The number is the last column of the targets.
+The number is the last column of the targets. f (n, c) are the outputs of the model.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """A party's block of weights that is a torch module. Optimizers and protocols exchange numpy arrays with it.
 
+H (n, c) are the outputs of the module, J is their Jacobian by the weights, and g the derivative of the loss by H.
 The weights are one vector theta (p,) in double precision, in the order of the module's parameters. The module computes
 with a copy of them in its own precision and stores none. Numbers that are not trained (buffers and frozen parameters)
 are stored next to theta, so that a stored model can be loaded into the same module. A top model is a module of the

@@ -29,7 +29,8 @@ class TreeView:
     Attributes:
         questions: the questions from the root down; all nodes of a level ask the same one.
         rows: number of training rows in each leaf (2^depth,).
-        weights: the value that each leaf adds to f (2^depth, c); None if the weights were not opened.
+        weights: the value that each leaf adds to each of c model outputs (2^depth, c); None if the weights were not
+            opened to the party.
     """
 
     questions: tuple[str, ...]

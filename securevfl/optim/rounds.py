@@ -91,9 +91,9 @@ class RoundsTraining(Training, ABC):
         """
 
     def agreement(self, model: Model) -> Agreement:
-        """Return what the parties agree on about the use of residuals.
+        """Return the agreement of the parties on the use of residuals.
 
-        If J depends on the weights, a gradient is decrypted in every local step.
+        If the Jacobian of a party's outputs depends on its weights, a gradient is decrypted in every local step.
         """
         openings = 1 if model.static_jacobian and not self.weighs_instances else self.steps
         return Agreement(openings, max_open_exchanges=self.max_open_exchanges, shares_outputs=model.shares_outputs)

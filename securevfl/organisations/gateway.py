@@ -291,7 +291,7 @@ class Gateway:
                 settings = scoring_settings(self._settings)
                 run_session(self._part.name, settings, scoring_handshake(self._part), talk, ledger=self._ledger)
             except SecureVFLError as error:
-                eventlog.warn(self._part.name, "away", {"reason": str(error)})
+                eventlog.warn(self._part.name, "servers unreachable", {"reason": str(error)})
             except BaseException as error:  # the error ends this thread, so it is reported here
                 eventlog.emit(self._part.name, "failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:

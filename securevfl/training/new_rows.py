@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.data.arrow_dataset import is_arrow
 from securevfl.data.columns import Columns
 from securevfl.data.composite_ids import IdColumns
 from securevfl.data.id_keys import id_keys, order_digest
@@ -161,7 +162,7 @@ def rows_of_file(
     """
     types = part.preparation.types
     chosen = replace(options, chosen=part.columns)
-    if path.suffix == ".parquet" and not part.preparation.steps and all(kind.is_plain for kind in types.values()):
+    if is_arrow(path) and not part.preparation.steps and all(kind.is_plain for kind in types.values()):
         return _parquet(part, path, chosen, on_progress, ordered=ordered)
     table = read_table(path, replace(chosen, label_column="", known=types))
     if table.ids is None:

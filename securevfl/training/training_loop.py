@@ -53,6 +53,10 @@ from securevfl.training.checkpoint import Checkpoint
 from securevfl.training.evaluation_records import FINAL_EVALUATION, KnownEvaluations
 from securevfl.training.model_part import ModelPart
 
+MAX_EXTREME_SEARCH_ROWS = 1 << 20
+"""Maximum number of training rows in which the most extreme value is searched for."""
+EXTREME_DISTANCE = 50.0
+"""A value that is further from the mean of its column, in standard deviations, is named before a training."""
 MAX_SEPARATION_ROWS = 65_536
 """Maximum number of rows in which columns that separate the classes are searched for."""
 
@@ -106,6 +110,7 @@ class TrainingLoop:
         """
         if not self._start:
             self._warn_of_separating_columns()
+            self._warn_of_extreme_rows()
         if self.save is not None and not self._start:
             self.save(0, len(self.data.schedule), lambda: self._state(0, finished=False))
         eventlog.emit(self.party.name, "begins", {}, logging.DEBUG)
@@ -188,6 +193,25 @@ class TrainingLoop:
             columns = name_list(self._features[separating].tolist())
             self._warn(f"columns that separate the labels: {columns}; {GROWING_COEFFICIENTS}")
 
+    def _warn_of_extreme_rows(self) -> None:
+        """Name this party's column and row that is furthest from the mean, if nothing clips it and it is extreme."""
+        rows = self.data.schedule.train
+        if self.data.scaling.clip is not None or not self.data.columns or self.data.is_remote:
+            return
+        if len(rows) > MAX_EXTREME_SEARCH_ROWS:
+            return
+        distances = np.abs(np.asarray(self.data.scaled(rows), np.float64))
+        row, column = np.unravel_index(int(distances.argmax()), distances.shape)
+        if distances[row, column] > EXTREME_DISTANCE:
+            warnings.warn(
+                f"party {self.party.name}: row {rows[row]}, counted from 0, is more than {EXTREME_DISTANCE:g} standard "
+                f"deviations from the mean in column {str(self._features[column])!r}. One such row can decide the "
+                "gradient of a batch, and the training may diverge; clip extreme values (prepare.clip) or correct the "
+                "row",
+                DataNotice,
+                stacklevel=3,
+            )
+
     def _warn_of_separated_classes(self, measured: dict[str, float]) -> None:
         """Warn if the model separates the classes, judged by metrics or by this party's weights."""
         if not self._weights_may_grow:
@@ -221,7 +245,7 @@ class TrainingLoop:
             record |= measured
         if eventlog.LOGGER.isEnabledFor(logging.DEBUG):
             facts = {"bytes": self.context.channel.counters.bytes_sent()} | measured
-            eventlog.emit(self.party.name, "at", facts, logging.DEBUG)
+            eventlog.emit(self.party.name, "progress", facts, logging.DEBUG)
         if self._leads:
             clock = self.context.channel.clock
             clock.tick(Kind.LOCAL)

@@ -50,7 +50,8 @@ class YearPlan:
     scores: int = 0
 
 
-class YearTotal(NamedTuple):
+@dataclass(frozen=True)
+class YearTotal:
     """What one party's ledger counts for one kind of disclosure to one receiver after the year.
 
     Attributes:

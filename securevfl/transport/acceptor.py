@@ -126,7 +126,7 @@ class Acceptor:
 
         def end() -> None:
             if stream.end("the stream was cut"):
-                eventlog.warn(self.me, "cut", {"peer": name})
+                eventlog.warn(self.me, "connection interrupted", {"peer": name})
 
         stream.hang_up = context.cancel
         context.add_callback(end)

@@ -177,7 +177,7 @@ class Endpoint:
                 except grpc.RpcError as error:
                     cause = f"{error.code().name.lower().replace('_', ' ')}: {error.details()}"
             if stream.end(cause):
-                eventlog.warn(self.me, "cut", {"peer": line.peer, "cause": cause})
+                eventlog.warn(self.me, "connection interrupted", {"peer": line.peer, "cause": cause})
                 pause = 0.05
             elif not line.over and not self._stopped.is_set():
                 diagnosis = diagnose(host, port, line.peer, self._credentials)

@@ -127,7 +127,7 @@ def testevents_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert printed.endswith(" bank: round, round 3, of 8\n")
     with events(False, None):
         eventlog.emit("bank", "round", {"round": 4})
-        eventlog.warn("bank", "cut", {"peer": "shop"})
+        eventlog.warn("bank", "connection interrupted", {"peer": "shop"})
         eventlog.emit("bank", "key changed", {"peer": "shop"}, logging.ERROR)
     printed = capsys.readouterr().err
     assert printed.endswith(" bank: key changed, peer shop\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from builders import raises_code
@@ -28,7 +30,9 @@ from securevfl.data.column_types import read_types
 from securevfl.data.columns import Columns, columns_of
 from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_party, read_table
+from securevfl.data.store import copy_to_temporary_table
 from securevfl.job import Job, column_types_of
+from securevfl.organisations.http_requests import ScoreRequests
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import rows_of_file
 
@@ -352,3 +356,110 @@ def test_one_value_changes_no_type_and_drops_no_row_in_silence(
     assert same or named
     if same and kind != "category":
         np.testing.assert_array_equal(np.delete(columns.X, row, 0), np.delete(whole.X, row, 0))
+
+
+@pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", FULL_COLUMNS)
+def test_misfits_are_missing_in_every_place_if_it_is_declared(kind: str, suffix: str, tmp_path: Path) -> None:
+    """Training from memory and from disk, the model's file, new rows in Python and from a file, and a gateway."""
+    keys: dict[str, Any] = {"type": kind} | ({"unit": "$", "decimal": "."} if kind == "currency" else {})
+    values = (FULL_COLUMNS[kind] * 10)[:400]
+    odd_rows = list(range(0, 400, 20))
+    for row in odd_rows:
+        values[row] = "Xanadu"
+    columns = {"id": [f"k{row}" for row in range(400)], "c": values, "n": [row % 7 for row in range(400)]}
+    path = tmp_path / f"t.{suffix}"
+    (pq.write_table if suffix == "parquet" else pyarrow.csv.write_csv)(pa.table(columns), path)
+    for on_error in ("refuse", "missing"):
+        options = ReadOptions(declared=read_types({"c": keys | {"on_error": on_error}}))
+        if on_error == "refuse":
+            for read_file in (read_party, copy_to_temporary_table):
+                with raises_code(errors.TableError, "SVFL-TABLE-TYPE", column="c", row=1, misfits=20):
+                    read_file("shop", path, options)
+            continue
+        shop, stored = read_party("shop", path, options), copy_to_temporary_table("shop", path, options)
+    np.testing.assert_array_equal(shop.X, stored.X[:])
+    assert np.flatnonzero(np.isnan(shop.X[:, 0])).tolist() == odd_rows
+    lead = vfl.Party(
+        "bank", np.random.default_rng(0).normal(size=(400, 2)), [row % 2 for row in range(400)], ids=shop.ids
+    )
+    part = vfl.simulate(JOB, [lead, shop]).parts["shop"]
+    part.save(tmp_path / "part.json")
+    part = ModelPart.load(tmp_path / "part.json")
+    expected = part.rows(shop.table)
+    np.testing.assert_array_equal(part.rows({"c": values, "n": columns["n"]}), expected)
+    blocks = [X for _, X in rows_of_file(part, path).blocks()]
+    np.testing.assert_array_equal(part.scaling(np.concatenate(blocks)), expected)
+    body = {"rows": [{"id": "k0", "columns": {"c": values[row], "n": columns["n"][row]}} for row in range(21)]}
+    requested = ScoreRequests(part.preparation.types).parse(json.dumps(body).encode())
+    sent = {name: [row.columns[name] for row in requested if row.columns] for name in ("c", "n")}
+    np.testing.assert_array_equal(part.rows(sent), expected[:21])
+
+
+@pytest.mark.parametrize("reader", ["dict", "csv", "parquet"])
+def test_infinities_are_missing_if_it_is_declared(reader: str, tmp_path: Path) -> None:
+    numbers: list[Any] = [float(k) for k in range(40)]
+    numbers[3] = math.inf
+    with pytest.warns(errors.DataNotice) as notices:
+        columns = read(numbers, reader, tmp_path, declared=read_types({"c": {"on_error": "missing"}}))
+    assert any("'c' contains 1 infinite" in str(notice.message) for notice in notices)
+    assert np.flatnonzero(np.isnan(columns.X[:, 0])).tolist() == [3]
+    assert np.isinf(read(numbers, reader, tmp_path).X[3, 0])  # a party refuses it
+
+
+def test_types_decided_from_values_are_counted(tmp_path: Path) -> None:
+    rows = [f"k{k},{k % 2},{'Bonn' if k % 3 else 'Ulm'},{k}.5,{k % 5}" for k in range(120)]
+    (tmp_path / "bank.csv").write_text("\n".join(["id,y,town,sum,visits", *rows, ""]))
+    counted = "2 as numbers (sum, visits), 1 as categories (town)"
+    with pytest.warns(errors.DataNotice) as notices:
+        bank = read_party("bank", tmp_path / "bank.csv")
+    assert any(counted in str(notice.message) for notice in notices)
+    assert counted in vfl.describe(bank).head
+    shop = vfl.Party("shop", {"s": np.random.default_rng(0).normal(size=120)}, ids=bank.ids)
+    sheet = vfl.explain(JOB, [bank, shop])
+    assert f"bank: {counted}" in sheet.first_screen
+    assert "shop:" not in sheet.first_screen.partition("decided from values")[2].partition("\n\n")[0]
+    alone = vfl.explain(JOB, [bank], others={"shop": 1})
+    assert counted in alone.first_screen
+    typed = vfl.Party("bank", {"town": ["a", "b"] * 60}, bank.y, ids=bank.ids, columns={"town": "category"})
+    assert "decided from values" not in vfl.explain(JOB, [typed, shop])
+
+
+@pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
+@pytest.mark.parametrize("reader", READER_NAMES)
+@pytest.mark.parametrize("odd", ["k.A.", "Xanadu"])
+def test_odd_values_among_numbers_with_separators_are_refused(reader: str, odd: str, tmp_path: Path) -> None:
+    for values in ([f"{k}.{k % 7}00,5" for k in range(1, 60)], [f"{k},{k % 7}00.5" for k in range(1, 60)]):
+        whole = read(values, reader, tmp_path)
+        assert whole.type_of("c").kind == "number"
+        spoilt = [*values]
+        spoilt[11] = odd
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE", column="c", row=12):
+            read(spoilt, reader, tmp_path)
+        columns = read(spoilt, reader, tmp_path, declared=read_types({"c": {"missing": [odd]}}))
+        np.testing.assert_array_equal(np.delete(columns.X, 11, 0), np.delete(whole.X, 11, 0))
+        assert np.isnan(columns.X[11, 0])
+
+
+def test_an_odd_value_among_decimal_commas_is_refused(tmp_path: Path) -> None:
+    lines = [f"k{k};{k},5;{k}" for k in range(60)]
+    lines[4] = "k4;k.A.;4"
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["id;c;n", *lines, ""]))
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE", column="c", row=5):
+        read_table(path)
+    columns = read_table(path, ReadOptions(declared=read_types({"c": {"missing": ["k.A."]}}))).columns
+    assert columns.X[5, 0] == 5.5
+
+
+@pytest.mark.parametrize("reader", READER_NAMES)
+def test_declared_amounts_may_have_separators(reader: str, tmp_path: Path) -> None:
+    for values, unit in (
+        ([f"$ {k},000.50" for k in range(1, 40)], "$"),
+        ([f"{k}.000,50 €" for k in range(1, 40)], "€"),
+    ):
+        columns = read(values, reader, tmp_path, declared=read_types({"c": {"type": "currency", "unit": unit}}))
+        assert columns.X[:, 0].tolist() == [1000 * k + 0.5 for k in range(1, 40)]
+        new = read([values[3]], reader, tmp_path, known=columns.types)  # a single new row has the mark of the model
+        assert new.X[0, 0] == 4000.5

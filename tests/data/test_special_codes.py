@@ -133,9 +133,7 @@ def job_of(prepare: dict[str, Any]) -> vfl.Job:
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
 @pytest.mark.parametrize("way", JOBS)
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_training_prediction_export_points_reasons_and_gateway(
-    way: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_prediction_export_points_reasons_and_gateway(way: str, suffix: str, tmp_path: Path) -> None:
     raw = [float(value) for value in values_of("number")]
     noise = GENERATOR.normal(size=N).tolist()
     for name in ("bank", "shop"):

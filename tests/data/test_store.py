@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from securevfl.data.location_scale import moments
 from securevfl.data.party import Party
 from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_party
-from securevfl.data.store import StoredTable, open_table, store_table
+from securevfl.data.store import StoredTable, copy_to_temporary_table, open_table, store_table
 from securevfl.families.table_preparation import prepare_party
 
 N, D = 300, 4
@@ -386,3 +387,13 @@ def grown(folder: Path, rows: int) -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_memory_hardly_grows_with_the_table(tmp_path: Path) -> None:
     assert grown(tmp_path, 160_000) - grown(tmp_path, 40_000) < 30 << 20  # of 96 MB more
+
+
+def test_a_temporary_copy_needs_no_writable_folder(tmp_path: Path) -> None:
+    path = write_mixed(tmp_path / "t.csv")
+    expected = copy_to_temporary_table("shop", path)
+    with path.open("rb") as file:
+        linked = Path(f"/proc/self/fd/{file.fileno()}")  # nobody can write to this folder
+        stored = copy_to_temporary_table("shop", linked)
+    np.testing.assert_array_equal(stored.X[:], expected.X[:])
+    assert not list(Path(tempfile.gettempdir()).glob(f".{linked.name}.table.*"))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.audit.report import run_audit
 from securevfl.data.party import Helper
 from securevfl.disclosure.information_content import InformationContent
+from securevfl.disclosure.score_reading import largest_readable_share
 from securevfl.families import FAMILIES, leak_kinds
 
 EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
@@ -94,3 +97,34 @@ def test_who_holds_too_few_rows_out_reads_how_many_are_enough(rows: int, named: 
     assert f"hold out more rows {named}" in str(vfl.explain(vfl.Job(model="logistic"), parties))
     enough = vfl.Job(model="logistic", test_fraction=0.27)
     assert ("fewer than 400" in str(vfl.explain(enough, parties))) == (rows == 600)
+
+
+def _tables_with_a_shared_factor(rows: int = 900) -> list[vfl.Party]:
+    """Return a bank with labels, and a shop with eight columns that one factor determines up to some noise."""
+    draw = np.random.default_rng(5)
+    factor = draw.normal(size=(rows, 1))
+    shop = factor + 0.25 * draw.normal(size=(rows, 8))
+    bank = draw.normal(size=(rows, 3))
+    y = bank[:, 0] + shop.mean(axis=1) + draw.logistic(size=rows) > 0
+    return [vfl.Party("bank", bank, y, ids=range(rows)), vfl.Party("shop", shop, ids=range(rows))]
+
+
+def test_the_sheet_begins_with_the_result_of_the_audits_attack() -> None:
+    """The sheet's figure covers what the audit reads from the scores of the trained model, and both allow the job."""
+    parties = _tables_with_a_shared_factor()
+    job = vfl.Job(model="logistic", epochs=4, test_fraction=0.5)
+    first, *_ = vfl.explain(job, parties).first_screen.split("\n")
+    stated = re.fullmatch(r"readable  scores can reveal up to (\d+)% of one column of shop to bank, by .*", first)
+    assert stated is not None
+    audit = run_audit(job, parties, seeds=(0,))
+    (attack,) = (inference for inference in audit.inferences if inference.name == "score columns")
+    assert 0.8 < attack.real == attack.simulated <= int(stated[1]) / 100 + 0.02
+    assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]
+
+
+def test_independent_columns_are_hardly_readable() -> None:
+    """One score of many independent columns reveals little of each, and nothing of a table without columns."""
+    X = np.random.default_rng(6).normal(size=(4096, 50))
+    assert InformationContent.of(X).readable_share < 0.2
+    assert largest_readable_share(np.zeros((10, 0))) == 0.0
+    assert largest_readable_share(X[:3]) == 0.0

@@ -56,6 +56,10 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "If the parties choose to compare how": "tests/organisations/test_fairness_by_group.py::"
     "test_groups_under_100_rows_are_not_told_nor_follow",
     "All parties learn": SIZES,
+    "Scores of a model may": "tests/disclosure/test_score_bits.py::"
+    "test_the_sheet_begins_with_the_result_of_the_audits_attack",
+    "The program attacks a sample": "tests/disclosure/test_score_bits.py::"
+    "test_the_sheet_begins_with_the_result_of_the_audits_attack",
     "For each person that": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
     "A score is a fact": "tests/transport/test_serve.py::test_scores_are_those_of_the_run_for_rows_that_all_have",
     "The program uses fewer": "tests/disclosure/test_score_bits.py::"

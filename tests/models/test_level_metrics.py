@@ -38,6 +38,20 @@ def test_without_ties_it_is_that_of_the_scores() -> None:
     )
 
 
+@pytest.mark.parametrize("values", [2, 4, 9])
+def test_few_different_scores_are_true_ties(values: int) -> None:
+    """Levels of such a model are true ties, whose orders must not count."""
+    loss, classes, draw = LOSSES["logistic"], np.array([0, 1]), np.random.default_rng(2)
+    differences = []
+    for _ in range(20):
+        f = draw.choice(np.linspace(-3, 1, values) + 0.013, size=(3000, 1))
+        y = (draw.random(3000) < 1 / (1 + np.exp(-f[:, 0]))).astype(int)
+        levels = np.floor(f / STEP + draw.random(f.shape)) * STEP
+        measured = pair_metrics.class_metrics(loss, levels, (y == 1)[:, None], classes)
+        differences.append(measured["pr_auc"] - metrics.evaluate(loss, f, y, classes)["pr_auc"])
+    assert np.abs(differences).max() < 1e-9
+
+
 def test_two_classes_in_any_order() -> None:
     f = GENERATOR.normal(size=(8000, 1)) * 1.5 - 1
     y = np.where(GENERATOR.random(8000) < 1 / (1 + np.exp(-f[:, 0])), "yes", "no")

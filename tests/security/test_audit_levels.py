@@ -18,9 +18,9 @@ from securevfl.audit.attacks.linked_outputs import linked_apart, linked_together
 from securevfl.audit.attacks.marked_pairs import exact_rows, marked_gain
 from securevfl.audit.attacks.new_row_scores import added_variance, round_to_levels
 from securevfl.audit.attacks.rank_matching import rank_gain
-from securevfl.audit.attacks.score_columns import added_by_column
 from securevfl.audit.noise_tables import with_noise_parties
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
+from securevfl.disclosure.score_reading import added_by_column
 from securevfl.families import leak_kinds
 from securevfl.protocols.shares.quantizer import Quantizer
 from tests.small_keys import SMALL

@@ -9,10 +9,10 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.new_row_scores import query_scores
 from securevfl.audit.attacks.score_bits import agree, split
-from securevfl.audit.attacks.score_columns import added_by_column
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
 from securevfl.data.woe import Woe
+from securevfl.disclosure.score_reading import added_by_column
 from securevfl.families import FAMILIES, leak_kinds
 
 ROW_NUMBERS = np.arange(120, dtype=np.intp)

@@ -81,7 +81,7 @@ def test_cuts_and_damage_change_nothing(proxied: Any, running: list[Any]) -> Non
     for process in running:
         assert process.wait(240) == 0, process.stderr.read()
     assert blows >= 4
-    assert proxied.log("bank").count('"cut"') >= 1
+    assert proxied.log("bank").count('"connection interrupted"') >= 1
     proxied.compare()
 
 

@@ -1,4 +1,9 @@
-"""Inputs and outputs of the sums and residual protocols of a run, which are not visible in its messages."""
+"""Inputs and outputs of the sums and residual protocols of a run, which are not visible in its messages.
+
+A sum adds the parties' outputs, its summands, for one of them, the collector. In a residual protocol the party with
+labels publishes residuals g (n, c), the derivatives of the loss by the outputs. A passive party, which has no labels,
+learns the gradient J^T g, where J is the derivative of its outputs by its weights.
+"""
 
 from __future__ import annotations
 

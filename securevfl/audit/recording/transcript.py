@@ -1,6 +1,7 @@
 """All messages of a run, with the inputs and outputs of its protocols and with its declaration.
 
-The transcript checks compare the messages with the declaration and with the `ProtocolRecord`.
+The transcript checks compare the messages with the declaration and with the `ProtocolRecord`. J is the derivative of a
+party's outputs by its weights, g a residual, the derivative of the loss by the outputs; J^T g is the party's gradient.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Transcripts of a whole job, of one sum alone, and of one residual protocol alone."""
+"""Transcripts of a whole job, of one sum alone, and of one residual protocol alone.
+
+A residual g is the derivative of the loss by the outputs of the model, J the derivative of a party's outputs by its
+weights.
+"""
 
 from __future__ import annotations
 
