@@ -150,7 +150,7 @@ vfl.simulate(job, parties, ledgers=ledgers)
 linear = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(residual="open"),
                  batch_size=60, epochs=1, accepts=["columns"])
 vfl.simulate(linear, parties[:2]).save(folder / "parts")
-(entry,) = ledgers["shop"].read().entries
+(entry,) = [entry for entry in ledgers["shop"].read().entries if entry.disclosure.learner == "server"]
 print("entry:", entry.disclosure.learner, entry.disclosure.count, entry.disclosure.numbers)
 audit = run_audit(job, parties, seeds=(0,))
 print("audit:", audit.exit_code, *audit.skipped, sep="\\n")

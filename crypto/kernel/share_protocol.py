@@ -260,11 +260,17 @@ class RingHolder(ShareHolder):
         header = QUERY_HEADER.pack(parameters.magic[1], self._key, *V.shape, layout.r, layout.s)
         return b"".join([header, *self._sealed(layout, V)])
 
+    @property
+    def ring(self) -> ShareRing:
+        """The ring of the shares; see `ShareHolder.ring`."""
+        ring: ShareRing = self._parameters.ring
+        return ring
+
     def open(self, reply: bytes) -> Words:
         """Decrypt a reply to this party's share; see `ShareHolder.open`."""
         parameters = self._parameters
         c, r, s, d = read_header(parameters.engine, REPLY_HEADER, parameters.magic[2], reply, self._key)
-        layout = parameters.layout(s, c, r, s)  # n is unknown here and irrelevant; s rows give one block of rows
+        layout = parameters.layout(s, c, r, s)  # n does not affect replies; s rows give one block
         if d < 1:
             raise CryptoError(f"{parameters.engine}: a reply has no column", code="SVFL-CRYPTO-CIPHERTEXT")
         check_length(

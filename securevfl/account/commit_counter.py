@@ -106,7 +106,7 @@ class CommitCounter:
         self._slots = [self.folder / f"{account}.{slot}" for slot in range(2)]
 
     def read(self) -> CommitRecord | None:
-        """Return the newest record, or None if there is none; StorageError if a slot exists and cannot be read."""
+        """Return the newest record, or None without one; raise StorageError if a slot exists and cannot be read."""
         records = [record for slot in self._slots if (record := _read_slot(slot)) is not None]
         return max(records, key=lambda record: record.number, default=None)
 

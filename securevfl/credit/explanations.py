@@ -41,8 +41,8 @@ def heaviest(part: ModelPart, scaled: Floats, most: int) -> NDArray[np.intp]:
         most: number of columns per row.
 
     Returns:
-        Positions of the columns (m, most), whatever the sign of their values. Raises as `shapley`, and for a model of
-        several outputs.
+        Positions of the columns (m, most); they may include columns that reduce the score, if others are too few.
+        Raises the errors of `shapley`, and ConfigError for a model of several outputs.
     """
     check_weights(part, "reasons")
     check_single(part)

@@ -52,7 +52,7 @@ def chi_square_p(old_counts: Floats, new_counts: Floats) -> float:
 
 
 def share_difference_p(old_hits: int, n: int, new_hits: int, m: int) -> float:
-    """Return p of the difference between two shares, of n and m rows."""
+    """Return the p-value of the difference between old_hits of n rows and new_hits of m rows, as shares."""
     pooled = (old_hits + new_hits) / (n + m)
     if pooled in (0.0, 1.0):
         return 1.0

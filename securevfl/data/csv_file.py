@@ -212,7 +212,7 @@ def _stray_quote(line: int, last: int) -> TableError:
 
 @contextmanager
 def _lines(path: Path) -> Iterator[TextIO]:
-    """Open a CSV file, which may be compressed, as lines of text; TableError if it is not in UTF-8."""
+    """Open a CSV file, which may be compressed, as lines of text; raise TableError if it is not in UTF-8."""
     try:
         with import_module("pyarrow").input_stream(str(path)) as file:
             yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")

@@ -59,7 +59,7 @@ def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
 
 
 def id_digests(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
-    """Compute the digests (n, ID_DIGEST) of ids, of which some may be equal; IdError if a value cannot be an id."""
+    """Compute the digests (n, ID_DIGEST) of ids, some of which may be equal; raise IdError if a value is no id."""
     digests = b"".join(b"".join(id_digest(name, value) for value in piece) for piece in pieces)
     return np.frombuffer(digests, np.uint8).reshape(-1, ID_DIGEST)
 

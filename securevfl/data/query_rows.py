@@ -43,7 +43,10 @@ def is_database(address: str) -> bool:
 
 
 def file_of_table(name: str) -> Path:
-    """Return the path of a table's file; ConfigError if it is the address of a database, which the error omits."""
+    """Return the path of a table's file; raise ConfigError if the name is the address of a database.
+
+    The message does not repeat the address, which may contain a password.
+    """
     if is_database(name):
         raise ConfigError(
             "the table is the address of a database, and this command needs a file, whose rows keep their order",
@@ -225,7 +228,7 @@ def _converted_column(field: Any, values: Any) -> Any:
 
 
 def _exact(name: str, values: Any) -> Any:
-    """Return decimal numbers as float64 (n,); TableError if one is so large that float64 would change it."""
+    """Return decimal numbers as float64 (n,); raise TableError if one is so large that float64 would change it."""
     compute = import_module("pyarrow.compute")
     largest = compute.max(compute.abs(values)).as_py()
     if largest is not None and largest > MAX_EXACT_INTEGER:

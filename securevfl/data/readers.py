@@ -466,7 +466,7 @@ def read_parquet(file: Any, columns: Sequence[str]) -> Any:
 
 
 def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
-    """Return the ids (n,) of an Arrow table; IdError if one is missing."""
+    """Return the ids (n,) of an Arrow table; raise IdError if one is missing."""
     ids = arrow_ids(table, key)
     if arrow().types.is_string(ids.type):
         return np.array(ids.to_pylist(), object)  # not to_numpy, which would import pandas if it is installed

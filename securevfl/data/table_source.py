@@ -135,7 +135,7 @@ class TableSource(ABC):
         return result._replace(values=result.values[:0].copy())
 
     def ids(self) -> Any:
-        """Read the ids of all rows as a chunked Arrow array; IdError if one is missing."""
+        """Read the ids of all rows as a chunked Arrow array; raise IdError if one is missing."""
         with errors_name(self.path):
             return arrow_ids(self._read(self._key.names), self._key)
 
@@ -159,7 +159,7 @@ class TableSource(ABC):
             return keys, unique_rows(f"party {self._name}", keys, self._options.duplicates)
 
     def keys(self) -> Keys:
-        """Return the digests of the ids of all rows; IdError if one is missing or invalid, or repeats are refused."""
+        """Return the digests of the ids of all rows; raise IdError for missing, invalid or refused repeated ids."""
         return self._digests[0]
 
     @property

@@ -57,7 +57,9 @@ def _main_direction(unit: Floats) -> Floats:
 
 
 def added_by_column(requester_columns: Floats, scores: Floats, X: Floats, known: int) -> Floats:
-    """Return the share (d,) of each column that scores add to the requester's columns, on the unknown rows.
+    """Return the share (d,) of each column's variance that scores explain beyond the requester's columns.
+
+    Only rows that the requester does not know count.
 
     Args:
         requester_columns: the requester's columns (m, k).

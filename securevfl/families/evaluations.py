@@ -127,7 +127,7 @@ def stop_decision_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 def score_output(job: JobOptions, shape: RunShape) -> Output:
     """Return the outputs f that the leading party receives in joint evaluations.
 
-    They follow from the sums, so no party sends numbers for them.
+    The leading party computes f from sums that are declared as outputs of their own, so no numbers are sent for f.
     """
     times, rows = EvaluationSchedule.of_run(job, shape).evaluations, evaluated_rows(shape)
     count = times * rows * shape.outputs

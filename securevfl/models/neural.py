@@ -127,7 +127,7 @@ class Neural(BlockModel):
         return allowed_module(party, self.modules[party], folder)
 
     def build(self, spec: BlockSpec) -> Block:
-        """Build a party's block. ConfigError if its module has another number of weights than the job states."""
+        """Build a party's block; raise ConfigError if its module has another number of weights than the job states."""
         block = self._build(spec)
         stated = self.module_weights.get(spec.party)
         if stated is not None and block.parameters != stated:

@@ -17,6 +17,8 @@ from securevfl.base.arrays import Floats
 from securevfl.models.loss import Loss
 from securevfl.models.metrics import METRICS, ScoredRows, metric_names
 
+SAME_AS = {"loss": "log_loss", "error": "accuracy"}
+"""Metrics that the statement leaves out next to another one that shows the same."""
 REPETITIONS = 8
 """Number of times that noise is drawn."""
 
@@ -55,7 +57,8 @@ def rounding_errors(
 
 def rounding_note(errors: Mapping[str, float]) -> str:
     """Return a statement for the report about the errors of metrics because outputs are rounded."""
-    figures = ", ".join(f"{name} {error:.1g}" for name, error in errors.items())
+    shown = {name: error for name, error in errors.items() if SAME_AS.get(name, "") not in errors and error > 0}
+    figures = ", ".join(f"{name} {error:.1g}" for name, error in shown.items()) or "0"
     return (
         "the other parties round their outputs at random, so that whoever decrypts cannot derive their columns. "
         f"Metrics therefore differ from those of the model, and between runs, by about: {figures}"

@@ -144,7 +144,7 @@ class Trees(LinearModel):
 
     @property
     def _max_trees(self) -> int:
-        """The largest mean number of trees; with a boosted score a party may have 1.5 times the mean."""
+        """The largest `trees` allowed, a mean over the parties; with a boosted score a party may have 1.5 times it."""
         return MAX_LEAVES // 2**self.depth * 2 // (3 if self.boosted_score else 2)
 
     def breadth(self, shape: InputShape) -> int:

@@ -24,8 +24,8 @@ def _tables(first: int) -> list[vfl.Party]:
     return [party.take(np.arange(first, first + ROWS)) for party in parties]
 
 
-def _job(**keys: object) -> vfl.Job:
-    return vfl.Job(model="logistic", epochs=1, test_fraction=0.3, accepts=["small_metrics", "scores"], **keys)
+def _job() -> vfl.Job:
+    return vfl.Job(model="logistic", epochs=1, test_fraction=0.3, accepts=["small_metrics", "scores"])
 
 
 def _ledgers(folder: Path, parties: list[vfl.Party]) -> dict[str, DisclosureLedger]:

@@ -139,6 +139,11 @@ start = time.process_time()
 for _ in digests():
     pass
 reading = time.process_time() - start
+numbers = np.random.Philox(key=1).random_raw(N)
+start = time.process_time()
+numbers.sort()
+sorting = time.process_time() - start
+del numbers
 ledger.record(register, ("run", ""), disclosures)
 book = ledger.read()
 for k in range(1, TABLES):  # any half of the rows each, and none by itself
@@ -152,19 +157,20 @@ with ledger._changing() as change:
 new = Register(N - 1000, bytes(31) + b"1", None, lambda: (digest[:-6] for digest in digests()))
 start = time.process_time()
 ledger.record(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), disclosures)
-print(time.process_time() - start - 2 * reading)
+print(time.process_time() - start - 2 * reading, sorting)
 print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 """
 
 
 @pytest.mark.slow
 def test_a_job_of_ten_million_rows_is_admitted_after_100_others(tmp_path: Path) -> None:
-    """In two seconds of processor time, excluding reading of digests, and in 250 MB for the process.
+    """In the processor time of five sorts of as many numbers, excluding reading of digests, and in 250 MB.
 
-    Nearly every row is in tables that no other row shares.
+    A new table has to be sorted once, and the bits of 100 tables are read twice. Nearly every row is in tables that no
+    other row shares.
     """
     process = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=True)
-    seconds, memory = map(float, process.stdout.split())
-    print(f"admitted in {seconds:.2f} s of processor time, {memory / 1000:.0f} MB at most")
-    assert seconds < 2
+    seconds, sorting, memory = map(float, process.stdout.split())
+    print(f"admitted in {seconds:.2f} s of processor time, {memory / 1000:.0f} MB; a sort takes {sorting:.2f} s")
+    assert seconds < 5 * sorting
     assert memory < 250_000

@@ -128,3 +128,24 @@ def test_rounded_numbers_are_few_and_large_enough(iterations: int) -> None:
     rounded = rounded_iterations(iterations)
     assert iterations <= rounded < max(11, 1.6 * iterations)
     assert rounded in {10, 15, 20, 30, 40, 60, 80, 120, 160, 240}
+
+
+@pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
+def test_a_party_of_300_columns_reaches_the_optimum() -> None:
+    """Columns with twelve common factors; the loss of training rows is close to that of the pooled optimum."""
+    draw = np.random.default_rng(4)
+    left, factors = draw.normal(size=(2000, 4)), draw.normal(size=(2000, 12))
+    right = factors @ draw.normal(size=(12, 300)) + 0.3 * draw.normal(size=(2000, 300))
+    f = left.sum(axis=1) + 0.02 * right @ draw.normal(size=300)
+    y = (f + draw.logistic(size=2000) > 0).astype(int)
+    own = [vfl.Party("bank", left, y, ids=range(2000)), vfl.Party("shop", right, ids=range(2000))]
+    job = vfl.Job(model="logistic", protocol="shares")
+    run = vfl.simulate(job, own)
+    weights = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")
+    train = job.schedule(own[0].register).train
+    blocks = [run.parts[party.name].scaling(np.asarray(party.X, float)[train]) for party in own]
+    X = np.column_stack([blocks[0], np.ones(len(train)), blocks[1]])
+    theta, _ = optimum(X, y[train])
+    trained = np.concatenate([weights["bank"][:, 0], weights["shop"][:, 0]])
+    losses = [np.logaddexp(0, -(2 * y[train] - 1) * (X @ w)).mean() for w in (trained, theta)]
+    assert 0 <= losses[0] - losses[1] <= 0.004

@@ -119,23 +119,30 @@ class Relayed(Family[RelayedJob]):
         ]
 
     def outputs(self, job: RelayedJob, shape: RunShape) -> list[Output]:
-        """List what a complete run discloses: to the server, the sum of the parts of each row in each epoch."""
-        (server,), times = shape.helpers, shape.epochs + EvaluationSchedule.of_run(job, shape).evaluations
-        columns = sum(shape.columns[name] for name in shape.passives)
+        """List what a complete run discloses: to the server and then to the active party, the sum of each row."""
+        (server,), evaluations = shape.helpers, EvaluationSchedule.of_run(job, shape).evaluations
+        times = {"training": (shape.rows, shape.epochs)}
+        if shape.held_out:
+            times["held out"] = (shape.held_out, evaluations)
+        else:
+            times["training"] = (shape.rows, shape.epochs + evaluations)
         return [
             Output(
                 "sums of means",
                 "columns",
-                server,
+                receiver,
                 shape.passives,
                 "epoch",
-                times,
-                times,
-                columns,
-                rows=shape.rows,
-                numbers=shape.rows,
-                leaks=("columns", SEEN_BY_SERVER.name),
+                count,
+                count,
+                sum(shape.columns[name] for name in shape.passives),
+                rows=rows,
+                numbers=rows,
+                group=group,
+                leaks=leaks,
             )
+            for receiver, leaks in ((server, ("columns", SEEN_BY_SERVER.name)), (shape.active, ("columns",)))
+            for group, (rows, count) in times.items()
         ]
 
     def leaks(

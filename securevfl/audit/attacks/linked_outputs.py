@@ -31,7 +31,7 @@ class LinkedOutputs(Attack):
     remedy = fixed_remedy("none needed: outputs are shuffled separately, so the attacker has only ranks")
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the share of rows with all levels right; chance is the share with permuted parts."""
+        """Return the share of rows with all levels right; chance is that share with the attacker's parts permuted."""
         rows, _ = evaluated_rows(pair)
         share = linked_apart(rows, pair.seed)
         permuted = np.random.default_rng([pair.seed, 8]).permutation(rows.attacker_part)

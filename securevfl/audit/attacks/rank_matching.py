@@ -23,11 +23,11 @@ class RankMatching(PairsAttack):
 
     name = "rank_matching"
     paper = "rank matching of sorted values (after Naveed, Kamara and Wright 2015, sorting attack)"
-    measures = "share of the variance of the others' part of f that levels of these rows add; chance: of other rows"
+    measures = "share of the variance of the others' part of f that these rows' levels explain; chance: other rows'"
     remedy = fixed_remedy("hold out more rows (test_fraction)")
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the variance that the levels of the evaluated rows explain; chance is that of other rows' levels."""
+        """Return the share of the others' part's variance that the rows' levels explain; chance: other rows' levels."""
         evaluated, other = evaluated_rows(pair)
         share, by_others = (rank_gain(evaluated, rows, pair.seed) for rows in (evaluated, other))
         return Score(share, share, by_others, f"{len(evaluated.f)} rows", noise=1 / len(evaluated.f) ** 0.5)

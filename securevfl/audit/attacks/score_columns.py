@@ -28,7 +28,10 @@ class ScoreColumns(ScoresAttack):
     leak_threshold = NEARLY_ALL
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the largest share of a column that scores add, with real or with constant columns."""
+        """Return the largest share of a column's variance that scores explain beyond the requester's columns.
+
+        The requester scores rows with its real columns, and again with constant ones.
+        """
         queried, best = query_scores(pair), (0.0, "")
         known = max(1, min(MAX_KNOWN_ROWS, len(queried.rows) // 2))
         for state, scores in (("real", queried.scores), ("constant", queried.constant_scores)):

@@ -28,7 +28,7 @@ class SharedResiduals(LabelAttack):
     )
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        """Score each row by the mean of its shares."""
+        """Score each row by the mean of the shares of its residual that the attacker received, over all iterations."""
         mean = view.mean_by_row([(view.rows[words.index], words.values) for words in view.residual_shares])
         known = known_rows(pair)
         slope = float(np.nan_to_num(mean[known, 0]) @ (pair.labels[known] - pair.labels[known].mean()))

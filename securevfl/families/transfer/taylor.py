@@ -139,7 +139,7 @@ class GuestJacobian(SparseRows):
         p, units = derivatives.shape[1], []
         for k in range(self._d):
             columns = derivatives.columns(k * self._n, (k + 1) * self._n)
-            # the factor Phi_k / 2 gives the loss: the sum over k of it times the derivative by Phi_k is (Phi u)^2 / 8
+            # the last entry gives the loss: Phi_k / 2 times the derivative by Phi_k, summed over k, is (Phi u)^2 / 8
             slope = np.append(mean[k, columns], phi[k] / 2)
             by_unit = np.outer(phi, slope) / 4
             # the term gamma |u_i^B|^2: the diagonal of the host's matrix adds up to the mean of |u_i^B|^2

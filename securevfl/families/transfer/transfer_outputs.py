@@ -16,7 +16,7 @@ from securevfl.families.transfer.transfer_participant import TRANSFER_SCORE_ROWS
 
 
 def transfer_outputs(job: TransferJob, shape: RunShape) -> list[Output]:
-    """List what a complete run discloses: gradients or vectors, second moments and scores."""
+    """List all outputs that a complete run discloses: gradients or vectors, second moments and scores."""
     (host,), guest = shape.passives, shape.active
     training = _sealed_outputs(job, shape, host) if job.protocol.residual.seals else _open_outputs(job, shape, host)
     return [*training, _evaluation_output(job, shape, host), score_output(job, shape), *_host_view(job, shape, guest)]
