@@ -30,6 +30,7 @@ import securevfl as vfl
 from securevfl.account import database
 from securevfl.cli.main import app
 from securevfl.data.load import read_aligned
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerContents
@@ -293,7 +294,7 @@ def _damaged(path: Path) -> Iterator[None]:
 def _lock_material(folder: Path) -> DiskStore:
     """Use the folder of precomputed material of the bank's job, as another process would."""
     job = vfl.Job.load(folder / "bank" / "job.toml")
-    bank = read_aligned("bank", folder / "bank.csv", job, id_column="id", label_column="y")
+    bank = read_aligned("bank", folder / "bank.csv", job, ReadOptions(id_column="id", label_column="y"))
     material = material_folder(Path("bank.csv.ahead"), bank, run_key(job, bank))
     assert material is not None
     return DiskStore(material)
