@@ -1,4 +1,4 @@
-"""Special functions against scipy, which is right and large."""
+"""Special functions equal those of scipy, which the package does not require because it is large."""
 
 import numpy as np
 import pytest

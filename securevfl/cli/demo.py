@@ -104,7 +104,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     for command, purpose in (
         ("securevfl compare --help", "what a partner's columns add, on two files"),
         ("securevfl explain --help", "what each party would learn, before anything runs"),
-        ("securevfl kit --help", "then train with another organisation: docs/two-organisations.md"),
+        ("securevfl kit --help", "then with a partner: docs/two-organisations.md"),
     ):
         out.print(f"  {command:<25} {purpose}")
     try:

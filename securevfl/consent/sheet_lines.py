@@ -50,7 +50,7 @@ def check_tools(job: Job, party: str) -> None:
 
 
 def tool_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[tuple[str, str]]:
-    """Return the lines of a party about all tools that the job allows; arguments and errors as `SheetLines`."""
+    """Return the lines of a party about all tools that the job allows; arguments and errors: see `SheetLines`."""
     lines: list[tuple[str, str]] = []
     for option in job.needed_tools:
         describe: SheetLines = require_tool(SHEET_LINE_ENTRY_POINTS, option, option)

@@ -42,7 +42,7 @@ def heaviest(part: ModelPart, scaled: Floats, most: int) -> NDArray[np.intp]:
 
     Returns:
         Positions of the columns (m, most); they may include columns that reduce the score, if others are too few.
-        Raises ConfigError as `shapley` does, and for a model of several outputs.
+        Raises the errors of `shapley`, and ConfigError for a model of several outputs.
     """
     check_weights(part, "reasons")
     check_single(part)

@@ -272,7 +272,7 @@ def scale_of(part: ModelPart, text: str) -> ScorecardScale:
 
 
 def points_column(part: ModelPart, text: str) -> Callable[[Floats], Floats]:
-    """Return how log odds (m, 1) of this part's model become points (m,); arguments and errors as `scale_of`."""
+    """Return how log odds (m, 1) of this part's model become points (m,); arguments and errors: see `scale_of`."""
     scale = scale_of(part, text)
     return lambda f: scale.of(f[:, 0]).round(2)
 

@@ -22,6 +22,7 @@ from securevfl.data.text_types import (
     TextOrigin,
     convert_texts,
     decide_type,
+    infer_decimal,
     number_texts,
     special_numbers,
 )
@@ -124,6 +125,8 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
     target = known
     if target is None and declared.type is not None:
         target = declared
+        if isinstance(raw, TextColumn) and target.kind in ("number", "percent", "currency") and not target.decimal:
+            target = target.model_copy(update={"decimal": infer_decimal(raw.texts, target)})
     if target is None:
         marks = {mark.strip() for mark in (*declared.missing, *declared.special)}
         target, remark = _decide(place, raw, marks)
@@ -217,7 +220,7 @@ def _handle_misfits(place: Place, raw: TextColumn, kind: ColumnType, misfits: Se
     example = f'"{text}"' if mark else '"MARK"'
     what, has_unit = KIND_NAMES[kind.kind], kind.unit or kind.kind == "percent"
     unit = "; they may have no unit, or another one" if has_unit else ""
-    declaration = f'columns = {{ {place.column} = {{ type = "{kind.kind}", missing = [{example}] }} }}'
+    declaration = f'{place.column} = {{ type = "{kind.kind}", missing = [{example}] }} in a file for --columns'
     raise place.error(
         f"contains {what}, but {rows:,} of its {present:,} values do not fit, first in row {row}{mark}{unit}",
         f'correct these values; or declare {declaration}, or on_error = "missing" to read all of them as missing',

@@ -108,10 +108,10 @@ def decide_type(texts: Sequence[str], origin: TextOrigin, delimiter: str = "") -
         return _values("date")
     if are_percentages(texts):
         mark = _decimal_mark([text.rstrip()[:-1] for text in texts])
-        return _decide_mixed(texts, numbers) if mark is None else _values("percent", decimal=mark)
+        return _decide_mixed(texts, numbers, delimiter) if mark is None else _values("percent", decimal=mark)
     if parse_numbers(texts) is not None:
         return _values("number", decimal="." if parse_grouped(texts, ".") is not None else ",")
-    return _decide_mixed(texts, numbers)
+    return _decide_mixed(texts, numbers, delimiter)
 
 
 def _decimal_mark(texts: Sequence[str]) -> Literal["", ".", ","] | None:
@@ -128,11 +128,41 @@ def _values(kind: Kind, remark: str = "", decimal: Literal["", ".", ","] = "") -
     return Decision(ColumnType(type=kind, decimal=decimal, origin="values"), remark=remark)
 
 
-def _decide_mixed(texts: Sequence[str], numbers: Sequence[bool]) -> Decision:
+def infer_decimal(texts: Sequence[str], kind: ColumnType) -> Literal["", ".", ","]:
+    """Return the decimal mark of a declared column of numbers with separators; "" if they have none or are ambiguous.
+
+    Args:
+        texts: the distinct texts of the column.
+        kind: the declared type.
+
+    Returns:
+        The mark.
+    """
+    marks = {mark.strip() for mark in (*kind.missing, *kind.special)}
+    amounts = [_without_unit(text.strip().removesuffix("%").strip(), kind.unit) for text in texts if text not in marks]
+    separated = [amount for amount in amounts if is_number(amount) or _SEPARATED.fullmatch(amount)]
+    return _decimal_mark(separated) or ""
+
+
+def _mixed_with_separators(texts: Sequence[str], delimiter: str) -> Decision | None:
+    """Return the type of a column of numbers with separators in which a few values are none; None for other columns."""
+    commas = [text for text in texts if delimiter == ";" and _DECIMAL_COMMA.fullmatch(text)]
+    separated = [text for text in texts if is_number(text) or _SEPARATED.fullmatch(text.strip())]
+    numbers = max(commas, separated, key=len)
+    others = {text.strip() for text in texts} - {text.strip() for text in numbers}
+    if 2 * len(numbers) < len(texts) or not (len(numbers) > MAX_NUMERIC_CATEGORIES or others <= SUSPECTED_MARKS):
+        return None
+    mark = "," if numbers is commas else _decimal_mark(numbers)
+    return _values("number", decimal=mark) if mark else None
+
+
+def _decide_mixed(texts: Sequence[str], numbers: Sequence[bool], delimiter: str) -> Decision:
     """Decide the type of a column whose values are not all of one type."""
     if recognised := unreadable_format(texts):
         what, remedy = recognised
         return Decision(None, f"seems to contain {what}", remedy)
+    if (decision := _mixed_with_separators(texts, delimiter)) is not None:
+        return decision
     count = sum(numbers)
     separated = [
         _SEPARATED.fullmatch(text) is not None and not number for text, number in zip(texts, numbers, strict=True)

@@ -102,10 +102,14 @@ def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:
         What the values seem to be, and how to write them instead; None if no such format is recognised.
     """
     if 2 * sum(_DAY_MONTH.fullmatch(text) is not None for text in texts) > len(texts):
-        remedy = 'write dates as 2023-04-06, or declare their format, as in { type = "date", format = "%d.%m.%Y" }'
+        remedy = (
+            "write dates as 2023-04-06, or declare their format with --columns TYPES.TOML, a file with a line such as "
+        )
+        remedy += 'COLUMN = { type = "date", format = "%d.%m.%Y" }'
         return "dates whose order of day and month is ambiguous", remedy
     if 2 * sum(_AMOUNT.fullmatch(text) is not None for text in texts) > len(texts):
-        remedy = 'write amounts as plain numbers, or declare their unit, as in { type = "currency", unit = "EUR" }'
+        remedy = "write plain numbers, or declare the unit with --columns TYPES.TOML, a file with a line such as "
+        remedy += 'COLUMN = { type = "currency", unit = "EUR" }'
         return "amounts with a currency sign", remedy
     return None
 

@@ -163,7 +163,7 @@ class Run:
             X: its rows.
 
         Returns:
-            What each column adds to f; in a regression, to the label. Raises as `ModelPart.explain`.
+            What each column adds to f; in a regression, to the label. Raises the errors of `ModelPart.explain`.
         """
         values, (unit, _) = self._part(party).explain(X), self._units
         return ShapleyValues(values.base * unit, {name: column * unit for name, column in values.columns.items()})
@@ -195,7 +195,7 @@ class Run:
             ids: see `decision`.
 
         Returns:
-            The metrics. Raises as `decision`, and LabelError for labels of other classes.
+            The metrics. Raises the errors of `decision`, and LabelError for labels of other classes.
         """
         rows = self._score_tables(tables, y, ids)
         counts = (
@@ -255,7 +255,7 @@ class Run:
             ids: see `decision`.
 
         Returns:
-            The classes or numbers. Raises as `decision`.
+            The classes or numbers. Raises the errors of `decision`.
         """
         loss, classes, f = self.job.model.loss, self.active.label_classes, self.decision(tables, ids=ids)
         if not loss.classifies:
@@ -274,7 +274,7 @@ class Run:
             ids: by party, the ids (m,) of its rows.
 
         Returns:
-            The outputs. Raises as `decision_of`, and IdError if two tables have different ids.
+            The outputs. Raises the errors of `decision_of`, and IdError if two tables have different ids.
 
         Raises:
             PartiesError: if a table is missing, or a party has no columns in the model.

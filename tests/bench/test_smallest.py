@@ -38,6 +38,7 @@ ALONE = {  # by benchmark: arguments of runs without a real table
 }
 APART = {  # benchmarks that start processes of parties
     "delay": ["--rtt-ms 1 --epochs 1 --repeats 1 --residuals open --json OUT/rows.json"],
+    "estimates": ["--rows 1000 --columns 4"],
     "faults": ["--runs 1"],
     "overlap": ["--rtt-ms 1 --hidden 4 --width 2 --batch 256 --epochs 1 --repeats 1 --json OUT/rows.json"],
     "many_rows": ["--rows 6000 --columns 12 --json OUT/rows.json"],

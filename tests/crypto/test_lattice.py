@@ -1,4 +1,4 @@
-"""J^T g through the lattice engine against plain numpy, and messages that do not belong."""
+"""J^T g by the lattice engine equals that of numpy, and messages of another key or batch are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of switches against the order itself, for every order of few rows and some of many."""
+"""Switch networks apply the permutation that they were built for: every one of few rows, and some of many rows."""
 
 from __future__ import annotations
 

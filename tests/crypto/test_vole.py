@@ -1,4 +1,4 @@
-"""Vector OLE and the PRF made of it against slow oracles, and what either end may try."""
+"""Vector OLE and the PRF that is built on it agree with slow oracles, and attacks of either party are detected."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Secrets under a key."""
+"""Secrets that are wrapped, which means encrypted, under another key, and wrapped bytes that are refused."""
 
 import os
 

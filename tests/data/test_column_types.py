@@ -295,7 +295,7 @@ def test_the_job_file_and_the_command_declare_types(tmp_path: Path) -> None:
         "command": [str(job), "--columns", f"shop={tmp_path / 'types.toml'}"],
     }.items():
         report = tmp_path / "report.json"
-        done = CliRunner().invoke(app, ["train", *arguments, *data, "--report-json", str(report)])
+        done = CliRunner().invoke(app, ["train", *arguments, *data, "--json", str(report)])
         assert done.exit_code == 0, done.output
         auc[name] = json.loads(report.read_text())["metrics"]["auc"]
     assert auc["job"] == auc["command"] > auc["numbers"] + 0.1
@@ -424,3 +424,42 @@ def test_types_decided_from_values_are_counted(tmp_path: Path) -> None:
     assert counted in alone.first_screen
     typed = vfl.Party("bank", {"town": ["a", "b"] * 60}, bank.y, ids=bank.ids, columns={"town": "category"})
     assert "decided from values" not in vfl.explain(JOB, [typed, shop])
+
+
+@pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
+@pytest.mark.parametrize("reader", READER_NAMES)
+@pytest.mark.parametrize("odd", ["k.A.", "Xanadu"])
+def test_odd_values_among_numbers_with_separators_are_refused(reader: str, odd: str, tmp_path: Path) -> None:
+    for values in ([f"{k}.{k % 7}00,5" for k in range(1, 60)], [f"{k},{k % 7}00.5" for k in range(1, 60)]):
+        whole = read(values, reader, tmp_path)
+        assert whole.type_of("c").kind == "number"
+        spoilt = [*values]
+        spoilt[11] = odd
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE", column="c", row=12):
+            read(spoilt, reader, tmp_path)
+        columns = read(spoilt, reader, tmp_path, declared=read_types({"c": {"missing": [odd]}}))
+        np.testing.assert_array_equal(np.delete(columns.X, 11, 0), np.delete(whole.X, 11, 0))
+        assert np.isnan(columns.X[11, 0])
+
+
+def test_an_odd_value_among_decimal_commas_is_refused(tmp_path: Path) -> None:
+    lines = [f"k{k};{k},5;{k}" for k in range(60)]
+    lines[4] = "k4;k.A.;4"
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["id;c;n", *lines, ""]))
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE", column="c", row=5):
+        read_table(path)
+    columns = read_table(path, ReadOptions(declared=read_types({"c": {"missing": ["k.A."]}}))).columns
+    assert columns.X[5, 0] == 5.5
+
+
+@pytest.mark.parametrize("reader", READER_NAMES)
+def test_declared_amounts_may_have_separators(reader: str, tmp_path: Path) -> None:
+    for values, unit in (
+        ([f"$ {k},000.50" for k in range(1, 40)], "$"),
+        ([f"{k}.000,50 €" for k in range(1, 40)], "€"),
+    ):
+        columns = read(values, reader, tmp_path, declared=read_types({"c": {"type": "currency", "unit": unit}}))
+        assert columns.X[:, 0].tolist() == [1000 * k + 0.5 for k in range(1, 40)]
+        new = read([values[3]], reader, tmp_path, known=columns.types)  # a single new row has the mark of the model
+        assert new.X[0, 0] == 4000.5

@@ -1,4 +1,4 @@
-"""Drift: columns that were shifted by hand are found, and no others; figures are scipy's."""
+"""Drift: columns that the test has shifted are found, and no others; the figures equal those of scipy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bins of columns and their weights of evidence, against counts made by hand from the pooled table."""
+"""Bins of columns and their weights of evidence equal those that the test counts in the pooled table."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""The join of many ids by digests, against one by sets."""
+"""The join of many ids by their digests equals a join by Python sets."""
 
 from hypothesis import given
 from hypothesis import strategies as st

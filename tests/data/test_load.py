@@ -1,4 +1,4 @@
-"""Large Parquet files are read from disk, unasked: the same parties and models, and nothing left behind."""
+"""Large Parquet files are read from disk by default: parties and models are the same, and no file is left behind."""
 
 import os
 import shutil

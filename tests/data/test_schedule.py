@@ -1,4 +1,4 @@
-"""The partition goes with the ids of the table and with nothing else; the seed orders visits."""
+"""The partition of rows depends on the ids of the table alone; the seed orders the batches."""
 
 import hashlib
 from itertools import pairwise, product

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import securevfl as vfl
+from securevfl.families.run_facts import pooled_run_facts
 from tests.docs.test_pages import blocks
 from tests.organisations.test_docs_two_organisations import together
 
@@ -92,3 +93,24 @@ def test_two_machines_train_by_five_commands(tmp_path: Path, free_port: Callable
     assert float(re.findall(r"auc ([01]\.\d+)", output)[0]) > 0.95
     assert (tmp_path / "bank.model.json").exists()
     assert (tmp_path / "shop.model.json").exists()
+
+
+OUTPUT_PHRASES = {
+    "pairs of a score and a label in random order": "rounded scores of held-out people with their labels",
+    "counts of rows out of range": "and one count",
+}
+"""The words of the page for each output of the default job."""
+
+
+def test_who_learns_what_names_every_output_of_the_default_job() -> None:
+    job, parties = vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())
+    outputs = job.family.outputs(job, pooled_run_facts(job, parties).shape)
+    assert {output.name for output in outputs} == set(OUTPUT_PHRASES)
+    assert {output.receiver for output in outputs} == {"bank"}
+    bank = [
+        line.split("|")[2] for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| from ")
+    ]
+    for phrase in OUTPUT_PHRASES.values():
+        assert any(phrase in cell for cell in bank), phrase
+    (score,) = [output for output in outputs if "score" in output.name]
+    assert score.group != "training"

@@ -1,4 +1,4 @@
-"""CELU-VFL cut off at any round and taken up again, with what its tables held: the weights of the undisturbed run."""
+"""CELU-VFL that is interrupted in any round and resumed, with its cached tables, ends with the same weights."""
 
 from collections.abc import Callable
 from functools import cache

@@ -1,4 +1,4 @@
-"""A run cut off at any round and taken up again ends with the weights of the undisturbed run."""
+"""A run that is interrupted in any round and resumed ends with the weights of an uninterrupted run."""
 
 import stat
 from pathlib import Path

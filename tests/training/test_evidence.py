@@ -1,4 +1,4 @@
-"""Weights of evidence in a training: those of the pooled table under every residual, taken up again, on new rows."""
+"""Weights of evidence in a training equal those of the pooled table: for every residual, resumed, and on new rows."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A party that is killed as it sends any kind of message: the same command again, and the training ends with a model.
+"""A party is killed as it sends any kind of message; after the same command again, the training ends with a model.
 
 Ledger records of reserved disclosures stay when a process dies; they belong to the same job.
 """

@@ -1,4 +1,4 @@
-"""A training killed between the opening of its weights and the saving of its part.
+"""A training is killed after its weights are opened and before its part of the model is saved.
 
 The next session opens the same words of the same shares, and they count once.
 """

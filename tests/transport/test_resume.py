@@ -1,4 +1,4 @@
-"""Real processes, killed and started again by the same command: the model of the run that nobody disturbed."""
+"""Real processes that are killed and restarted by the same command train the model of an uninterrupted run."""
 
 import subprocess
 import sys

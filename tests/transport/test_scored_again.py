@@ -1,4 +1,4 @@
-"""Rows that are asked about again, in other blocks, by several at once, among rows that may not be scored."""
+"""Rows are requested again: in other blocks, by several clients at once, and together with rows that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A serving party gives the scores of a meeting, within its owner's limits, whatever happened before."""
+"""A party that serves gives the same scores as a joint prediction, within its owner's limits, also after failures."""
 
 import threading
 import time

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.transfers.field_transfers import symbol_widths
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
@@ -36,6 +38,13 @@ BLOCK_ENTRY_BYTES = 12  # bytes for each entry of a block
 BLOCK_TABLE_FACTOR = 8  # factor on the bytes of a block's lookup tables
 INTEGER_BYTES = 6  # bytes for each entry that is stored as an integer on disk
 LINE_BYTES_PER_SECOND = 300e6 / 8
+
+# Peaks and processor time of `securevfl train` with all tables in one process, fitted to 20,000 to 300,000 rows of 60
+# columns from CSV, Parquet and frames of pandas (`python -m benchmarks.estimates`):
+ONE_PROCESS_BYTES = 2.7e8
+ONE_PROCESS_TABLE_FACTOR = 6.5  # factor on the bytes of all tables; 5 from files, 8 with the frames that they came from
+ONE_PROCESS_SECONDS = 2.2  # seconds that a process needs besides reading and training
+READ_SECONDS = 1e-7  # seconds for each value of a table that is read and described
 
 
 def _rows_of(sizes: Counter[int]) -> int:
@@ -91,7 +100,9 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     block = min(ROWS_PER_BLOCK, rows) * (BLOCK_ENTRY_BYTES * widest + lookup_tables)
     memory = PROCESS_BYTES + TABLE_ROW_BYTES * n + (table if in_memory else 0) + block
     disk = preprocessing + INTEGER_BYTES * rows * widest + (0 if in_memory else table / 2)
+    one_process = [_one_process_line(facts, seconds)] if len(facts.parties) == parties else []
     return [
+        *one_process,
         f"at most {sizes.total():,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
         f"number, w = {numbers.w}",
         f"about {_format_bytes(traffic)} sent, {_format_bytes(preprocessing)} of preprocessing at the active party at "
@@ -100,6 +111,26 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
         f"each party, {seconds / parties:,.0f} s with one core for each party, or "
         f"{traffic / LINE_BYTES_PER_SECOND:,.0f} s if a line of 300 Mbit/s takes longer",
     ]
+
+
+def _one_process_line(facts: RunFacts, seconds: float) -> str:
+    """Return a line about a run of all parties in one process, as `securevfl train` does it.
+
+    Args:
+        facts: the facts of the run, with the tables of all parties.
+        seconds: the processor time of the training.
+
+    Returns:
+        The line.
+    """
+    values = sum(len(party) * len(party.columns) for party in facts.parties)
+    in_memory = sum(8 * len(party) * len(party.columns) for party in facts.parties if isinstance(party.X, np.ndarray))
+    memory = ONE_PROCESS_BYTES + ONE_PROCESS_TABLE_FACTOR * in_memory
+    total = ONE_PROCESS_SECONDS + READ_SECONDS * values + seconds
+    return (
+        f"with all tables in one process (train) about {_format_bytes(memory)} of memory and {total:,.0f} s of "
+        "processor time, reading included"
+    )
 
 
 def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:

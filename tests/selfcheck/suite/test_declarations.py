@@ -1,4 +1,4 @@
-"""The declarations cover every message there is."""
+"""Every message type of the protocols has a declaration in the selfcheck."""
 
 from __future__ import annotations
 
