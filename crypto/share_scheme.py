@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from securevfl.crypto.key_derivation import encode_context
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
-from securevfl.crypto.share_ring import Integers, Words
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.errors import CryptoError
 
 COIN_NONCE_BYTES = 32
@@ -89,6 +90,26 @@ class ShareHolder(Secret, ABC):
         Raises:
             RangeError: if V is not a matrix, or a word is 2^L or larger.
         """
+
+    def encrypt_uniform(self, n: int, c: int, *, columns: int, uses: int = 1) -> tuple[bytes, Words]:
+        """Draw a uniform V and encrypt it; the message may be shorter than that of `encrypt`.
+
+        Args:
+            n: number of rows of V.
+            c: number of columns of V.
+            columns: approximate number of columns of W; it affects only the speed.
+            uses: number of messages that are multiplied by one W; see `encrypt`.
+
+        Returns:
+            The message for the evaluator, and V: words (n, c) below 2^L.
+        """
+        V = self.ring.uniform(Prg.fresh("uniform vectors of a holder"), (n, c))
+        return self.encrypt(V, columns=columns, uses=uses), V
+
+    @property
+    @abstractmethod
+    def ring(self) -> ShareRing:
+        """The ring of integers modulo 2^L."""
 
     @abstractmethod
     def open(self, reply: bytes) -> Words:
@@ -255,6 +276,13 @@ class ShareScheme(ABC):
 def encrypt_exported(scheme: ShareScheme, key: bytes, V: Words, columns: int, uses: int) -> bytes:
     """Run `ShareHolder.encrypt` in another process of the same party, with the exported holder `key`."""
     return scheme.holder(key).encrypt(V, columns=columns, uses=uses)
+
+
+def encrypt_uniform_exported(
+    scheme: ShareScheme, key: bytes, n: int, c: int, columns: int, uses: int
+) -> tuple[bytes, Words]:
+    """Run `ShareHolder.encrypt_uniform` in another process of the same party, with the exported holder `key`."""
+    return scheme.holder(key).encrypt_uniform(n, c, columns=columns, uses=uses)
 
 
 def multiply_once(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, sealed: bytes) -> tuple[bytes, Words]:

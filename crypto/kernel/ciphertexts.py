@@ -102,6 +102,24 @@ class KernelSecretKey(Secret):
         values -= hidden
         return pack(primes, primes.reduce(values))
 
+    def decrypted(self, layout: RingLayout, first: Floats, second: Floats, prg: Prg) -> Floats:
+        """Return the coefficients of z = c0 + a' * s + e with a fresh error e.
+
+        Args:
+            layout: the layout.
+            first: the values of the polynomials c0 (P, M, outputs, blocks).
+            second: the values of the polynomials a' (P, M, r, blocks).
+            prg: the generator of the errors.
+
+        Returns:
+            Residues (P, s, outputs, blocks): the coefficients that contain entries of a message.
+        """
+        primes, width = self._primes, first.shape[2]
+        hidden, _ = add_product(primes, None, 0, self._by_secret(layout.r)[:, :, :width], second)
+        total = primes.reduce(first + hidden)
+        message = transform(primes, layout.points).back(total, np.arange(layout.s))
+        return primes.reduce(message + errors(prg, message.shape[1:]))
+
     def reveal(
         self, layout: RingLayout, width: int, d: int, view: memoryview, *, seeded: bool = False
     ) -> Iterator[tuple[slice, Floats]]:

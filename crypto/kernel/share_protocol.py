@@ -260,6 +260,12 @@ class RingHolder(ShareHolder):
         header = QUERY_HEADER.pack(parameters.magic[1], self._key, *V.shape, layout.r, layout.s)
         return b"".join([header, *self._sealed(layout, V)])
 
+    @property
+    def ring(self) -> ShareRing:
+        """The ring of the shares; see `ShareHolder.ring`."""
+        ring: ShareRing = self._parameters.ring
+        return ring
+
     def open(self, reply: bytes) -> Words:
         """Decrypt a reply to this party's share; see `ShareHolder.open`."""
         parameters = self._parameters

@@ -12,7 +12,8 @@ and 1; e, e0, e1 are small random errors, and u is a random polynomial like s:
 
     0. holder      a public key (b, a) with b = -(a * s + e); a is computed from a coin, b is sent  `public`
     1. holder      ciphertexts (c0, a') with c0 = round(q/t * V) + e - a' * s; a' is computed from a
-                   seed, which is sent with c0                                                      `encrypt`
+                   seed, which is sent with c0; a uniform V is computed from a seed as well
+                   (seeded_vectors.py)                                          `encrypt`, `encrypt_uniform`
     2. evaluator   multiplies both polynomials of each ciphertext by those of W, and adds up        `product`
     3. evaluator   adds an encryption of zero, (b * u + e0, a * u + e1), which yields (x0, c1); draws
                    a seed and computes a number c0, uniform modulo q, from it for each wanted
@@ -66,6 +67,15 @@ from securevfl.crypto.kernel.residues import DEGREE, MAX_MODULUS_BITS, Primes
 from securevfl.crypto.kernel.ring_keys import keypair, second_polynomial
 from securevfl.crypto.kernel.ring_layout import RingLayout, choose_layout, milliseconds
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, uniform
+from securevfl.crypto.kernel.seeded_vectors import (
+    Remainders,
+    is_seedable,
+    pack_remainders,
+    remainder_limit,
+    remainders,
+    remainders_size,
+    unpack_remainders,
+)
 from securevfl.crypto.kernel.share_protocol import (
     EXACT_DEVIATION,
     FINGERPRINT_BYTES,
@@ -79,7 +89,7 @@ from securevfl.crypto.kernel.share_protocol import (
     check_same_rows,
 )
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
-from securevfl.crypto.message_headers import check_length
+from securevfl.crypto.message_headers import check_length, read_header
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 from securevfl.crypto.share_scheme import ShareScheme
@@ -90,6 +100,10 @@ QUERY_SECOND_LABEL = "public second polynomials of a query"
 SHORT_PRIMES = (20, 2), (24, 2)
 """Bits and number of the primes of schemes with a larger error, in the order in which `KernelShares.within` tries them.
 """
+QUERY_FIRST_LABEL = "public first polynomials of a query"
+"""Label of the generator that computes the polynomials c0* from the seed in a seeded query."""
+SEEDED_QUERY = b"SKU1"
+"""The letters at the beginning of a query that contains a seed and remainders (seeded_vectors.py)."""
 _TILE_COEFFICIENTS = 1 << 18  # coefficients of W that are transformed at a time, to limit memory
 
 
@@ -141,6 +155,20 @@ class ShareParameters(RingParameters):
         """Return the number of bytes of a query; see `RingParameters.query_size`."""
         return SYMMETRIC_KEY_BYTES + layout.c * packed_size(self.primes, layout.points * layout.sample_blocks)
 
+    def asked(self, sealed: bytes, key: bytes) -> RingLayout:
+        """Return the layout of a query, which may be one of `KernelHolder.encrypt_uniform`."""
+        if sealed[:4] != SEEDED_QUERY:
+            return super().asked(sealed, key)
+        layout = self.layout(*read_header(self.engine, QUERY_HEADER, SEEDED_QUERY, sealed, key))
+        if not is_seedable(self.primes, self.ring.bits, layout):
+            raise CryptoError(f"{self.engine}: a seeded query has another layout", code="SVFL-CRYPTO-CIPHERTEXT")
+        check_length(self.engine, SEEDED_QUERY, sealed, QUERY_HEADER.size + self.seeded_query_size(layout))
+        return layout
+
+    def seeded_query_size(self, layout: RingLayout) -> int:
+        """Return the number of bytes of a query of `KernelHolder.encrypt_uniform`, without its header."""
+        return SYMMETRIC_KEY_BYTES + remainders_size(self.primes, self.ring.bits, layout.n * layout.c)
+
     def reply_size(self, layout: RingLayout, d: int) -> int:
         """Return the number of bytes of a reply; see `RingParameters.reply_size`."""
         return seeded_answer_size(self.primes, layout, d)
@@ -182,6 +210,38 @@ class KernelHolder(RingHolder):
                 message = layout.messages(words, blocks)
                 second = uniform(seconds, primes, (layout.points, layout.r, blocks.stop - blocks.start))
                 yield self._opener.seal(layout, message, second, prg)
+
+    def encrypt_uniform(self, n: int, c: int, *, columns: int, uses: int = 1) -> tuple[bytes, Words]:
+        """Draw a uniform V and encrypt it; see `ShareHolder.encrypt_uniform`, and seeded_vectors.py for the message."""
+        parameters, primes, bits = self._parameters, self._parameters.primes, self._parameters.ring.bits
+        layout = parameters.choose(n, c, columns, uses)
+        if not is_seedable(primes, bits, layout):
+            return super().encrypt_uniform(n, c, columns=columns, uses=uses)
+        header = QUERY_HEADER.pack(SEEDED_QUERY, self._key, n, c, layout.r, layout.s)
+        while True:
+            seed = new_seed()
+            V, rho = self._expanded(layout, seed)
+            if np.abs(rho).max() <= remainder_limit(primes, bits):
+                return header + seed + pack_remainders(primes, bits, rho), V
+
+    def _expanded(self, layout: RingLayout, seed: bytes) -> tuple[Words, Remainders]:
+        """Compute V (n, c) and its remainders (n, c) from a seed and this party's secret key."""
+        primes, bits, prg = self._parameters.primes, self._parameters.ring.bits, Prg.fresh("errors of a query")
+        firsts, seconds = Prg(seed, QUERY_FIRST_LABEL), Prg(seed, QUERY_SECOND_LABEL)
+        V, rho = np.empty((layout.n, layout.c), np.uint64), np.empty((layout.n, layout.c), np.int64)
+        for outputs in layout.outputs:
+            for blocks in layout.groups:
+                shape, count = (layout.points, outputs.stop - outputs.start), blocks.stop - blocks.start
+                first = uniform(firsts, primes, (*shape, count))
+                second = uniform(seconds, primes, (layout.points, layout.r, count))
+                z = self._opener.decrypted(layout, first, second, prg)  # (P, s, outputs, blocks)
+                words = primes.nearest(z, bits)
+                left = remainders(primes, primes.reduce(z - primes.scaled(words, bits)))
+                rows = layout.rows(blocks)
+                for whole, part in ((V, words), (rho, left)):
+                    joined = part.transpose(2, 0, 1).reshape(-1, shape[1])
+                    whole[rows, outputs] = joined[: rows.stop - rows.start]
+        return V, rho
 
     def _opened(self, layout: RingLayout, d: int, view: memoryview) -> Iterator[tuple[slice, slice, Words]]:
         primes = self._parameters.primes
@@ -383,13 +443,23 @@ def _totals(
         Residues (P, M, outputs + r, column blocks): c0 for each output above c1 for each of r outputs of a block.
     """
     primes, d, start = parameters.primes, prepared.shape[1], QUERY_HEADER.size + SYMMETRIC_KEY_BYTES
+    seeded, seed = sealed[:4] == SEEDED_QUERY, sealed[QUERY_HEADER.size : start]
+    firsts = Prg(seed, QUERY_FIRST_LABEL)
+    rho = np.zeros((0, layout.c), np.int64)
+    if seeded:
+        count = layout.n * layout.c
+        rho = unpack_remainders(primes, parameters.ring.bits, sealed[start:], count).reshape(layout.n, layout.c)
     size, seconds = (
         packed_size(primes, layout.points * layout.sample_blocks),
-        Prg(sealed[QUERY_HEADER.size : start], QUERY_SECOND_LABEL),
+        Prg(seed, QUERY_SECOND_LABEL),
     )
     for outputs in layout.outputs:
-        view = memoryview(sealed)[start + outputs.start * size :]
-        query = _query(primes, layout, outputs.stop - outputs.start, view, seconds)
+        width = outputs.stop - outputs.start
+        if seeded:
+            query = _seeded_query(primes, layout, rho[:, outputs], firsts, seconds)
+        else:
+            view = memoryview(sealed)[start + outputs.start * size :]
+            query = _query(primes, layout, width, view, seconds)
         for blocks, columns in column_groups(layout, d):
             total, terms = None, 0
             for samples, values in prepared.tiles(layout, blocks, columns):
@@ -409,4 +479,19 @@ def _query(
         out[:, :, :width, blocks] = unpack(primes, view, (layout.points, width, count))
         out[:, :, width:, blocks] = uniform(seconds, primes, (layout.points, r, count))
         view = view[packed_size(primes, layout.points * width * count) :]
+    return out
+
+
+def _seeded_query(
+    primes: Primes, layout: RingLayout, rho: Remainders, firsts: Prg, seconds: Prg
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Compute the ciphertexts of a seeded query for one block of outputs with remainders (n, width); see `_query`."""
+    r, width, ring = layout.r, rho.shape[1], transform(primes, layout.points)
+    out = np.empty((len(primes), layout.points, width + r, layout.sample_blocks), np.float32)
+    for blocks in layout.groups:
+        count = blocks.stop - blocks.start
+        message = layout.messages(primes.centred(rho[layout.rows(blocks)]), blocks)
+        first = uniform(firsts, primes, (layout.points, width, count))
+        out[:, :, :width, blocks] = primes.reduce(first - ring.forward(message))
+        out[:, :, width:, blocks] = uniform(seconds, primes, (layout.points, r, count))
     return out

@@ -41,7 +41,6 @@ import msgspec
 import numpy as np
 
 from securevfl.crypto.batch_cache import BatchCache
-from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
 from securevfl.errors import FrameError
@@ -153,7 +152,6 @@ class OfflinePhase:
         self.session = SharesSession(session_context, params.partner, scheme, params.encoding, base)
         total, parties = sum(params.columns.values()), len(context.parties)
         self._factor_width = -(-total * (parties - 1) // parties)  # columns of an average W that psi is multiplied with
-        self._prg = Prg.fresh("masks of a training on shares")
         self._caches, self._sums_scheme = (BatchCache(), BatchCache()), scheme
         self._iteration = 0
         self.is_holder = context.me in (context.active, params.partner)
@@ -375,12 +373,11 @@ class OfflinePhase:
         total: ByBatch = {}
         v: dict[str, ByBatch] = {name: {} for name in products.queried}
         for group in self._groups(vectors):
-            psi = {
-                block: ring.uniform(self._prg, (params.blocks[block].rows, group[block])) for block in group if holders
-            }
+            psi: ByBlock = {}
             if holders:
-                products.send_queries(
-                    executor, products.queried, holders[0], psi, columns=lambda block: width, uses=params.chunks
+                shapes_of_psi = {block: (params.blocks[block].rows, count) for block, count in group.items()}
+                psi = products.send_uniform_queries(
+                    executor, products.queried, holders[0], shapes_of_psi, columns=width, uses=params.chunks
                 )
             for block in group:
                 for e, index in enumerate(indices[params.blocks[block].batch]):

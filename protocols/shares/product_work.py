@@ -24,6 +24,7 @@ from securevfl.crypto.share_scheme import (
     ShareHolder,
     ShareScheme,
     encrypt_exported,
+    encrypt_uniform_exported,
     multiply_once,
     open_exported,
 )
@@ -101,6 +102,14 @@ class ProductExecutor:
         if self.away:
             return partial(encrypt_exported, self.scheme, holder.exported(), V, columns, uses)
         return partial(holder.encrypt, V, columns=columns, uses=uses)
+
+    def encrypting_uniform(
+        self, holder: ShareHolder, shape: tuple[int, int], columns: int, uses: int
+    ) -> Callable[[], tuple[bytes, Words]]:
+        """Return a call for `in_order` that draws and encrypts V of a shape; see `ShareHolder.encrypt_uniform`."""
+        if self.away:
+            return partial(encrypt_uniform_exported, self.scheme, holder.exported(), *shape, columns, uses)
+        return partial(holder.encrypt_uniform, *shape, columns=columns, uses=uses)
 
     def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
         """Return a call for `in_order` that multiplies W with encrypted vectors; see `ShareEvaluator.product`."""

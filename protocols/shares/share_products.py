@@ -6,7 +6,7 @@ two random-looking shares, integers modulo 2^L whose sum is the product. V_h bel
 
 0. all -> all   a nonce (32 random bytes) and an X25519 key                  once a session
 1. h -> k       the holder's public keys, one for each purpose
-2. h -> k       a query: V_h, encrypted under the holder's key
+2. h -> k       a query: V_h, encrypted under the holder's key; if V_h is uniform, a seed and a remainder of each entry
 3. k -> h       a reply: W_k^T V_h minus k's random share, encrypted         => one share at k, one at h
 
 Numbers in comments refer to these steps. Keys and masks depend on a coin: 32 bytes computed from the nonces of all
@@ -284,6 +284,37 @@ class Products:
         for batch, ciphertext in zip(vectors, executor.in_order("encrypt", calls), strict=True):
             for name in names:
                 self.send(name, ProductQuery(batch, ciphertext))  # 2
+
+    def send_uniform_queries(
+        self,
+        executor: ProductExecutor,
+        names: Collection[str],
+        holder: ShareHolder,
+        shapes: Mapping[int, tuple[int, int]],
+        *,
+        columns: int,
+        uses: int,
+    ) -> dict[int, Words]:
+        """Draw uniform vectors for each batch, and send their ciphertexts to the parties that multiply them.
+
+        Args:
+            executor: computes the encryptions.
+            names: the receivers.
+            holder: this party's secret key.
+            shapes: the shape (n, c) of the vectors of each batch.
+            columns: the approximate number of columns of the receivers' factors.
+            uses: the number of queries that will be multiplied with the same factor; see `ShareHolder.encrypt`.
+
+        Returns:
+            The vectors, by batch.
+        """
+        vectors: dict[int, Words] = {}
+        calls = (executor.encrypting_uniform(holder, shape, columns, uses) for shape in shapes.values())
+        for batch, (ciphertext, V) in zip(shapes, executor.in_order("encrypt", calls), strict=True):
+            for name in names:
+                self.send(name, ProductQuery(batch, ciphertext))  # 2
+            vectors[batch] = V
+        return vectors
 
     def answer_queries(
         self,

@@ -411,7 +411,7 @@ class _Closing:
         self.state = b""
 
     def close(self, connection: sqlite3.Connection, descriptor: int, counter: CommitCounter) -> None:
-        """Close the connection, and seal the file if possible; without a seal it is checked in another way."""
+        """Close the connection, and seal the file if possible; a file without one is checked by SQLite when opened."""
         with suppress(sqlite3.Error, OSError, StorageError), closing(connection):
             if self.state:
                 connection.execute("PRAGMA busy_timeout = 0")

@@ -25,7 +25,7 @@ class ProcessLocks:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._names: set[str] = set()  # only without a folder
+        self._names: set[str] = set()  # names of the locks in use, if there is no folder
 
     @contextmanager
     def hold(self) -> Iterator[str]:

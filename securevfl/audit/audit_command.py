@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from securevfl.base.files import check_writable, write_atomic
 from securevfl.cli import option_groups
 from securevfl.cli import party_options as options
 from securevfl.cli.job_files import load_job, with_helpers, with_modules
@@ -18,18 +17,19 @@ def register(app: typer.Typer) -> None:
 def audit(
     job_file: options.JobFile,
     tables: option_groups.SizedTablesOptions = option_groups.SizedTablesOptions(),
-    html: options.Html = None,
+    report: option_groups.ReportOptions = option_groups.ReportOptions(),
 ) -> None:
     """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds the declared and accepted leaks.
 
     A single party gives its table, and --size for every other party. Columns of noise, and labels that depend slightly
     on all columns, replace the other tables.
     """
-    from securevfl.audit import noise_tables, page, report
+    from securevfl.audit import noise_tables, page
+    from securevfl.audit.report import run_audit
     from securevfl.cli.show import console
 
     job, noise_parties = load_job(job_file), list[str]()
-    check_writable(html)
+    report.check()
     errors = console(err=True)
     if tables.alone:
         party, others = tables.one_side(job, job_file)
@@ -38,10 +38,9 @@ def audit(
     else:
         parties = with_helpers(job, tables.read(job_file, drop=job.prepare.drop)[0])
     parties = with_modules(job, job_file, parties)
-    audit_result = report.run_audit(
+    audit_result = run_audit(
         job, parties, on_step=lambda step: errors.print(f"audit: {step}"), noise_parties=noise_parties
     )
     console().print(page.text(audit_result), soft_wrap=True)
-    if html is not None:
-        write_atomic(html, page.html(audit_result).encode())
+    report.write("audit", audit_result.plain, lambda: page.html(audit_result))
     raise typer.Exit(audit_result.exit_code)

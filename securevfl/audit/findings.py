@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from securevfl.protocols.declarations import MessageDeclaration
 
@@ -142,6 +143,27 @@ class Audit:
     lead: str = ""
     facts: dict[str, str] = field(default_factory=dict)
     exposed_labels: dict[str, list[str]] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the result as lists and dicts that can be written as JSON."""
+        texts = ("label", "lead", "seconds", "seeds", "tests", "facts", "roles", "exposed_labels")
+        lists = ("leaks", "refused", "failed", "skipped")
+        return {
+            "exit_code": self.exit_code,
+            "level": self.level,
+            "exceeding": self.exceeding,
+            **{key: getattr(self, key) for key in texts + lists},
+            "findings": [asdict(finding) for finding in self.findings],
+            "attacks": [
+                {
+                    **asdict(inference),
+                    "exceeds": bool(inference.exceeds),  # it may be a bool of numpy
+                    "strength": inference.strength,
+                    "score": inference.score,
+                }
+                for inference in self.inferences
+            ],
+        }
 
     @property
     def exceeding(self) -> list[str]:

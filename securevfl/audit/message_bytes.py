@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import share_protocol, shares
+from securevfl.crypto.kernel import seeded_vectors, share_protocol, shares
 from securevfl.crypto.kernel.ciphertexts import column_groups
 from securevfl.crypto.kernel.gradient import GradientParameters
 from securevfl.crypto.kernel.opening_checks import columns_with_checks
@@ -38,6 +38,7 @@ from securevfl.crypto.lattice.lattice_gradient import LatticeGradientParameters
 from securevfl.crypto.paillier import paillier_messages
 from securevfl.crypto.paillier.packing import choose_packing
 from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS
+from securevfl.errors import CryptoError
 from securevfl.runtime.codec import Message
 
 NO_FRACTIONS: Floats = np.empty(0)
@@ -301,6 +302,28 @@ def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
     raise ValueError("the length fits no ring")
 
 
+def _seeded(data: bytes) -> Body:
+    """Parse a query of uniform vectors: a seed and a remainder for each entry.
+
+    The length and the largest remainder determine the number of bits of the shares.
+    """
+    _, _, n, c, r, s = share_protocol.QUERY_HEADER.unpack_from(data)
+    body = data[share_protocol.QUERY_HEADER.size :]
+    rings = {bits: shares.ShareParameters(bits).primes for bits in _RINGS}
+    for bits, primes in sorted(rings.items(), key=lambda ring: seeded_vectors.remainder_limit(ring[1], ring[0])):
+        if len(body) == SEED + seeded_vectors.remainders_size(primes, bits, n * c):
+            limit = seeded_vectors.remainder_limit(primes, bits)
+            try:
+                numbers = seeded_vectors.unpack_remainders(primes, bits, body[SEED:], n * c) + limit
+            except CryptoError:
+                continue
+            header = data[:4], n, c, r, s
+            return Body(
+                "ciphertext", header, numbers / (2 * limit + 1), (numbers & 255).astype(np.uint8), (body[:SEED],)
+            )
+    raise ValueError("the length fits no ring")
+
+
 @lru_cache(maxsize=3)
 def _share_parameters(bits: int) -> lattice_shares.BfvParameters:
     return lattice_shares.BfvParameters(bits)
@@ -325,6 +348,7 @@ _READERS: dict[bytes, Callable[[bytes], Body]] = {
     **dict.fromkeys((b"SGO1", b"SLO4"), _parse_opened),
     **dict.fromkeys((b"SGG2", b"SGB2"), lambda data: _gradient(data, _wire(_gradients()[0]))),
     **dict.fromkeys((b"SLG3", b"SLB4"), lambda data: _gradient(data, _wire(_gradients()[1]))),
+    shares.SEEDED_QUERY: _seeded,
     **dict.fromkeys((b"SKV2", b"SKR3"), lambda data: _shared(data, shares.ShareParameters)),
     **dict.fromkeys((b"SSV2", b"SSR2"), lambda data: _shared(data, _share_parameters)),
 }

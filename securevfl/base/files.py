@@ -14,6 +14,9 @@ from typing import Any, BinaryIO
 
 from securevfl.errors import ConfigError, StorageError
 
+STANDARD_OUTPUT = Path("/dev/stdout")
+"""The path that stands for standard output; `securevfl.cli.party_options` reads "-" as this path."""
+
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file completely or not at all; only its owner can read it.
@@ -47,6 +50,10 @@ def atomic_writer(path: Path, *, content: bytes | None = None) -> Iterator[Binar
     Raises:
         StorageError: if the file cannot be written, or its content differs when it is read back.
     """
+    if path == STANDARD_OUTPUT:  # it may be a regular file, which must be continued and not replaced
+        with open(1, "wb", closefd=False) as file:
+            yield file
+        return
     path = _target(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -149,6 +156,8 @@ def check_writable(*paths: Path | None, folder: bool = False) -> None:
         ConfigError: if a path is a folder instead of a file (or vice versa), or its folder cannot be written.
     """
     for path in filter(None, paths):
+        if path == STANDARD_OUTPUT and not folder:
+            continue
         path = _target(path)
         if path.exists() and path.is_dir() != folder:
             raise ConfigError(

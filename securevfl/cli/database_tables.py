@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from securevfl.base.files import check_writable
+from securevfl.cli import party_options as options
+from securevfl.cli.json_output import write_results
 from securevfl.data.query_rows import is_database
 from securevfl.errors import ConfigError
 
@@ -19,6 +21,7 @@ def fetch(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The database: postgresql://HOST/DATABASE.")],
     file: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="The file to write.")],
     query: Annotated[str, typer.Option(metavar="SELECT", help="The SQL query that reads the table.")],
+    json: options.Json = None,
 ) -> None:
     """Write the rows of a database query to a Parquet file.
 
@@ -34,8 +37,9 @@ def fetch(
         raise _usage("the address is not one of a PostgreSQL database", "write it as postgresql://HOST/DATABASE")
     if file.suffix != ".parquet":
         raise _usage(f"{file} does not end with .parquet", "name the file so, because its format is Parquet")
-    check_writable(file)
+    check_writable(file, json)
     rows = store_query(address, query, file)
+    write_results(json, "fetch", lambda: {"file": str(file), "rows": rows})
     typer.echo(f"{file}: {rows:,} rows")
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from securevfl.base.files import check_writable
+from securevfl.cli import party_options as options
+from securevfl.cli.json_output import write_results
 from securevfl.cli.option_groups import pair
 from securevfl.errors import ConfigError
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from securevfl.disclosure.ledger_contents import LedgerContents, LedgerEntry
 
 
+ROW_KEYS = ("peer", "kind", "runs", "disclosed", "share", "limit", "left", "latest")
+"""The columns of the printed table."""
 _LEGEND = """\
 labels   numbers that depend on labels, such as a gradient or an evaluation; the
          share is that of the residuals, the prediction errors of a batch
@@ -71,6 +76,7 @@ def ledger(
     distrust: Annotated[
         list[str] | None, typer.Option("--distrust", metavar="PEER", help="Stop trusting this peer. Repeatable.")
     ] = None,
+    json: options.Json = None,
 ) -> None:
     """Show what your jobs have disclosed about your data, to whom, and set limits.
 
@@ -82,6 +88,7 @@ def ledger(
     from securevfl.cli.show import console
     from securevfl.disclosure.limits import Limit
 
+    check_writable(json)
     limits = [Limit.parse(*pair("--limit", item, "KIND=LIMIT", "columns=40")) for item in limit or ()]
     changes = [*limits, *(trust or ()), *(distrust or ()), *(reset_aborts or ())]
     if adopt:
@@ -99,6 +106,7 @@ def ledger(
             ledgers[0].trust(peer, trusted=trusted)
     for peer in reset_aborts or ():
         ledgers[0].reset_early_aborts(peer)
+    write_results(json, "ledger", lambda: {"ledgers": [_plain(party_ledger) for party_ledger in ledgers]})
     out = console()
     for party_ledger in ledgers:
         show(out, party_ledger)
@@ -148,8 +156,28 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
         rows = f"{known.rows:,} rows" if known.rows else "of a training that is not in this ledger"
         overlap = f"; shares rows with {', '.join(others)}, whose disclosures count as well" if others else ""
         out.print(f"table {name[:8]}, {rows}, since {known.since[:10]}{overlap}", soft_wrap=True)
-        heads = ("peer", "kind", "runs", "disclosed", "share", "limit", "left", "latest")
-        out.print(table(heads, _rows(contents, entries)))
+        out.print(table(ROW_KEYS, _rows(contents, entries)))
+
+
+def _plain(ledger: DisclosureLedger) -> dict[str, Any]:
+    """Return what a ledger shows as lists and dicts that can be written as JSON."""
+    from securevfl.disclosure.ledger import MAX_EARLY_ABORTS
+
+    contents = ledger.read()
+    tables = []
+    for name in dict.fromkeys(entry.table for entry in contents.entries):
+        (entries, shared), known = ledger.table_disclosures(name), contents.tables[name]
+        rows = [dict(zip(ROW_KEYS, row, strict=True)) for row in _rows(contents, entries)]
+        tables.append({"table": name, "rows": known.rows, "since": known.since, "shared": dict(shared), "totals": rows})
+    return {
+        "party": contents.party,
+        "path": str(ledger.path),
+        "limits": {kind: str(limit) for kind, limit in contents.limits.items()},
+        "trusts": list(contents.trusts),
+        "early_ends": [{"peers": list(aborts.peers), "sessions": aborts.count} for aborts in contents.tries],
+        "max_early_ends": MAX_EARLY_ABORTS,
+        "tables": tables,
+    }
 
 
 def _rows(contents: LedgerContents, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:

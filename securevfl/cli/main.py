@@ -34,6 +34,7 @@ from securevfl.cli.bench import bench
 from securevfl.cli.command_groups import group_of, in_order, line_of
 from securevfl.cli.database_tables import fetch
 from securevfl.cli.job_files import load_job, with_helpers, with_modules
+from securevfl.cli.json_output import write_results
 from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 
@@ -185,6 +186,7 @@ def explain(
         list[Path] | None,
         typer.Option(metavar="FILE", help="A party's disclosure ledger, if it is not in your data folder. Repeatable."),
     ] = None,
+    json: options.Json = None,
     details: Annotated[
         bool, typer.Option("--details", help="Also list every message, the encryption and the counts.")
     ] = False,
@@ -208,6 +210,7 @@ def explain(
     from securevfl.cli.show import console, sheet, sheet_width
     from securevfl.consent import consent_sheet
 
+    check_writable(json)
     job, out = load_job(job_file), console()
     if year:
         from securevfl.training.year_forecast import YearPlan, forecast_year
@@ -219,7 +222,9 @@ def explain(
         else:
             here = with_helpers(job, tables.read(job_file, job)[0])
         plan = YearPlan(searched=searched, scores=scores)
-        out.print(str(forecast_year(job, here, ledgers=_ledgers(ledger, here), plan=plan, **known)), soft_wrap=True)
+        forecast = str(forecast_year(job, here, ledgers=_ledgers(ledger, here), plan=plan, **known))
+        write_results(json, "explain", lambda: {"job": job.to_dict(), "year": forecast})
+        out.print(forecast, soft_wrap=True)
         return
     if tables.alone:
         party, others = tables.one_side(job, job_file)
@@ -233,6 +238,8 @@ def explain(
         parties = with_helpers(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
         text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
         below = "" if details else "\n--details lists every message, the encryption and the counts"
+    summary = {"digest": text.digest, "job": job.to_dict(), "sheet": str(text), "first_screen": text.first_screen}
+    write_results(json, "explain", lambda: summary)
     out.print(sheet(text if details else text.first_screen, sheet_width(out)), soft_wrap=True)
     if below:
         out.print(below, soft_wrap=True)
@@ -243,10 +250,7 @@ def explain(
 def train(
     job_file: options.JobFile,
     tables: option_groups.TablesOptions = option_groups.TablesOptions(),
-    report_json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs to this file.")
-    ] = None,
-    html: options.Html = None,
+    report: option_groups.ReportOptions = option_groups.ReportOptions(),
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each party's part of the model to DIR/NAME.json.")
     ] = None,
@@ -258,7 +262,10 @@ def train(
         ),
     ] = None,
     predictions: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the predictions to this file instead of stdout.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", parser=options.output_file, help="Write the predictions to this file instead of stdout."
+        ),
     ] = None,
     mbps: Annotated[float, typer.Option(min=0.001, help="Bandwidth between the parties in Mbit/s.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(min=0.0, help="Round-trip time between the parties in milliseconds.")] = 20.0,
@@ -287,13 +294,14 @@ def train(
     from securevfl.consent.consent_sheet import explain
     from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
-    from securevfl.training.json_report import write_report
+    from securevfl.training.json_report import report as training_report
     from securevfl.training.local_baseline import baseline_metrics
     from securevfl.training.model_part import check_unused
     from securevfl.training.simulate import simulate
 
     job, new_tables = load_job(job_file), option_groups.named_files(predict)
-    check_writable(report_json, html, predictions)
+    report.check()
+    check_writable(predictions)
     check_writable(save, folder=True)
     if save is not None and not replace:
         for name in tables.files(job_file):
@@ -306,13 +314,14 @@ def train(
     if save is not None:
         run.save(save)
     alone = None
-    if html is not None or report_json is not None:
+    if report.page is not None or report.report_json is not None:
         alone = baseline_metrics(run.job, next(party for party in parties if party.active))
-    if html is not None:
-        run.report(html, alone=alone, sheet=explain(job, parties).first_screen)
-    if report_json is not None:
-        lacking = {name: len(ids) for name, ids in missing.items()}
-        write_report(report_json, run, network=network, lacking=lacking, alone=alone)
+    lacking = {name: len(ids) for name, ids in missing.items()}
+    write_results(
+        report.report_json, "train", lambda: training_report(run, network=network, lacking=lacking, alone=alone)
+    )
+    if report.page is not None:
+        run.report(report.page, alone=alone, sheet=explain(job, parties).first_screen)
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
     for line in report_lines(run.by_class, run.notes):
@@ -339,7 +348,7 @@ def compare(
         typer.Option(metavar="NAME", help="Your party's name, if the other parties are on their own machines."),
     ] = None,
     peers: options.PeersByJob = None,
-    html: options.Html = None,
+    report: option_groups.ReportOptions = option_groups.ReportOptions(),
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -365,7 +374,7 @@ def compare(
     """
     from securevfl.cli.show import console
 
-    check_writable(html)
+    report.check()
     comparison: Comparison | None
     if party is None:
         from securevfl.training.comparison import compare as compare_models
@@ -398,8 +407,8 @@ def compare(
         )
         consent = option_groups.ConsentOptions(ledger, accept)
         comparison = party_commands.compare_at(job_file, table, peers, consent, session)
-    if html is not None and comparison is not None:
-        comparison.report(html)
+    if comparison is not None:
+        report.write("compare", comparison.plain, comparison.page)
 
 
 def _ledgers_in(folder: Path | None, parties: list[Party]) -> dict[str, DisclosureLedger] | None:

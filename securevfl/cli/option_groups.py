@@ -9,8 +9,9 @@ has --certs, --listen and so on, with the defaults of the group in its signature
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
 from inspect import Parameter, signature
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 import typer
 
-from securevfl.base.files import check_writable, write_atomic
+from securevfl.base.files import STANDARD_OUTPUT, check_writable, write_atomic
 from securevfl.cli.database_tables import with_stored_queries
 from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from securevfl.job import Job
     from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.cli.event_output import events
+from securevfl.cli.json_output import write_results
 from securevfl.cli.party_options import (
     Certs,
     ColumnTypes,
@@ -426,11 +428,17 @@ class ReportOptions:
         """Raise StorageError unless the files can be written."""
         check_writable(self.report_json, self.page)
 
-    def write(self, figures: Callable[[], str], page: Callable[[], str]) -> None:
-        """Write the figures and the page to the files that are named."""
-        for path, text in ((self.report_json, figures), (self.page, page)):
-            if path is not None:
-                write_atomic(path, text().encode())
+    def write(self, command: str, results: Callable[[], Mapping[str, Any]], page: Callable[[], str]) -> None:
+        """Write the results and the page to the files that are named.
+
+        Args:
+            command: the command, which selects the schema of the results.
+            results: returns the results.
+            page: returns the page, as HTML.
+        """
+        write_results(self.report_json, command, results)
+        if self.page is not None:
+            write_atomic(self.page, page().encode())
 
 
 class PeerKeywords(TypedDict):
@@ -513,10 +521,12 @@ def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
             expanded.append(option.replace(default=Parameter.empty) if default is MISSING else option)
 
     def run(**options: Any) -> None:
+        text_to_stderr = STANDARD_OUTPUT in options.values()
         for name, parameter in groups.items():
             kind = parameter.annotation
             options[name] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
-        command(**options)
+        with redirect_stdout(sys.stderr) if text_to_stderr else nullcontext():
+            command(**options)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in expanded}

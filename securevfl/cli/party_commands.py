@@ -13,6 +13,7 @@ from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
+from securevfl.cli.json_output import write_results
 from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
 from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError, PartiesError
@@ -30,6 +31,7 @@ def align(
     peers: options.PeersFile = Path("peers.toml"),
     row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     ledger: options.Ledger = None,
+    json: options.Json = None,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """Find the ids that all parties have, without revealing other ids, and write the common row order next to the data.
@@ -48,7 +50,7 @@ def align(
     check_among(settings.peers, party)
     ids, unique = read_unique_ids(data, row_ids.options)
     rule = id_rule_version(data, row_ids.id_column)
-    check_writable(rows_path(data))
+    check_writable(rows_path(data), json)
     with (
         shared_locks(data),
         signals.exit_on_signal(lambda: f"the progress is stored in {journal}"),
@@ -66,6 +68,7 @@ def align(
             on_rows=lambda rows: write_rows(data, rows if unique is None else unique.rows[rows]),
         )
     count = len(rows)
+    write_results(json, "align", lambda: {"party": party, "rows": len(ids), "common_rows": count})
     typer.echo(f"{count:,} of {len(ids):,} rows are common to all parties; their order is in {data}.rows.npy")
     if not count:
         typer.echo(
@@ -146,7 +149,7 @@ def join(
     consent: option_groups.ConsentOptions = option_groups.ConsentOptions(),
     retrain: Retrain = False,
     replace: options.Replace = False,
-    html: options.Html = None,
+    report: option_groups.ReportOptions = option_groups.ReportOptions(),
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """Train with the other parties. Every party runs this, and runs it again after an interruption.
@@ -167,6 +170,7 @@ def join(
     from securevfl.job import Job
     from securevfl.organisations.join import join as join_training
     from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
+    from securevfl.training.json_report import part_report
     from securevfl.training.local_baseline import baseline_metrics
     from securevfl.training.model_part import PartStatus
     from securevfl.training.run_page import write_report
@@ -178,7 +182,8 @@ def join(
     table = job_file.parent / party if data is None else data
     save = table.with_name(f"{party}.model.json") if save is None else save
     folder = Path(f"{table}.states") if checkpoints is None else checkpoints
-    check_writable(html, save)
+    report.check()
+    check_writable(save)
     check_writable(folder, _preprocessing_folder(table, preprocessing), folder=True)
     states = Checkpoints(folder, party, every=checkpoint_every)
     if data is None:
@@ -215,9 +220,12 @@ def join(
             consent=ask,
             on_round=on_round,
         )
-    if html is not None:
-        sheet = "".join(sheet.first_screen for sheet in sheets)
-        write_report(html, part, alone=baseline_metrics(job, member), sheet=sheet)
+    if report.report_json is not None or report.page is not None:
+        alone = baseline_metrics(job, member)
+        write_results(report.report_json, "join", lambda: part_report(part, alone=alone))
+        if report.page is not None:
+            sheet = "".join(sheet.first_screen for sheet in sheets)
+            write_report(report.page, part, alone=alone, sheet=sheet)
     if data is not None:
         delete_table_copy(member, data)
     if part.status is PartStatus.NEW:
@@ -304,7 +312,11 @@ def predict(
     row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="CSV file for predictions, at the requesting party; by default stdout."),
+        typer.Option(
+            metavar="FILE",
+            parser=options.output_file,
+            help="CSV file for predictions, at the requesting party; by default stdout.",
+        ),
     ] = None,
     points: Annotated[
         str | None,

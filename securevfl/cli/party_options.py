@@ -10,7 +10,14 @@ from typing import Annotated
 
 import typer
 
+from securevfl.base.files import STANDARD_OUTPUT
 from securevfl.data.query_rows import file_of_table
+
+
+def output_file(name: str) -> Path:
+    """Return the path of a file to write; "-" is standard output, and everything else then goes to stderr."""
+    return STANDARD_OUTPUT if name == "-" else Path(name)
+
 
 Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Your party's name.")]
 Data = Annotated[
@@ -91,13 +98,25 @@ CheckpointDir = Annotated[
 ]
 Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join wrote it.")]
 Digest = Annotated[str | None, typer.Option(metavar="DIGEST", help="Agree to the consent sheet with this digest.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file.")]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page to this file.")]
+Json = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        parser=output_file,
+        help="Write the results to this file as JSON; - writes them to stdout, and all other text to stderr.",
+    ),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", parser=output_file, help="Write an HTML page to this file; - is stdout."),
+]
 Unscored = Annotated[
     Path | None,
     typer.Option(
         "--unscored",
         metavar="FILE",
+        parser=output_file,
         help="CSV file for the ids of rows without a score, each with the reason; written at the requesting party.",
     ),
 ]

@@ -122,7 +122,8 @@ def score(
     peers: options.PeersFile = Path("peers.toml"),
     row_ids: option_groups.IdOptions = option_groups.IdOptions(),
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV file for predictions; by default stdout.")
+        Path | None,
+        typer.Option(metavar="FILE", parser=options.output_file, help="CSV file for predictions; by default stdout."),
     ] = None,
     unscored: options.Unscored = None,
     ledger: options.Ledger = None,

@@ -39,7 +39,9 @@ def correlate(
     party = table.in_order()
     with signals.exit_on_signal(), session.events(table.party, peers):
         correlations = correlate_with(party, peers, ledger=ledger, consent=agree, **session.keys)
-    report.write(lambda: f"[{', '.join(map(str, correlations))}]\n", lambda: page_of(correlations))
+    report.write(
+        "correlate", lambda: {"parties": [pair.plain() for pair in correlations]}, lambda: page_of(correlations)
+    )
     out = console()
     for pair in correlations:
         out.print(format_table(pair.heads, pair.cells()))

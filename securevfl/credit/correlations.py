@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,14 +164,19 @@ class Correlations:
             sections.append(html.section(title, html.table(heads, pairs)))
         return sections
 
-    def __str__(self) -> str:
+    def plain(self) -> dict[str, Any]:
+        """Return the correlations as lists and dicts that can be written as JSON."""
         plain = {"party": self.party, "other": self.other, "columns": list(self.columns)}
         arrays = {
             "correlations": self.R.tolist(),
             "alone": self.local_inflation.tolist(),
             "together": self.joint_inflation.tolist(),
         }
-        return json.dumps(plain | arrays, indent=1)
+        return plain | arrays
+
+    def __str__(self) -> str:
+        """Return the correlations as JSON."""
+        return json.dumps(self.plain(), indent=1)
 
     def _repr_html_(self) -> str:
         return html.table(self.heads, self.cells())

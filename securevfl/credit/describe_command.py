@@ -51,7 +51,7 @@ def describe(
     read = copy_to_temporary_table if is_large(data) else read_party
     table = read(name, data, replace(row_ids.options, label_column=label_column, declared=declared))
     description = describe_party(table)
-    report.write(lambda: str(description), description.page)
+    report.write("describe", description.plain, description.page)
     out = console()
     out.print(description.head, soft_wrap=True)
     for part in split_wide_table(description.heads, description.cells(), out.width):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +41,7 @@ def drift(
     report.check()
     part = ModelPart.load(model)
     drifts = drift_page.drift(part, data, scores=scores, options=row_ids.options, alarms=alarms)
-    report.write(lambda: json.dumps(drift_page.plain(drifts, part), indent=2), lambda: drift_page.page(drifts, part))
+    report.write("drift", lambda: drift_page.plain(drifts, part), lambda: drift_page.page(drifts, part))
     console().print(table(drift_page.DRIFT_HEADS, drift_page.rows(drifts)))
     if any(column.shifted for column in drifts):
         raise typer.Exit(1)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.files import check_writable, write_atomic
+from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
+from securevfl.cli.json_output import write_results
 from securevfl.errors import ConfigError, IdError, TableError
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ def fairness(
     of fewer than 100 rows are merged. The other party's ledger allows all joint statistics to reveal 3% of the bits in
     its groups; a first count needs about 1,000 to 3,000 rows.
     """
-    import json
-
     from securevfl.cli.consent_prompt import check_digest
     from securevfl.cli.show import console
     from securevfl.cli.show import table as format_table
@@ -77,8 +76,7 @@ def fairness(
                 typer.echo(f"disclosed counts of {', '.join(names)}, rounded to 8 rows")
                 return
             rates = request_group_rates(party, predicted or [], peers, positive=positive, **session.keys)
-    if report_json is not None:
-        write_atomic(report_json, json.dumps(rates, indent=1).encode())
+    write_results(report_json, "fairness", lambda: {"groups": rates})
     keys = [head.replace(" ", "_") for head in GROUP_HEADINGS[1:]]
     rows: list[list[str | int | float | None]] = [
         [name, *(round(values[key], 3) for key in keys)] for name, values in rates.items()

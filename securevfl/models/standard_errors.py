@@ -82,8 +82,8 @@ def auc_influence(positive: NDArray[np.bool_], score: Floats, w: Floats) -> Floa
     _, level = np.unique(score, return_inverse=True)
     totals = [np.bincount(level, weights=members * w) for members in (positive, ~positive)]
     below = [np.cumsum(total) - total / 2 for total in totals]
-    shares_below = below[1] / totals[1].sum()  # for each distinct score, the share of negative rows with a lower one
-    shares_above = 1 - below[0] / totals[0].sum()  # the share of positive rows with a higher one
+    shares_below = below[1] / totals[1].sum()  # the share of negative rows with a lower score
+    shares_above = 1 - below[0] / totals[0].sum()  # the share of positive rows with a higher score
     area = float((totals[0] * shares_below).sum() / totals[0].sum())
     factors = [math.sqrt(count / (count - 1)) for count in counts]
     of_positive = factors[0] * w * (shares_below[level] - area) / totals[0].sum()

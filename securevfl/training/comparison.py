@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,10 +151,27 @@ class Comparison:
         table = html.table(list(heads), [[html.cell_text(value) for value in row.values()] for row in cells])
         return f"{table}<p>{html.escape(self.conclusion)}</p>"
 
-    def report(self, path: str | Path) -> None:
-        """Write the table and the conclusion as a page of HTML."""
+    def plain(self) -> dict[str, Any]:
+        """Return the comparison as lists and dicts that can be written as JSON."""
+        return {
+            "models": [asdict(row) for row in self.rows],
+            "pooled": [asdict(row) for row in self.pooled],
+            "held_out": self.held_out,
+            "positive": self.positive,
+            "gain": self.gain,
+            "gain_std_error": self.gain_error,
+            "is_certain": self.is_certain,
+            "conclusion": self.conclusion,
+        }
+
+    def page(self) -> str:
+        """Return the table and the conclusion as a page of HTML."""
         body = ["<h1>What the other columns add</h1>", self._repr_html_(), f"<p class='soft'>{NOTE}</p>"]
-        write_atomic(Path(path), html.page("Comparison", body).encode())
+        return html.page("Comparison", body)
+
+    def report(self, path: str | Path) -> None:
+        """Write the page to a file."""
+        write_atomic(Path(path), self.page().encode())
 
 
 NOTE = (

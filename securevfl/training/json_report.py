@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from securevfl.base.files import write_json
-from securevfl.base.version import __version__
 from securevfl.runtime.costs import Stage, Tally
 from securevfl.runtime.network import Network
-
-if TYPE_CHECKING:
-    pass
+from securevfl.training.model_part import ModelPart
 from securevfl.training.run import Run
-
-REPORT_SCHEMA = "securevfl.report/3"
 
 
 def report(
@@ -35,19 +28,51 @@ def report(
         and counts by homomorphic operation.
     """
     return {
-        "schema": REPORT_SCHEMA,
-        "version": __version__,
         **run.summary(),
         "alone": None if alone is None else dict(alone),
         "network": asdict(network),
         "ids_lacking": lacking,
-        "books": {
-            name: {
-                "messages": _by_stage(part.counters.traffic, lambda tally: {"bytes": int(tally.amount)}),
-                "operations": _by_stage(part.counters.ops, lambda tally: {"seconds": tally.amount}),
-            }
-            for name, part in run.parts.items()
-        },
+        "books": {name: _counters(part) for name, part in run.parts.items()},
+    }
+
+
+def part_report(part: ModelPart, *, alone: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """Return what one party knows of a training between organisations as plain data, without its part of the model.
+
+    Args:
+        part: its part.
+        alone: metrics of a model of this party's columns alone, if it has the labels.
+
+    Returns:
+        The report.
+    """
+    return {
+        "party": part.name,
+        "run": part.run,
+        "status": str(part.status),
+        "job": part.job,
+        "parties": part.parties,
+        "evaluated_on": part.evaluated_on if part.metrics else None,
+        "positive": part.positive,
+        "metrics": part.metrics,
+        "metric_std_errors": part.metric_std_errors,
+        "alone": None if alone is None else dict(alone),
+        "by_class": part.by_class,
+        "calibration": [list(group) for group in part.calibration],
+        "notes": part.notes,
+        "history": part.history,
+        "rounds": part.rounds,
+        "trained": part.trained,
+        "held_out": part.held_out,
+        "counters": _counters(part),
+    }
+
+
+def _counters(part: ModelPart) -> dict[str, Any]:
+    """Return bytes and counts by stage and kind of message, and seconds and counts by homomorphic operation."""
+    return {
+        "messages": _by_stage(part.counters.traffic, lambda tally: {"bytes": int(tally.amount)}),
+        "operations": _by_stage(part.counters.ops, lambda tally: {"seconds": tally.amount}),
     }
 
 
@@ -58,10 +83,3 @@ def _by_stage(
     for (stage, item), tally in counters.items():
         stages.setdefault(stage.name.lower(), {})[item] = amount(tally) | {"count": tally.count}
     return stages
-
-
-def write_report(
-    path: Path, run: Run, *, network: Network, lacking: dict[str, int], alone: Mapping[str, float] | None = None
-) -> None:
-    """Write the report to a file, atomically."""
-    write_json(path, report(run, network=network, lacking=lacking, alone=alone))

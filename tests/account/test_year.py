@@ -17,16 +17,13 @@ from tests.builders import raises_code, random_parties, write_tables
 
 ROWS, CHANGED = 240, 12
 PLAN = YearPlan(compares=False, searched=0)
+JOB = vfl.Job(model="logistic", epochs=1, test_fraction=0.3, accepts=["small_metrics", "scores"])
 
 
-def _tables(first: int) -> list[vfl.Party]:
+def _month(first: int) -> list[vfl.Party]:
     """Return the tables of a month: `ROWS` customers, of whom the first ones have left."""
     parties = random_parties(rows=ROWS + 12 * CHANGED, ids=True)
     return [party.take(np.arange(first, first + ROWS)) for party in parties]
-
-
-def _job() -> vfl.Job:
-    return vfl.Job(model="logistic", epochs=1, test_fraction=0.3, accepts=["small_metrics", "scores"])
 
 
 def _ledgers(folder: Path, parties: list[vfl.Party]) -> dict[str, DisclosureLedger]:
@@ -41,12 +38,12 @@ def _of(forecast: YearForecast, party: str) -> dict[tuple[str, str], tuple[int, 
 
 def test_a_year_of_trainings_counts_as_forecast(tmp_path: Path) -> None:
     """Twelve trainings, on the same rows and on rows that change by a twentieth each month."""
-    forecast = forecast_year(_job(), _tables(0), plan=PLAN)
+    forecast = forecast_year(JOB, _month(0), plan=PLAN)
     for changed in (0, CHANGED):
-        ledgers = _ledgers(tmp_path / str(changed), _tables(0))
+        ledgers = _ledgers(tmp_path / str(changed), _month(0))
         for month in range(12):
-            vfl.simulate(_job(), _tables(changed * month), ledgers=ledgers)
-        for party in _tables(changed * 11):
+            vfl.simulate(JOB, _month(changed * month), ledgers=ledgers)
+        for party in _month(changed * 11):
             entries = ledgers[party.name].counted_for(party.register)
             totals = {
                 (kind, learner): total_to(entries, kind, learner)
@@ -65,21 +62,21 @@ def test_a_year_of_trainings_counts_as_forecast(tmp_path: Path) -> None:
 
 
 def test_the_forecast_names_the_month_in_which_a_limit_refuses(tmp_path: Path) -> None:
-    parties, one_month = _tables(0), forecast_year(_job(), _tables(0), plan=YearPlan(1, compares=False, searched=0))
+    parties, one_month = _month(0), forecast_year(JOB, _month(0), plan=YearPlan(1, compares=False, searched=0))
     ledgers = _ledgers(tmp_path, parties)
     kind, share = next(
         (kind, share) for (kind, learner), (_, share) in _of(one_month, "shop").items() if learner == "bank" and share
     )
     assert kind in DISCLOSURE_KINDS
     ledgers["shop"].set_limit(kind, Limit(5 * share + 1e-6, share=True))
-    forecast = forecast_year(_job(), parties, plan=PLAN, ledgers=ledgers)
+    forecast = forecast_year(JOB, parties, plan=PLAN, ledgers=ledgers)
     (shop,) = (item for item in forecast.parties if item.party == "shop")
     assert [when for when, reason in shop.refusals if f"the limit {kind}" in reason] == ["the training of month 6"]
     for _ in range(5):
-        vfl.simulate(_job(), parties, ledgers=ledgers)
+        vfl.simulate(JOB, parties, ledgers=ledgers)
     with raises_code(vfl.errors.LeakageError, "SVFL-LIMIT-REACHED"):
-        vfl.simulate(_job(), parties, ledgers=ledgers)
-    again = forecast_year(_job(), parties, plan=PLAN, ledgers=ledgers)
+        vfl.simulate(JOB, parties, ledgers=ledgers)
+    again = forecast_year(JOB, parties, plan=PLAN, ledgers=ledgers)
     (shop,) = (item for item in again.parties if item.party == "shop")
     assert [when for when, reason in shop.refusals if f"the limit {kind}" in reason] == ["the training of month 1"]
 
@@ -99,7 +96,7 @@ def test_the_limit_on_measured_rows_is_forecast(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_a_year(tmp_path: Path) -> None:
-    files = write_tables(tmp_path, _tables(0))
+    files = write_tables(tmp_path, _month(0))
     (tmp_path / "job.toml").write_text('test_fraction = 0.3\nmodel = "logistic"\nepochs = 2\n')
     words = ["explain", str(tmp_path / "job.toml"), "--year", "--scores", "1200", "--searched", "2"]
     done = CliRunner().invoke(app, [*words, *(f"--data={name}={path}" for name, path in files.items())])

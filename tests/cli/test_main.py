@@ -91,7 +91,7 @@ def test_a_job_trains_from_files_and_names_what_does_not_match(tmp_path: Path, o
         "train",
         write_open_job(tmp_path, "ckks"),
         *overlapping_tables,
-        "--report-json",
+        "--json",
         out,
         "--save",
         tmp_path / "parts",
@@ -104,7 +104,7 @@ def test_a_job_trains_from_files_and_names_what_does_not_match(tmp_path: Path, o
     assert lacking == [f"bank lacks 369 {where}", f"shop lacks 12 {where}"]
 
     report = json.loads(out.read_text())
-    assert report["schema"] == "securevfl.report/3"
+    assert report["schema"] == "securevfl.train/1"
     assert report["ids_lacking"] == {"bank": 369, "shop": 12}
     assert report["metrics"]["auc"] > 0.9
     assert len(report["history"]) == report["costs"]["rounds"]
@@ -148,9 +148,7 @@ def test_explain_with_and_without_tables(tmp_path: Path, overlapping_tables: lis
 
 def test_a_leak_is_refused_with_its_remedy(tmp_path: Path, overlapping_tables: list[str]) -> None:
     text = OPEN_JOB_TEXT.replace("batch_size = 40", "batch_size = 10")
-    done = run(
-        "train", write_open_job(tmp_path, "ckks", text), *overlapping_tables, "--report-json", tmp_path / "out.json"
-    )
+    done = run("train", write_open_job(tmp_path, "ckks", text), *overlapping_tables, "--json", tmp_path / "out.json")
     assert done.exit_code == 2
     assert 'accepts = ["rank"]' in done.stderr
     assert not (tmp_path / "out.json").exists()
@@ -210,11 +208,11 @@ def test_wrong_data_options_are_told(tmp_path: Path, data: list[str], code: str)
 
 
 def test_a_report_that_cannot_be_written_is_told_before_training(tmp_path: Path, overlapping_tables: list[str]) -> None:
-    done = run("train", write_open_job(tmp_path), *overlapping_tables, "--report-json", tmp_path)
+    done = run("train", write_open_job(tmp_path), *overlapping_tables, "--json", tmp_path)
     assert (done.exit_code, done.stdout) == (2, "")
     assert "[SVFL-" in done.stderr
     (tmp_path / "file").touch()
-    done = run("train", write_open_job(tmp_path), *overlapping_tables, "--report-json", tmp_path / "file" / "out.json")
+    done = run("train", write_open_job(tmp_path), *overlapping_tables, "--json", tmp_path / "file" / "out.json")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "[SVFL-" in done.stderr
     done = run("train", write_open_job(tmp_path), *overlapping_tables, "--save", tmp_path / "file")
@@ -261,7 +259,7 @@ def test_a_real_pair_of_tables_aligns_and_trains(tmp_path: Path) -> None:
 
     text = OPEN_JOB_TEXT.replace("= 40", "= 256").replace("epochs = 2", "epochs = 1").replace("0.3", "0.1")
     data = [f"--data=guest={tmp_path / 'guest.csv'}", f"--data=host={tmp_path / 'host.parquet'}"]
-    done = run("train", write_open_job(tmp_path, text=text), *data, "--report-json", tmp_path / "out.json")
+    done = run("train", write_open_job(tmp_path, text=text), *data, "--json", tmp_path / "out.json")
     assert done.exit_code == 0, done.stderr
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["metrics"]["auc"] > 0.70

@@ -19,8 +19,9 @@ from securevfl.crypto.kernel.residue_products import multiply_residues
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, uniform
+from securevfl.crypto.kernel.seeded_vectors import unpack_remainders
 from securevfl.crypto.kernel.share_protocol import QUERY_HEADER, REPLY_HEADER
-from securevfl.crypto.kernel.shares import QUERY_SECOND_LABEL, KernelShares, ShareParameters
+from securevfl.crypto.kernel.shares import QUERY_FIRST_LABEL, QUERY_SECOND_LABEL, KernelShares, ShareParameters
 from securevfl.crypto.lattice.seal_io import SealIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_scheme import common_coin
@@ -105,6 +106,27 @@ def test_seal_decrypts_what_the_kernel_encrypts(reference, outputs):
         some = slice(block, block + 1)
         message = layout.messages(V[None, layout.rows(some)], some)[0, :, :, 0].reshape(-1)
         assert (reference.decrypted(decryptor, polynomials) == message).all()
+
+
+def test_seal_decrypts_uniform_vectors_from_a_seed(reference):
+    bits, primes = reference.parameters.ring.bits, reference.parameters.primes
+    holder = KernelShares(bits).keygen(coin())
+    sealed, V = holder.encrypt_uniform(700, 4, columns=1)
+    _, _, n, c, r, s = QUERY_HEADER.unpack_from(sealed)
+    layout, seed, start = RingLayout(n, c, r, s), sealed[QUERY_HEADER.size :][:32], QUERY_HEADER.size + 32
+    assert c == r
+    shape, steps = (layout.points, r, layout.sample_blocks), transform(primes, layout.points)
+    first, second = (
+        steps.back(uniform(Prg(seed, label), primes, shape)) for label in (QUERY_FIRST_LABEL, QUERY_SECOND_LABEL)
+    )
+    rho = unpack_remainders(primes, bits, sealed[start:], n * c).reshape(n, c)
+    first = primes.reduce(first - layout.messages(primes.centred(rho), slice(0, layout.sample_blocks)))
+    decryptor = reference.decryptor(holder._opener.secret)
+    for block in range(layout.sample_blocks):
+        polynomials = np.stack([first[..., block], second[..., block]]).reshape(2, len(primes), DEGREE)
+        rows = layout.rows(slice(block, block + 1))
+        plain = reference.decrypted(decryptor, polynomials).reshape(layout.points, r)
+        assert (plain[: rows.stop - rows.start] == V[rows]).all()
 
 
 def test_the_noise_of_a_query_is_that_of_seal(reference):

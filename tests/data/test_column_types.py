@@ -295,7 +295,7 @@ def test_the_job_file_and_the_command_declare_types(tmp_path: Path) -> None:
         "command": [str(job), "--columns", f"shop={tmp_path / 'types.toml'}"],
     }.items():
         report = tmp_path / "report.json"
-        done = CliRunner().invoke(app, ["train", *arguments, *data, "--report-json", str(report)])
+        done = CliRunner().invoke(app, ["train", *arguments, *data, "--json", str(report)])
         assert done.exit_code == 0, done.output
         auc[name] = json.loads(report.read_text())["metrics"]["auc"]
     assert auc["job"] == auc["command"] > auc["numbers"] + 0.1

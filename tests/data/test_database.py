@@ -56,7 +56,7 @@ def test_both_tables_of_a_training_come_from_postgresql(address: str, tmp_path: 
     (tmp_path / "job.toml").write_text('model = "logistic"\nepochs = 4\nseed = 1\n')
     queries = ["--query", "bank=select * from bank", "--query", "shop=select * from shop where visits = visits"]
     databases = ["--data", f"bank={address}", "--data", f"shop={address}"]
-    done = securevfl("train", "job.toml", *databases, *queries, "--report-json", "a.json", folder=tmp_path)
+    done = securevfl("train", "job.toml", *databases, *queries, "--json", "a.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for party in ("bank", "shop"):
         fetched = securevfl("fetch", address, f"{party}.parquet", "--query", f"select * from {party}", folder=tmp_path)

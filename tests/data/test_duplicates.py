@@ -213,7 +213,7 @@ def test_the_job_file_and_the_command_state_it(tmp_path: Path) -> None:
     ]:
         job.write_text("\n".join([*lines, key]))
         report = tmp_path / "report.json"
-        done = CliRunner().invoke(app, ["train", str(job), *data, *option, "--report-json", str(report)])
+        done = CliRunner().invoke(app, ["train", str(job), *data, *option, "--json", str(report)])
         assert done.exit_code == 0, done.output
         assert "Only the" in done.stderr
         auc[name] = json.loads(report.read_text())["metrics"]["log_loss"]

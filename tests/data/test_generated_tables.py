@@ -55,7 +55,7 @@ def write(kind: str, folder: Path, ids: list[Any], columns: dict[str, Any]) -> P
     return path
 
 
-def party(kind: str, name: str, ids: list[Any], columns: dict[str, Any], duplicates: Any) -> vfl.Party:
+def party_from_frame(kind: str, name: str, ids: list[Any], columns: dict[str, Any], duplicates: Any) -> vfl.Party:
     columns = dict(columns)
     y = columns.pop("y", None)
     if kind == "index":
@@ -94,7 +94,7 @@ def test_rows_are_paired_by_id(
                     np.testing.assert_array_equal(one.X, other.X[:])
             else:
                 pairs = ("bank", ids[0], bank), ("shop", ids[1], shop)
-                aligned = vfl.align([party(reader, *pair, duplicates) for pair in pairs])
+                aligned = vfl.align([party_from_frame(reader, *pair, duplicates) for pair in pairs])
                 parties, missing = list(aligned), aligned.missing
         except IdError as error:
             refused = error.code

@@ -41,7 +41,7 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
-from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord, Group
 
 
 class Total(DisclosingMessage, frozen=True):
@@ -121,7 +121,7 @@ class Relayed(Family[RelayedJob]):
     def outputs(self, job: RelayedJob, shape: RunShape) -> list[Output]:
         """List what a complete run discloses: to the server and then to the active party, the sum of each row."""
         (server,), evaluations = shape.helpers, EvaluationSchedule.of_run(job, shape).evaluations
-        times = {"training": (shape.rows, shape.epochs)}
+        times: dict[Group, tuple[int, int]] = {"training": (shape.rows, shape.epochs)}
         if shape.held_out:
             times["held out"] = (shape.held_out, evaluations)
         else:

@@ -30,6 +30,7 @@ import securevfl as vfl
 from securevfl.account import database
 from securevfl.cli.main import app
 from securevfl.data.load import read_aligned
+from securevfl.data.read_options import ReadOptions
 from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerContents
@@ -74,7 +75,7 @@ SHORT = ("--timeout", "1", "--patience", "1")
 PEERS = ("--peers", "{party}/peers.toml", *SHORT)
 JOIN = ("join", "{party}/job.toml", "--party", "{party}", *TABLE, *SHORT)
 COMMANDS = {
-    "align": Command("bank", ("align", "--party", "bank", *TABLE, *SHORT), ("--log",)),
+    "align": Command("bank", ("align", "--party", "bank", *TABLE, *SHORT), ("--json", "--log")),
     "prepare": Command(
         "bank",
         ("prepare", "bank/job.toml", "--party", "bank", *TABLE, *SHORT),
@@ -83,10 +84,10 @@ COMMANDS = {
         locks_material=True,
     ),
     "join": Command(
-        "bank", JOIN, ("--save", "--html", "--log"), ("--checkpoints", "--preprocessing"), locks_material=True
+        "bank", JOIN, ("--save", "--html", "--json", "--log"), ("--checkpoints", "--preprocessing"), locks_material=True
     ),
     "join at the called party": Command(
-        "shop", JOIN, ("--save", "--html", "--log"), ("--checkpoints", "--preprocessing")
+        "shop", JOIN, ("--save", "--html", "--json", "--log"), ("--checkpoints", "--preprocessing")
     ),
     "join with a network": Command("bank", ("join", "bank/neural.toml", *JOIN[2:]), package="torch"),
     "join with noise": Command("bank", ("join", "bank/noise.toml", *JOIN[2:]), package="dp_accounting"),
@@ -105,7 +106,9 @@ COMMANDS = {
         ("--log",),
         package="starlette",
     ),
-    "compare": Command("bank", ("compare", "bank/job.toml", "--party", "bank", *TABLE, *SHORT), ("--html", "--log")),
+    "compare": Command(
+        "bank", ("compare", "bank/job.toml", "--party", "bank", *TABLE, *SHORT), ("--html", "--json", "--log")
+    ),
     "compare at the called party": Command("shop", ("compare", "shop/job.toml", "--party", "shop", *TABLE, *SHORT)),
     "correlate": Command("bank", ("correlate", "--party", "bank", *TABLE, *SHORT), ("--html", "--json", "--log")),
     "correlate at the called party": Command("shop", ("correlate", "--party", "shop", *TABLE, *SHORT)),
@@ -115,7 +118,7 @@ COMMANDS = {
     "fairness at the called party": Command(
         "shop", ("fairness", "--party", "shop", "--data", "groups.csv", *PEERS, "--group", "group")
     ),
-    "line": Command("bank", ("line", "--party", "bank", *PEERS), ("--log",), ledger=False),
+    "line": Command("bank", ("line", "--party", "bank", *PEERS), ("--json", "--log"), ledger=False),
     "line at the called party": Command("shop", ("line", "--party", "shop", *PEERS), ledger=False),
     "relay": Command("hub", ("relay", "--party", "hub", *PEERS), ("--log",), ledger=False),
 }
@@ -293,7 +296,7 @@ def _damaged(path: Path) -> Iterator[None]:
 def _lock_material(folder: Path) -> DiskStore:
     """Use the folder of precomputed material of the bank's job, as another process would."""
     job = vfl.Job.load(folder / "bank" / "job.toml")
-    bank = read_aligned("bank", folder / "bank.csv", job, id_column="id", label_column="y")
+    bank = read_aligned("bank", folder / "bank.csv", job, ReadOptions(id_column="id", label_column="y"))
     material = material_folder(Path("bank.csv.ahead"), bank, run_key(job, bank))
     assert material is not None
     return DiskStore(material)

@@ -11,13 +11,14 @@ import pytest
 from scipy import stats
 
 import securevfl as vfl
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import subset_sizes
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.families.shares.shares_job import trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
 from securevfl.protocols.party_context import LocalResources
-from securevfl.protocols.shares import column_blocks, offline_phase
+from securevfl.protocols.shares import column_blocks
 from securevfl.protocols.shares import iteration as iteration
 from securevfl.protocols.shares.column_blocks import LocalColumns
 from securevfl.protocols.shares.disk_store import DiskStore
@@ -77,7 +78,7 @@ def test_a_reused_keystream_reveals_sums_and_ours_is_fresh(monkeypatch):
     """delta - delta' is g - g' where psi and gamma are the same; g of the first visit is known up to the label."""
     case = Case(*breast(rows=200), 200, rate=3.0)
     assert abs(sums_read(case)) < 0.45  # of 200 rows: six standard errors of .071
-    prg = offline_phase.Prg
+    prg = Prg
     fixed = {name: bytes([number] * 32) for number, name in enumerate("ab")}
     monkeypatch.setattr(prg, "fresh", lambda label: prg(fixed[threading.current_thread().name], label))
     assert sums_read(case) > 0.95

@@ -109,7 +109,7 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 def _equation_identity(job: JobOptions, shape: RunShape, name: str) -> str:
     """Return the identity of the equations that a passive party opens, so that equal ones count once.
 
-    It is empty if they change, or if nobody knows whether the party's columns are the same.
+    The identity is empty if the equations change, or if nobody knows whether the party's columns are the same.
     """
     table = shape.tables.get(name, "")
     if not (table and shape.partition and not job.equations_change):

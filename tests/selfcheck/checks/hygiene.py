@@ -231,8 +231,9 @@ def _runs() -> Iterator[Protocol]:
 
 def keys_stay_home() -> Outcome:
     """No byte of a secret key in any frame, log or file of a run, a saved model or a report."""
+    from securevfl.base.files import write_json
     from securevfl.runtime.network import Network
-    from securevfl.training.json_report import write_report
+    from securevfl.training.json_report import report
 
     outcome = Outcome()
     rows = np.arange(96, dtype=np.intp)
@@ -247,7 +248,7 @@ def keys_stay_home() -> Outcome:
                 run = simulate(job, tables, workers=1, observe=events.append)
                 frames += [encode_message(event.message) for event in events]
                 run.save(Path(folder) / str(number))
-                write_report(Path(folder) / f"{number}.json", run, network=Network(), lacking={})
+                write_json(Path(folder) / f"{number}.json", report(run, network=Network(), lacking={}))
             files = [path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()]
     finally:
         eventlog.LOGGER.removeHandler(handler)

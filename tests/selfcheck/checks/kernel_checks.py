@@ -31,6 +31,7 @@ from securevfl.crypto.kernel import (
     residue_products,
     ring_keys,
     ring_sampling,
+    seeded_vectors,
     share_protocol,
     shares,
 )
@@ -193,6 +194,45 @@ def _short_products(outcome: Outcome) -> None:
     outcome.add("noise", "evaluator", "a factor whose products have more noise than the tolerance is accepted")
 
 
+def vectors() -> Outcome:
+    """Check that uniform vectors from a seed have a fresh error in each entry and are exactly uniform."""
+    outcome, scheme = Outcome(), shares.KernelShares(48)
+    holder: Any = scheme.keygen(os.urandom(32))
+    (sealed, V), primes = holder.encrypt_uniform(5000, 1, columns=1), scheme.primes
+    _, _, n, c, r, s = share_protocol.QUERY_HEADER.unpack_from(sealed)
+    start = share_protocol.QUERY_HEADER.size
+    seed = sealed[start : start + SYMMETRIC_KEY_BYTES]
+    drawn = [holder._expanded(RingLayout(n, c, r, s), seed) for _ in range(2)]
+    one, other = (primes.scaled(words, 48) + primes.centred(rho) for words, rho in drawn)
+    difference = primes.reduce(one - other)[0]
+    if not 0.9 < float(difference.std()) / math.sqrt(2 * 10.5) < 1.1:
+        outcome.add("fresh", "evaluator", "uniform vectors from a seed have no error, so the seed determines the key")
+    rho = seeded_vectors.unpack_remainders(primes, 48, sealed[start + SYMMETRIC_KEY_BYTES :], V.size)
+    battery, unit = Battery(), 2 * seeded_vectors.remainder_limit(primes, 48) + 1
+    for what, numbers, size in (
+        ("words", V.reshape(-1).astype(np.int64), 2**48),
+        ("remainders", rho + unit // 2, unit),
+    ):
+        add_uniformity_tests(battery, f"{what} from a seed", numbers / size, (numbers & 255).astype(np.uint8))
+    outcome.statistics("uniform", "evaluator", battery)
+    q, t = 1009, 8
+    counts = np.zeros(t, np.int64)
+    for z in range(q):
+        word = (2 * t * z + q) // (2 * q) % t
+        left = (z - (2 * q * word + t) // (2 * t) + q // 2) % q - q // 2
+        counts[word] += abs(left) <= seeded_vectors.remainder_limit(_Modulus(q), 3)
+    if len(set(counts.tolist())) > 1:
+        outcome.add("uniform", "evaluator", "words from a seed have different numbers of remainders")
+    return outcome
+
+
+class _Modulus:
+    """A modulus in place of `Primes`."""
+
+    def __init__(self, q: int) -> None:
+        self.q = q
+
+
 def arithmetic() -> Outcome:
     """Check that sums of extreme residues, transforms and bytes are exact, and that the test of the BLAS at the start
     finds one that rounds."""
@@ -282,6 +322,7 @@ def opened() -> Outcome:
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "kernel: answers": answered,
     "kernel: draws": drawn,
+    "kernel: vectors": vectors,
     "kernel: openings": opened,
     "kernel: sizes": sized,
     "kernel: arithmetic": arithmetic,

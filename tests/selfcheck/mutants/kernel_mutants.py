@@ -16,16 +16,18 @@ from securevfl.crypto.kernel import (
     residues,
     ring_keys,
     ring_sampling,
+    seeded_vectors,
     shares,
     square_ntt,
 )
+from securevfl.crypto.kernel.ciphertexts import KernelSecretKey
 from securevfl.crypto.kernel.residues import Primes
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.share_protocol import PreparedFactor, RingParameters
 from securevfl.crypto.kernel.shares import KernelEvaluator, KernelShares, ShareParameters
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
-from selfcheck.mutants.mutant import Mutant, patched
+from selfcheck.mutants.mutant import Mutant, edited, patched
 
 _second, _pack, _powers, _zero = (
     ring_keys.second_polynomial,
@@ -175,6 +177,26 @@ MUTANTS = [
         "kernel: sizes",
         "size",
         patched((shares, "primes_for", _five), (shares, "MAX_MODULUS_BITS", 128)),
+    ),
+    Mutant(
+        "vectors from a seed without errors",
+        "a vector is c0 + a s exactly, so seed and remainders determine the key",
+        "kernel: vectors",
+        "fresh",
+        patched(
+            (
+                KernelSecretKey,
+                "decrypted",
+                edited(KernelSecretKey, "decrypted", ("message + errors(prg, message.shape[1:])", "message")),
+            )
+        ),
+    ),
+    Mutant(
+        "remainders that not every word has",
+        "seeds are not discarded if a word with one remainder more occurs",
+        "kernel: vectors",
+        "uniform",
+        patched((seeded_vectors, "remainder_limit", lambda primes, bits: primes.q // 2 ** (bits + 1) + 1)),
     ),
     Mutant(
         "noise that is not counted",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.roles import ACTIVE, PARTNER
+from securevfl.crypto import share_scheme
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShareEvaluator
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import field_transfers, punctured_seeds
@@ -18,7 +19,7 @@ from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import iteration as shares
-from securevfl.protocols.shares import offline_phase, opened_weights
+from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.iteration import MaskedResidual
@@ -50,7 +51,7 @@ def _given(self: Any, coin: bytes) -> Any:
     return _second(self, bytes(32))
 
 
-def _one_key(self: Any, number: int, purposes: Any) -> Any:
+def _one_key(self: Any, number: int, purposes: Any, schemes: Any = ()) -> Any:
     """Whatever the purpose, the key and the coin are those of the first."""
     scheme, keys = self.scheme, dict[bytes, Any]()
 
@@ -59,11 +60,7 @@ def _one_key(self: Any, number: int, purposes: Any) -> Any:
             keys[coin] = scheme.keygen(coin)
         return keys[coin]
 
-    self.scheme = Stand(scheme, keygen=keygen)
-    try:
-        return _keys(self, number, [purposes[0]] * len(purposes))
-    finally:
-        self.scheme = scheme
+    return _keys(self, number, [purposes[0]] * len(purposes), [Stand(scheme, keygen=keygen)] * len(purposes))
 
 
 class _Known(Prg):
@@ -145,7 +142,7 @@ MUTANTS = [
         "psi and gamma come from a key that is the same in every session",
         "shares: what parties know",
         "uniform",
-        patched((offline_phase, "Prg", _Known)),
+        patched((share_scheme, "Prg", _Known)),
     ),
     Mutant(
         "tables without psi",
