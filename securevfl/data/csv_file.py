@@ -156,9 +156,10 @@ class CsvFile:
                 continue
             similar = [id_pattern(line.partition(self.delimiter)[0]) == pattern for line in inner]
             marks = [line.count(self.delimiter) for line in inner]
+            begins = [bool(line.partition(self.delimiter)[0].strip()) for line in inner]  # a row begins with an id
             if any(
-                count >= len(self.names) - 1 > 0 and (alike or len(self.names) > 2)
-                for count, alike in zip(marks[:-1], similar[:-1], strict=True)
+                count >= len(self.names) - 1 > 0 and begin and (alike or len(self.names) > 2)
+                for count, begin, alike in zip(marks[:-1], begins[:-1], similar[:-1], strict=True)
             ):
                 return True
             if column and marks[-1] == column and similar[-1]:
