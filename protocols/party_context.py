@@ -98,6 +98,11 @@ class PartyContext:
         return self.roles.only(ACTIVE)
 
     @cached_property
+    def without_labels(self) -> tuple[str, ...]:
+        """Names of all parties except the active one: the partner and the passive parties."""
+        return tuple(name for name in self.parties if name != self.active)
+
+    @cached_property
     def passives(self) -> tuple[str, ...]:
         """Names of the parties that have only columns."""
         return self.roles.with_role(PASSIVE)

@@ -43,12 +43,14 @@ class SwitchNetwork:
         ConfigError: if a block has no rows.
 
     Attributes:
+        sizes: number of rows of each block.
         layers: for each layer, in order, the first and the second wire of each of its k switches, as two arrays (k,).
             The switches of a layer have no wire in common.
         switches: number of switches.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = tuple(sizes)
         if not sizes or min(sizes) < 1:
             raise ConfigError("there are no rows to permute", "pass at least one row", code="SVFL-CRYPTO-SHAPE")
         self.rows = sum(sizes)

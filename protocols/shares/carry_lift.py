@@ -84,6 +84,10 @@ class CarryLift:
         reduced = self._ring.reduce(mask)
         return SplitMask(self.short_ring.reduce(reduced), reduced >> self._shift)
 
+    def join(self, mask: SplitMask) -> Words:
+        """Return A's masks, integers modulo 2^L, from their parts."""
+        return self._ring.reduce(mask.low + (mask.high << self._shift))
+
     def top_bits(self, words: Words) -> Bits:
         """Return the top bit of each word of k bits."""
         return (words >> self._top).astype(np.uint8)

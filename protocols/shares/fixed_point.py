@@ -72,6 +72,12 @@ _TOP_KNOTS_IN_REACH = 3.5  # entries of the table over the whole ring that half 
 _SUM_ERROR_BITS = 10  # the standard deviation of the noise of a forward sum is at most 2^-10
 _MIN_RESIDUAL_BITS = 7  # smallest f_g, the number of fractional bits of residuals
 
+FINE_BITS = 8
+"""The number of bits that index a fine table, which has the width of a residual table and more entries."""
+
+FINE_ENTRY_BITS = 16
+"""The number of bits of an entry of a fine table, at most."""
+
 
 @dataclass(frozen=True)
 class FixedPointEncoding:
@@ -231,6 +237,16 @@ class FixedPointEncoding:
         return _knots(self.table_bits, self.step)
 
     @property
+    def fine_step(self) -> int:
+        """Log2 of the spacing of a fine table: 2^FINE_BITS entries over the width of a residual table."""
+        return self.step + self.table_bits - FINE_BITS
+
+    @property
+    def fine_knots(self) -> Floats:
+        """The forward sum at each index of a fine table (2^FINE_BITS,)."""
+        return _knots(FINE_BITS, self.fine_step)
+
+    @property
     def top_bits(self) -> int:
         """The number of bits that index a table over the whole range of the ring, taken from the top of a sum.
 
@@ -312,6 +328,11 @@ class FixedPointEncoding:
     def index(self, h: Words) -> NDArray[np.uint8]:
         """Return the table index of each share h (any shape) of a forward sum."""
         return ((h >> np.uint64(self.shift)) & np.uint64(self.entries - 1)).astype(np.uint8)
+
+    def fine_index(self, h: Words) -> NDArray[np.uint8]:
+        """Return the index of each share h (any shape) of a forward sum, for a fine table."""
+        shift = self.f_x + self.f_theta + self.fine_step
+        return ((h >> np.uint64(shift)) & np.uint64(2**FINE_BITS - 1)).astype(np.uint8)
 
     def top_index(self, h: Words) -> NDArray[np.uint8]:
         """Return the index of each share h (any shape) of a forward sum, for a table over the ring's whole range."""

@@ -1,36 +1,46 @@
 """Mean loss of a secret-shared model on some rows: the party with labels learns one sum over the rows, and no score.
 
 A is the active party, which has the labels y, and B is its partner. H (n, c) are the forward sums X @ theta of the n
-rows for c model outputs. Shares are random-looking summands modulo a power of two. T_y is a table of the loss for label
-y at 2^b values of H.
+rows for c model outputs. Shares are random-looking summands modulo a power of two. T_y is a fine table of the loss for
+label y: 256 values of H over the width of the training's table of residuals.
 
 1. all      compute shares of H at A and B (forward_sums.py)
-2. A, B     look up the entry of T_y at H for every row, modulo 2^64 (table_lookup.py): each gets a share of the entry
-3. B -> A   the sum of B's shares over all rows
+2. A, B     look up the entry of T_y at H for every row, modulo 2^16 (table_lookup.py): each gets a share of the entry
+3. A, B     lift the shares to integers modulo 2^32 (lifted_shares.py)
+4. B -> A   the sum of B's shares over all rows
    A        adds the sum of its shares, and obtains the sum of all rows' entries
 
-Numbers in comments refer to these steps. An entry consists of two bit fields: the loss, and a bit that is 1 if H is
-more than half of the table's range away from its centre. The sum over rows therefore contains two sums, and A learns
-both. Everything else that A or B receives is uniform. The loss is interpolated between two entries of the table, which
-makes it too high by at most (second derivative of the loss) * (spacing of the table)^2 / 8. If the loss is zero in the
-whole table, A learns only the number of rows beyond half of the range.
+Numbers in comments refer to these steps. A learns the sum; everything else that A or B receives is uniform.
+
+The protocol reads the entry just below or just above H at random, so that the mean is the loss interpolated between the
+two. Values of the table are the coefficients of the L2 projection of the loss on linear splines (projection.py), so
+that interpolation has no bias. They may be slightly negative, and a constant makes them positive. A multiplies them by
+a scale that no other party knows, so that the largest one just fits into 15 bits, and rounds them up or down at random.
+The rounding of H is the larger error: it adds about 0.4 * (the table's spacing) * (the mean slope of the loss) /
+sqrt(n) to the mean, for a spacing of 1/4 some 0.04 / sqrt(n).
+
+A party A that deviates can put any words into its tables, and then learns the sum of the words that it wrote: 32 bits
+of its choice about the columns of the other parties. B counts 32 bits about these columns for every sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from securevfl.base.arrays import Floats
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
-from securevfl.protocols.shares.fixed_point import FixedPointEncoding, table_distances
+from securevfl.protocols.shares.carry_lift import CarryLift
+from securevfl.protocols.shares.fixed_point import FINE_BITS, FINE_ENTRY_BITS, FixedPointEncoding, table_distances
 from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.lifted_shares import declares_lift, lift_shares
+from securevfl.protocols.shares.projection import projected
 from securevfl.protocols.shares.share_products import Products, unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.table_lookup import declares_lookup, look_up_shares
@@ -38,70 +48,118 @@ from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 MIN_LOSS_ROWS, MAX_LOSS_ROWS = 20, 65_536
-_LOSS_BITS = 44
-_FRACTION_BITS = 16
-_RING = ShareRing(64)
+LOSS_SUM_BITS = 32
+"""Bits of an opened sum: at most `MAX_LOSS_ROWS` entries below 2^15 are summed."""
+_MAX_ENTRY = 2 ** (FINE_ENTRY_BITS - 1) - 1  # the lift needs entries whose top bit is 0
+_MAX_LOSS = 4096.0  # larger losses are clipped
+_OFFSET = 1.0  # the constant in each entry; a projection is below the loss by at most spacing^2 * curvature / 12
+_ROUNDING_BITS = 16
+_SUMS_PER_LOOKUP = 8192
+_RING = ShareRing(LOSS_SUM_BITS)
+_LIFT = CarryLift(FINE_ENTRY_BITS, _RING)
 
 
 class LossTable(NamedTuple):
     """The active party's description of the loss of each row.
 
     Attributes:
-        values: computes the losses (m, 1) for forward sums (m, 1) and targets (m, k).
+        values: computes the losses (m,) for forward sums (m, 1) and targets (m, k).
         targets: the targets of each row and output (n * c, k).
-        minimizers: the forward sum of least loss for each row and output (n * c, 1).
+        minimizer: computes the forward sums of least loss (m, 1) from targets (m, k).
     """
 
     values: Callable[[Floats, Floats], Floats]
     targets: Floats
-    minimizers: Floats
+    minimizer: Callable[[Floats], Floats]
+
+
+class LossTransfers(NamedTuple):
+    """The oblivious transfers of a share holder.
+
+    Attributes:
+        tables: transfers that select an entry of a fine table, with pads of 16 bits.
+        carries: transfers of one of two pads, for the lift.
+    """
+
+    tables: Transfers
+    carries: Transfers
 
 
 class LossSum(DisclosingMessage, frozen=True):
-    """The sum of the partner's shares over all rows (step 3)."""
+    """The sum of the partner's shares over all rows (step 4)."""
 
     total: bytes
 
 
 def declares() -> list[MessageDeclaration]:
     """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
-    sums = "the sum of the losses of the evaluated rows, and the number of sums beyond half of the table's range"
     return [
         *forward_sums.declares(),
         *declares_lookup(),
-        MessageDeclaration(LossSum, "partner", "active", Reveal("output", sums)),
+        *declares_lift(),
+        MessageDeclaration(
+            LossSum, "partner", "active", Reveal("output", "the sum of the losses of the evaluated rows")
+        ),
     ]
 
 
-@dataclass(frozen=True)
-class OpenedLoss:
-    """The result of an evaluation: means over rows and outputs.
+class _LossEntries:
+    """The active party's tables of losses as integers of 15 bits.
 
-    Attributes:
-        loss: the mean loss.
-        far_share: the fraction of forward sums that are more than half of the table's range away from its centre.
+    Args:
+        encoding: the fixed-point encoding of the training.
+        table: the loss of the rows.
     """
 
-    loss: float
-    far_share: float
+    def __init__(self, encoding: FixedPointEncoding, table: LossTable) -> None:
+        self._encoding, self._table = encoding, table
+        self._targets, table_of_sum = np.unique(table.targets, axis=0, return_inverse=True)
+        self._table_of_sum = table_of_sum.ravel()
+        self._centres = encoding.table_centres(table.minimizer(self._targets))
+        farthest = encoding.fine_knots.min(), encoding.fine_knots.max()
+        ends = [table.values((self._centres + distance)[:, None], self._targets) for distance in farthest]
+        self._largest = min(float(np.max(ends)), _MAX_LOSS)  # a loss is convex, so it is largest at an end
+        self._scale = (_MAX_ENTRY - 1) / (self._largest + 2 * _OFFSET)
+        self._prg = Prg.fresh("rounding of losses")
+
+    def words(self, block: slice) -> Words:
+        """Return the tables (2^FINE_BITS, m) of a block of m sums."""
+        sums = self._table_of_sum[block]
+        used, table_of_sum = np.unique(sums, return_inverse=True)
+        centres, encoding = self._centres[used], self._encoding
+        knots, spacing = (table_distances(encoding.fine_knots, centres) + centres).T, 2.0**encoding.fine_step
+        first = knots.min(axis=1)
+        coefficients = projected(self._clipped, self._targets[used], first, len(encoding.fine_knots), spacing)
+        positions = np.rint((knots - first[:, None]) / spacing).astype(np.intp)
+        loss = np.take_along_axis(coefficients, positions, axis=1).T.clip(-_OFFSET, self._largest + _OFFSET)
+        fraction = ShareRing(_ROUNDING_BITS).uniform(self._prg, len(sums)) * 2.0**-_ROUNDING_BITS
+        entries = ((loss + _OFFSET) * self._scale)[:, table_of_sum] + fraction
+        return entries.astype(np.uint64)
+
+    def mean(self, total: int) -> float:
+        """Return the mean loss of all rows and outputs from the sum of their entries."""
+        return total / self._scale / len(self._table_of_sum) - _OFFSET
+
+    def _clipped(self, f: Floats, targets: Floats) -> Floats:
+        return np.clip(self._table.values(f, targets), 0, self._largest)
 
 
 def open_loss(
     products: Products,
-    transfers: Transfers | None,
+    transfers: LossTransfers | None,
     params: SharesParams,
     state: SharedState,
     number: int,
     X: ColumnSource,
     table: LossTable | None,
     *,
-    occasion: str = "measure",
-) -> OpenedLoss | None:
+    occasion: str = "loss",
+) -> float | None:
     """Run one party's side of an evaluation.
 
     Args:
         products: the session for products with shared weights.
-        transfers: at A and B, the session's oblivious transfers for tables; None elsewhere.
+        transfers: at A and B, the session's oblivious transfers; None elsewhere.
         params: the agreed parameters of the training.
         state: this party's shares of the weights.
         number: the number of the evaluation; no two of the same `occasion` in a session may have the same.
@@ -110,37 +168,28 @@ def open_loss(
         occasion: the kind of evaluation, from which keys are derived.
 
     Returns:
-        The means at the active party; None elsewhere.
+        At the active party, the mean loss over rows and outputs; None elsewhere.
     """
     context, encoding = products.context, params.encoding
     h = ForwardSums(products, params, state, occasion, number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
-    entries = None if table is None else _entries(encoding, table)
-    index, bits = encoding.index(h), encoding.table_bits
-    shares = look_up_shares(products, transfers, params.partner, index, bits, entries, _RING)  # 2
-    total = shares.sum(dtype=np.uint64)
-    if table is None:
-        permit = context.channel.permit(DisclosureRecord(context.active, "losses", 2, 32, about=context.passives))
-        products.send(context.active, LossSum(_RING.pack(total[None])), permit)  # 3
+    index, shares = encoding.fine_index(h).ravel(), list[Words]()
+    entries = None if table is None else _LossEntries(encoding, table)
+    for start in range(0, index.size, _SUMS_PER_LOOKUP):
+        block = slice(start, start + _SUMS_PER_LOOKUP)
+        words = None if entries is None else entries.words(block)
+        looked_up = look_up_shares(
+            products, transfers.tables, params.partner, index[block], FINE_BITS, words, _LIFT.short_ring
+        )
+        shares.append(looked_up)  # 2
+    lifted = lift_shares(products, transfers.carries, params.partner, np.concatenate(shares), _LIFT)  # 3
+    total = _RING.reduce(lifted.sum(dtype=np.uint64))
+    if entries is None:
+        record = DisclosureRecord(
+            context.active, "columns", LOSS_SUM_BITS, 1, about=context.without_labels, group="evaluations"
+        )
+        products.send(context.active, LossSum(_RING.pack(total[None])), context.channel.permit(record))  # 4
         return None
-    (partner_total,) = unpack_words(params.partner, products.recv(params.partner, LossSum).total, _RING, (1,))  # 3
-    return _decode((int(partner_total) + int(total)) % 2**64, h.size)
-
-
-def _entries(encoding: FixedPointEncoding, table: LossTable) -> Words:
-    """Return the tables (2^b, n * c): in each word, the loss and above it the bit for "beyond half of the range"."""
-    centres = encoding.table_centres(table.minimizers)
-    distances = table_distances(encoding.knots, centres)
-    f, targets = (distances + centres).reshape(-1, 1), np.tile(table.targets, (encoding.entries, 1))
-    limit = 2.0 ** (_LOSS_BITS - _FRACTION_BITS) / MAX_LOSS_ROWS
-    loss = np.clip(table.values(f, targets), 0, limit - 1).reshape(distances.shape)
-    packed = np.rint(np.ldexp(loss, _FRACTION_BITS)).astype(np.uint64)
-    packed |= (np.abs(distances) > encoding.reach / 2).astype(np.uint64) << np.uint64(_LOSS_BITS)
-    return packed
-
-
-def _decode(total: int, rows: int) -> OpenedLoss:
-    """Split the sum of all entries into its two sums, and divide them by the number of summed entries."""
-    loss = (total & (2**_LOSS_BITS - 1)) * 2.0**-_FRACTION_BITS
-    return OpenedLoss(loss / rows, (total >> _LOSS_BITS) / rows)
+    (partner_total,) = unpack_words(params.partner, products.recv(params.partner, LossSum).total, _RING, (1,))  # 4
+    return entries.mean(int(_RING.reduce(partner_total + total)))

@@ -99,20 +99,24 @@ class Quantizer:
         return np.where(np.abs(sums) > self.max_reported, np.inf, sums)
 
     def can_clip(self, encoding: FixedPointEncoding) -> bool:
-        """Return whether a table indexed by the highest bits of sums is fine enough to decide which ones to clip."""
-        return bool(2.0 ** (encoding.integer_bits - encoding.top_bits) <= self.reach / 8)
+        """Return whether the spacing of a fine table is small enough to decide which sums to clip."""
+        return bool(2.0**encoding.fine_step <= self.reach / 8)
+
+    def clipped(self, sums: Floats) -> Floats:
+        """Return a copy of sums (any shape) in which those beyond the range of metrics are clipped."""
+        limit = np.copysign(CLIPPED_FRACTION * self.reach, sums)
+        return np.where(np.abs(sums) <= CLIP_FRACTION * self.reach, sums, limit)
 
     def clip_shifts(self, knots: Floats) -> Words:
         """Return a table of shifts: the number of levels to add to a sum in order to clip it.
 
         Args:
-            knots: the sum that each table entry represents (n,).
+            knots: the sum that each table entry represents (any shape).
 
         Returns:
-            The shifts (n,) modulo 2^bits; 0 for a sum that is not clipped.
+            The shifts modulo 2^bits, in the shape of `knots`; 0 for a sum that is not clipped.
         """
-        clipped = np.copysign(CLIPPED_FRACTION * self.reach, knots)
-        shifts = np.where(np.abs(knots) <= CLIP_FRACTION * self.reach, 0.0, np.rint((clipped - knots) / self.size))
+        shifts = np.rint((self.clipped(knots) - knots) / self.size)
         return ShareRing(self.bits).of(shifts.astype(np.int64))
 
     @classmethod

@@ -98,9 +98,10 @@ def count_out_of_range(
     shares = look_up_shares(products, transfers, params.partner, index, bits, is_far, _RING)  # 2
     total = shares.sum(dtype=np.uint64)
     if context.me == params.partner:
-        about = tuple(name for name in context.parties if name != context.active)
         permitted = allowed()
-        record = DisclosureRecord(context.active, "losses", int(permitted), COUNT_BITS, about=about)
+        record = DisclosureRecord(
+            context.active, "columns", COUNT_BITS * permitted, 1, about=context.without_labels, group="evaluations"
+        )
         permit = context.channel.permit(record)
         packed = _RING.pack(_RING.reduce(total[None])) if permitted else b""
         products.send(context.active, OutOfRangeCount(packed), permit)  # 3

@@ -19,8 +19,9 @@ A learns how many rows of each label have each level, and can compute all metric
 has which level. Still, A can guess the scores of rows with extreme values in its columns better than those of other
 rows. So there must be at least `MIN_PAIR_ROWS` rows, and `MIN_ROWS_PER_LABEL` rows of each label; for fewer, the other
 parties must give their explicit consent. If A deviates, it may mark some rows by y, or by adding large numbers to its
-share, and read their scores with certainty. It learns at most k + 1 bits for each row and evaluation, and B takes part
-in at most n / 100 evaluations of a set of n rows (protocols/score_ledger).
+share, and read their scores with certainty. It learns at most k + 1 bits of each row. It also learns no more than the
+multiset of the words, because B permutes them: at most log2 C(n + 2^(k+1) - 1, n) bits about the columns of all n rows
+(`word_shuffle.multiset_bits`). A training therefore opens pairs once, for its final model, with k = 7.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import forward_sums, table_lookup
+from securevfl.protocols.shares.fixed_point import FINE_BITS, table_distances
 from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.quantizer import Quantizer
@@ -49,6 +51,8 @@ MIN_PAIR_ROWS = 400
 
 MIN_ROWS_PER_LABEL = 100
 """With fewer rows of a label, the other parties must give their explicit consent."""
+
+_SUMS_PER_LOOKUP = 8192
 
 _PAIRS = "of the evaluated rows, in a hidden order: the quantized sum, with a label of one bit"
 
@@ -77,10 +81,12 @@ class PairInputs(NamedTuple):
     Attributes:
         marks: the bits y (n, c) for each row and output.
         less: values to subtract from the scores before rounding (n, c), or None.
+        centres: the score at the centre of the table that decides whether a score is clipped (n * c,).
     """
 
     marks: NDArray[np.bool_]
     less: Floats | None
+    centres: Floats
 
 
 def open_pairs(
@@ -91,7 +97,7 @@ def open_pairs(
     X: ColumnSource,
     quantizer: Quantizer,
     inputs: PairInputs | None = None,
-    top_transfers: Transfers | None = None,
+    clip_transfers: Transfers | None = None,
 ) -> ScoreLabelPairs | None:
     """Run one party's side of an evaluation.
 
@@ -103,8 +109,8 @@ def open_pairs(
         X: this party's columns (n, d) of the rows.
         quantizer: the levels to which scores are rounded.
         inputs: at the active party, its inputs; None elsewhere.
-        top_transfers: at A and B, oblivious transfers for a table that is indexed by the highest bits of scores. It
-            serves to clip scores beyond the range; if None, such scores wrap modulo 2^k levels.
+        clip_transfers: at A and B, oblivious transfers for a fine table, with which scores beyond the range are
+            clipped; if None, such scores wrap modulo 2^k levels.
 
     Returns:
         The pairs at the active party; None elsewhere.
@@ -116,17 +122,26 @@ def open_pairs(
     if inputs is not None and inputs.less is not None:
         less = np.rint(np.ldexp(inputs.less, encoding.f_x + encoding.f_theta)).astype(np.int64)
         h = ring.reduce(h - ring.of(less))  # 1
-    if top_transfers is not None:
-        shifts = look_up_shares(
-            products,
-            top_transfers,
-            params.partner,
-            encoding.top_index(h),
-            encoding.top_bits,
-            quantizer.clip_shifts(encoding.top_knots),
-            ShareRing(quantizer.bits),
-        )  # 1
-        h = ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
+    if clip_transfers is not None:
+        index, shifts = encoding.fine_index(h).ravel(), []
+        for start in range(0, index.size, _SUMS_PER_LOOKUP):
+            block, table = slice(start, start + _SUMS_PER_LOOKUP), None
+            if inputs is not None:
+                centres = inputs.centres[block]
+                table = quantizer.clip_shifts(table_distances(encoding.fine_knots, centres) + centres)
+            shifts.append(
+                look_up_shares(
+                    products,
+                    clip_transfers,
+                    params.partner,
+                    index[block],
+                    FINE_BITS,
+                    table,
+                    ShareRing(quantizer.bits),
+                )
+            )  # 1
+        shifted = np.concatenate(shifts).reshape(h.shape) << np.uint64(quantizer.shift(encoding))
+        h = ring.reduce(h + shifted)
     words = quantizer.truncate(encoding, h) << np.uint64(1)
     if inputs is not None:
         words |= inputs.marks.astype(np.uint64)  # 2

@@ -8,9 +8,9 @@ values, which a quantizer defines. The party with labels and its partner are the
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from securevfl.protocols.engines import Library
 from securevfl.protocols.message_protocol import MessageProtocol
@@ -19,6 +19,9 @@ from securevfl.protocols.shares.quantizer import Quantizer
 
 MIN_COVERED_SUM = 16.0
 """Quantizers can represent at least forward sums up to this absolute value."""
+
+METRIC_BITS = 7
+"""Number of bits of the quantized sums from which metrics are computed, at most."""
 
 MIN_SCORE_BITS = 4
 """The holder that rounds scores may reduce their number of bits to this, and no further."""
@@ -47,12 +50,13 @@ class Shares(MessageProtocol):
     half a GiB."""
 
     metrics_step: float | None = Field(default=None, gt=0, le=1024)
-    """Resolution of the sums that metrics are computed from, a power of two; these sums are disclosed with labels and
-    in a hidden order. Default: 1/16 for classes, 1/64 of a standard deviation for numbers."""
+    """Resolution of the sums that metrics are computed from, a power of two. These sums are disclosed once, with labels
+    and in a hidden order, and have at most 7 bits. Default: metrics_range / 64, or without it 1/8 for classes and 1/4
+    of a standard deviation for numbers."""
     metrics_range: float | None = Field(default=None, ge=1, le=1024)
     """Range of model outputs that metrics cover: [-range, range]. For classes, outputs beyond 0.75 * range are clipped;
-    for numbers they wrap around and the party with labels is warned. Default: 16, or the range of the table if that is
-    larger."""
+    for numbers they wrap around and the party with labels is warned. Default: 64 * metrics_step, which is the largest
+    possible range."""
 
     score_step: float = Field(default=0.5, gt=0, le=1024)
     """Resolution of the scores of new rows, a power of two: the spacing of their levels."""
@@ -79,6 +83,15 @@ class Shares(MessageProtocol):
         if value is not None and (math.frexp(value)[0] != 0.5 or not 2.0**-6 <= value <= 4):
             raise ValueError("must be a power of two from 1/64 to 4; choose one of these")
         return value
+
+    @model_validator(mode="after")
+    def _check_levels(self) -> Self:
+        if self.metrics_step is not None and self._metric_levels(classifies=True).bits > METRIC_BITS:
+            raise ValueError(
+                f"metrics_range may be at most {2 ** (METRIC_BITS - 1)} times metrics_step, because the sums from "
+                f"which metrics are computed have at most {METRIC_BITS} bits; leave one of the two out"
+            )
+        return self
 
     @property
     def encrypts(self) -> bool:
@@ -107,25 +120,30 @@ class Shares(MessageProtocol):
         Returns:
             The quantizer.
         """
-        return self._metric_levels(encoding.step, classifies=classifies).within(encoding)
+        return self._metric_levels(classifies=classifies).within(encoding)
 
-    def pair_bits(self, spacing: float, *, classifies: bool) -> int:
+    def pair_bits(self, *, classifies: bool) -> int:
         """Return an upper bound of the bits of a pair of a score and a label, from which metrics are computed.
 
         Args:
-            spacing: the default spacing of table entries for the loss, as in `step_bits`.
             classifies: True if the model predicts classes.
 
         Returns:
             The bits of a score, and one more for the label.
         """
-        return 1 + self._metric_levels(self.step_bits(spacing), classifies=classifies).bits
+        return 1 + self._metric_levels(classifies=classifies).bits
 
-    def _metric_levels(self, step_bits: int, *, classifies: bool) -> Quantizer:
-        """Return the levels to which forward sums are rounded for metrics, if table entries are 2^step_bits apart."""
-        step = self.metrics_step if self.metrics_step is not None else 2.0**-4 if classifies else 2.0**-6
-        covered = max(MIN_COVERED_SUM, 2.0 ** (self.table_bits - 1 + step_bits))
-        return Quantizer.covering(step, covered if self.metrics_range is None else self.metrics_range)
+    def _metric_levels(self, *, classifies: bool) -> Quantizer:
+        """Return the levels to which forward sums are rounded for metrics.
+
+        Their spacing is fixed. Levels that follow the scores, such as quantiles, would have to be disclosed first.
+        """
+        step, largest = self.metrics_step, self.metrics_range
+        if step is None and largest is not None:
+            step = 2.0 ** (math.ceil(math.log2(largest)) - METRIC_BITS + 1)
+        elif step is None:
+            step = 2.0**-3 if classifies else 2.0**-2
+        return Quantizer.covering(step, 2 ** (METRIC_BITS - 1) * step if largest is None else largest)
 
     def score_quantizer(self, spacing: float) -> Quantizer:
         """Return the quantizer of the scores of new rows.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.fixed_point import FINE_BITS, FINE_ENTRY_BITS, FixedPointEncoding
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.table_transfers import BaseTransfers, Transfers
 
@@ -66,6 +66,19 @@ class SharesSession:
         They are generated apart from those for tables: a choice bit of the lift must not be part of a table's index.
         """
         return self._transfers_for("carries", 1) if self._lifts else None
+
+    @property
+    def fine_transfers(self) -> Transfers | None:
+        """Transfers for fine tables, with pads of 16 bits; None if this party is no share holder.
+
+        Fine tables contain losses, or the shifts by which scores are clipped.
+        """
+        return self._transfers_for("fine", FINE_BITS, FINE_ENTRY_BITS // 8)
+
+    @property
+    def fine_carry_transfers(self) -> Transfers | None:
+        """Transfers of one of two pads, for the lift of entries of fine tables; None if not a share holder."""
+        return self._transfers_for("fine carries", 1)
 
     @property
     def top_transfers(self) -> Transfers | None:

@@ -30,6 +30,7 @@ The networks for oblivious permutation are those of Mohassel and Sadeghian 2013 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -157,6 +158,24 @@ def prepare_shuffle(
     return Shuffle(ring, network, settings=settings, added=ring.reduce(_halves(pad) + crossing))
 
 
+def multiset_bits(rows: int, bits: int) -> int:
+    """Return how many bits about other parties' columns a shuffle of `rows` words of `bits` bits discloses at most.
+
+    The active party learns the multiset of the words, in an order that is independent of it. Whatever it adds to the
+    words, there are at most C(n + W - 1, W - 1) multisets of n words out of W, which is at most W^n
+    (docs/proof.md#shuffled-words).
+
+    Args:
+        rows: the number n of words.
+        bits: the bits of a word; W = 2^bits.
+
+    Returns:
+        The binary logarithm of the number of multisets, rounded up.
+    """
+    multisets = math.comb(rows + 2**bits - 1, rows)
+    return (multisets - 1).bit_length()
+
+
 def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words) -> Words | None:
     """Run one party's side of steps 4 and 5.
 
@@ -185,9 +204,12 @@ def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words
         a, b = value[first], value[second]
         value[first] = np.where(crossed, b, a) + added_first
         value[second] = np.where(crossed, a, b) + added_second
-    about = tuple(name for name in context.parties if name != peer)
-    permit = channel.permit(DisclosureRecord(peer, "scores", words.size, ring.bits, about=about))
-    channel.send(peer, ShuffledWords(ring.pack(ring.reduce(value))), subchannel, permit=permit)  # 5
+    packed = ring.pack(ring.reduce(value))
+    bits = sum(multiset_bits(rows, ring.bits) for rows in shuffle.network.sizes)
+    record = DisclosureRecord(
+        peer, "columns", bits, 1, about=context.without_labels, group="evaluations", max_bytes=len(packed)
+    )
+    channel.send(peer, ShuffledWords(packed), subchannel, permit=channel.permit(record))  # 5
     return None
 
 

@@ -120,11 +120,9 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     """Print what each party learned, as the consent sheet counts it."""
     facts = pooled_run_facts(job, parties)
     bits, content = job.family.score_bits(job, facts.shape), facts.shape.information["shop"].bits
-    evaluations = sum("auc" in record for record in run.history)
-    counts = sum(
-        tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "OutOfRangeCount"
-    )
-    pairs = f"{evaluations} x {run.active.held_out} shuffled (score, label) pairs, {counts} count{'s' * (counts != 1)}"
+    traffic = run.parts["shop"].counters.traffic.items()
+    sums = sum(tally.count for (_, kind), tally in traffic if kind in ("LossSum", "OutOfRangeCount"))
+    pairs = f"{run.active.held_out} shuffled (score, label) pairs, {sums} sum{'s' * (sums != 1)} over rows"
     out.print("\nWhat each learned", style="bold")
     for name, lines in {
         "bank": [

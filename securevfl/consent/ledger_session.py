@@ -18,7 +18,7 @@ from typing import NamedTuple
 from securevfl.consent.forecast import disclosures_about
 from securevfl.consent.leak_check import check_leaks, describe_excused
 from securevfl.data.register import Register
-from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.counts import Disclosure, RunShape, in_column_bits
 from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
@@ -253,8 +253,8 @@ class LedgerSession:
             sent = totals.get(item.key, 0)
             if item.group == "verdicts":
                 item = replace(item, count=STOP_DECISION_BITS * sent)
-            elif item.kind == "scores" and item.count == item.numbers:  # all counted scores are numbers of this party
-                item = replace(item, count=sent)
+            elif item.numbers and (in_column_bits(item) or (item.kind == "scores" and item.count == item.numbers)):
+                item = replace(item, count=sent)  # this party sends all that is counted
             disclosures.append(replace(item, numbers=sent))
         return disclosures + [
             _unexpected(DisclosureRecord(key[1], key[0], numbers, 64, key[2], key[3]), numbers)

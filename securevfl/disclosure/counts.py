@@ -19,7 +19,8 @@ columns   The collecting party learns c numbers per row in every exchange. Each 
           not sealed discloses f to the passive parties, who know the labels from its sign: each subtracts its part and
           has the sum of all others. If parties work at their own pace, a party that pulls sums may see one other party
           change alone between two pulls (`securevfl.families.fdml.fdml_family`). Held-out rows, which only evaluations
-          use, are counted separately from training rows.
+          use, are counted separately from training rows. On secret shares, evaluations disclose sums and shuffled
+          words, which are counted in bits of the columns of all rows.
 scores    The number of sums f that joint evaluations disclose to the active party.
 ids       The number of ids for which a scoring party learns whether they are in another party's table.
 
@@ -41,8 +42,10 @@ from securevfl.runtime.disclosure_gate import Group
 Kind = Literal["labels", "columns", "scores", "ids"]
 BIT_GROUPS: frozenset[Group] = frozenset({"bins", "weights", "verdicts"})
 """Groups of disclosures about labels whose counts are bits, not equations."""
-SUM_GROUPS: frozenset[Group] = frozenset({"correlations", "weights"})
-"""Groups of disclosures about columns whose numbers are sums over all rows, not numbers about each row."""
+SUM_GROUPS: frozenset[Group] = frozenset({"correlations", "weights", "evaluations"})
+"""Groups of disclosures about columns whose numbers are about all rows together, not about each row."""
+COLUMN_BIT_GROUP: Group = "evaluations"
+"""The group of disclosures about columns whose counts are bits."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,8 @@ class Disclosure:
     labels    `count` equations about the `capacity` residuals of a batch (n c). For the groups `bins`, `weights` and
               `verdicts` (decisions to stop a training): `count` of the `capacity` bits of all labels.
     columns   `count` numbers per row about `capacity` columns, for the rows of the group. For the groups `correlations`
-              and `weights`: `count` sums over all rows; `capacity` such sums have as many bits as the columns.
+              and `weights`: `count` sums over all rows; `capacity` such sums have as many bits as the columns. For the
+              group `evaluations`: `count` of the `capacity` bits of the columns of all rows.
     scores    `count` sums f. `capacity` is 0, because scores have no upper bound.
     ids       `count` ids. `capacity` is 0 as well.
 
@@ -190,6 +194,11 @@ class Disclosure:
     def share(self) -> float:
         """`count / capacity`, which may exceed 1; 0 if there is no capacity."""
         return self.count / self.capacity if self.capacity else 0.0
+
+
+def in_column_bits(disclosure: Disclosure) -> bool:
+    """Return whether the count of a disclosure is in bits about columns, as for evaluations on shares."""
+    return disclosure.kind == "columns" and disclosure.group == COLUMN_BIT_GROUP
 
 
 def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job: Sequence[Disclosure] = ()) -> float:

@@ -1,9 +1,10 @@
 """Information content of a row of a party's columns, in bits; the bits of a row's scores are compared with it.
 
-The information content of a row is the sum of the entropies of its columns, at a resolution of 1/8 standard deviation,
-minus their mutual information. The mutual information is estimated from the correlation matrix R as -1/2 log2 det R,
-which is exact for normally distributed columns. Eigenvalues of R below 1/64 count as 1/64, and a negative result counts
-as 0. So a column that other columns determine adds no information.
+The information content of a row is the sum of what each column adds to those before it: its entropy at a resolution of
+1/8 standard deviation, minus the mutual information -1/2 log2 v. Here v is the part of its variance that the columns
+before it do not explain. This is exact for normal columns, and the sum of these terms is -1/2 log2 det R for the
+correlation matrix R. v counts as 1/64 at least, and no column adds less than 0. Columns of high entropy come first. So
+columns that share one factor do not count as independent, and one-hot columns never count as less than nothing.
 
 Measured: 4.5 bits for one column of bill amounts, 8 for ten columns of 0/1, 70 for the twenty of breast cancer.
 """
@@ -20,7 +21,8 @@ from securevfl.disclosure.score_reading import largest_readable_share
 
 VALUE_STEP = 1 / 8
 """Resolution of a column, in standard deviations."""
-MIN_INFORMATION_EIGENVALUE = 1 / 64
+MIN_VARIANCE = 1 / 64
+_JITTER = 1e-9  # keeps the Cholesky factor of linearly dependent columns defined
 EQUAL_VALUES = 1e-9
 """Relative distance below which values differ only by rounding."""
 
@@ -61,7 +63,7 @@ class InformationContent:
         if d < 2 or not total:
             return cls(total, 0.0, readable_share)
         # only the removal of one of these columns can remove more than half of the information content
-        candidates = np.flatnonzero(column_entropies - np.log2(MIN_INFORMATION_EIGENVALUE) / 2 >= total / 2)
+        candidates = np.flatnonzero(column_entropies - np.log2(MIN_VARIANCE) / 2 >= total / 2)
         remaining = (np.delete(np.arange(d), j) for j in candidates)
         shares = (1 - _joint_bits(column_entropies[kept], R[np.ix_(kept, kept)]) / total for kept in remaining)
         return cls(total, max(shares, default=0.0), readable_share)
@@ -82,8 +84,11 @@ def _joint_bits(column_entropies: Floats, R: Floats) -> float:
     """Return the joint information content of columns with these entropies (d,) and correlations R (d, d)."""
     if not len(column_entropies):
         return 0.0
-    shared = 0.5 * np.log2(np.maximum(np.linalg.eigvalsh(R), MIN_INFORMATION_EIGENVALUE)).sum()
-    return max(0.0, float(column_entropies.sum() + shared))
+    order = np.argsort(-column_entropies, kind="stable")
+    ordered = R[np.ix_(order, order)] + _JITTER * np.eye(len(order))
+    variances = np.diag(np.linalg.cholesky(ordered)) ** 2
+    added = column_entropies[order] + 0.5 * np.log2(np.clip(variances, MIN_VARIANCE, 1.0))
+    return float(np.maximum(added, 0.0).sum())
 
 
 def code_bits(columns: int, max_codes: int) -> float:

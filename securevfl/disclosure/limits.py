@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from securevfl.disclosure.counts import BIT_GROUPS, SUM_GROUPS, Disclosure, Kind
+from securevfl.disclosure.counts import BIT_GROUPS, SUM_GROUPS, Disclosure, Kind, in_column_bits
 from securevfl.errors import ConfigError
 
 DISCLOSURE_KINDS: tuple[Kind, ...] = ("labels", "columns", "scores", "ids")
@@ -59,7 +59,8 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
     Disclosures with an equal identity count once. The sessions of a run add up, except that equations add up only with
     equations of the same step. If a run has disclosures about several groups of rows, or about several sets of parties
     whose columns are summed, only the largest one to each learner counts, because no row is in all of them. The
-    learners of a run add up, because they may pool what they know.
+    learners of a run add up, because they may pool what they know. Bits about columns add to the share only: their
+    number is not comparable to numbers about each row.
 
     Args:
         disclosures: the name of a run and one of its disclosures, for each of them.
@@ -80,7 +81,8 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
     count, share = 0, 0.0
     for name, by_key in by_equations.items():
         sums = [largest(items) if len(name) == 1 else sum_sessions(items) for items in by_key.values()]
-        count += max(sum_count for sum_count, _ in sums)
+        if not any(in_column_bits(item) for items in by_key.values() for item in items):
+            count += max(sum_count for sum_count, _ in sums)
         share += max(sum_share for _, sum_share in sums)
     return DisclosureTotal(count, share, len(runs))
 

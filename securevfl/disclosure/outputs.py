@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from securevfl.disclosure.counts import Disclosure, Kind
+from securevfl.disclosure.counts import COLUMN_BIT_GROUP, Disclosure, Kind
 from securevfl.runtime.disclosure_gate import Group
 
 Occasion = Literal["start", "step", "epoch", "chunk", "evaluation", "end"]
@@ -78,7 +78,7 @@ class Output:
             self.capacity,
             self.identity,
             self.group,
-            self.total_numbers,
+            self.count if self.group == COLUMN_BIT_GROUP else self.total_numbers,  # senders record these in bits
             rho=self.rho,
             sender=self.giver,
             basis=self.basis,

@@ -92,6 +92,14 @@ class Participant(ABC):
     def end_training(self) -> None:  # noqa: B027  a family without such a step inherits this
         """Do, together with all other parties, what follows the last round, before the final model is measured."""
 
+    def reuse_measurement(self, rounds: int, measurement: Measurement) -> None:  # noqa: B027  most families need none
+        """Note a measurement that an earlier session of the run has stored, before the final model is measured.
+
+        Args:
+            rounds: number of rounds after which the model was measured.
+            measurement: the result; empty at a party that received none.
+        """
+
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
         """Measure the model on the evaluated rows, together with all other parties.
 

@@ -30,11 +30,9 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
 from securevfl.runtime.codec import Message
 
-Subject = Literal[
-    "labels", "columns", "scores", "codes", "ids", "phases", "losses", "keys", "sizes", "verdicts", "digests"
-]
-NUMERIC_SUBJECTS: frozenset[Subject] = frozenset({"labels", "columns", "scores", "phases", "losses"})
-Group = Literal["training", "held out", "new", "bins", "weights", "correlations", "verdicts"]
+Subject = Literal["labels", "columns", "scores", "codes", "ids", "phases", "keys", "sizes", "verdicts", "digests"]
+NUMERIC_SUBJECTS: frozenset[Subject] = frozenset({"labels", "columns", "scores", "phases"})
+Group = Literal["training", "held out", "new", "bins", "weights", "correlations", "evaluations", "verdicts"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,6 @@ class DisclosureRecord:
         codes     the columns that contribute most to requested rows, under names that their owner chose
         ids       membership of ids in a table
         phases    phases of random features of columns
-        losses    sums of losses, with counts of rows
         keys      keys that decrypt other parties' values
         sizes     numbers of rows, and versions
         verdicts  the progress of a training
@@ -61,8 +58,9 @@ class DisclosureRecord:
         numbers: the number of values.
         bits: bits of each value.
         about: the parties whose data the values are derived from.
-        group: the rows that the values are about. "bins", "weights" and "correlations" mean all rows. "verdicts"
-            means the evaluated rows: a malicious peer can make a decision depend on single labels.
+        group: the rows that the values are about. "bins", "weights" and "correlations" mean all rows. "evaluations"
+            means rows on which a model is measured, and values that are counted in bits. "verdicts" means the
+            evaluated rows: a malicious peer can make a decision depend on single labels.
         iteration: the iteration that the party was in, counted from 1; 0 before the first.
         max_bytes: upper bound on the size of the message in bytes if its values are blinded, encrypted or
             authenticated; 0 if they are sent as they are.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.data.party import Party, check_parties
-from securevfl.disclosure.counts import Disclosure, Kind
+from securevfl.disclosure.counts import Disclosure, Kind, in_column_bits
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_UNITS, sum_disclosures
 from securevfl.disclosure.outputs import Output, disclosures_of
@@ -253,7 +253,7 @@ def _party_year(party: Party, runs: Sequence[_Run], ledger: DisclosureLedger | N
         evaluations += max((item.times for item in evaluated), default=0)
         rows = max((item.rows for item in evaluated), default=0)
         year.bits += sum(_bits(item) for item in measured)
-        year.row_bits += sum(_bits(item) / item.rows for item in evaluated if item.rows)
+        year.row_bits += sum(_row_bits(item) for item in evaluated if item.rows)
         most = max(1, rows // ROWS_PER_EVALUATION)
         if rows and evaluations > most and "small_metrics" not in (*run.job.accepts, *refused):
             refused.add("small_metrics")
@@ -265,6 +265,7 @@ def _party_year(party: Party, runs: Sequence[_Run], ledger: DisclosureLedger | N
     information = runs[0].facts.shape.information.get(party.name) if runs else None
     if information is not None and information.bits:
         year.share = year.bits / (information.bits * max(1, len(party)))
+        year.row_bits = min(year.row_bits, information.bits)
         year.row_share = year.row_bits / information.bits
         model_bits = runs[-1].job.family.score_bits(runs[-1].job, runs[-1].facts.shape) * runs[-1].facts.shape.outputs
         allowed = int(information.bits * SCORE_BIT_BUDGET // model_bits) if model_bits and score_bits else MONTHS
@@ -289,7 +290,16 @@ def _is_measured(output: Output, party: str) -> bool:
 
 def _bits(output: Output) -> int:
     """Return the bits of an output in a complete run. An output that follows from others has the numbers it counts."""
+    if in_column_bits(output.disclosure):
+        return output.count
     return (output.times * output.numbers or output.count) * output.bits
+
+
+def _row_bits(output: Output) -> float:
+    """Return the bits of one row that an output of an evaluation may hold. All bits of a sum may be about one row."""
+    if in_column_bits(output.disclosure) and output.numbers >= output.rows:  # words of rows, in a hidden order
+        return output.times * output.bits * output.numbers / output.rows
+    return _bits(output) if in_column_bits(output.disclosure) else _bits(output) / output.rows
 
 
 def _totals(counted: Sequence[tuple[str, Disclosure]]) -> Iterator[YearTotal]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 import securevfl as vfl
@@ -29,9 +30,10 @@ def _ledgers(folder: Path, parties: list[vfl.Party]) -> dict[str, DisclosureLedg
     return {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
 
 
-def _of(forecast: YearForecast, party: str) -> dict[tuple[str, str], int]:
+def _of(forecast: YearForecast, party: str) -> dict[tuple[str, str], tuple[int, float]]:
+    """Return the count and the share of each kind of disclosure to each receiver."""
     (year,) = (item for item in forecast.parties if item.party == party)
-    return {(total.kind, total.learner): total.count for total in year.totals}
+    return {(total.kind, total.learner): (total.count, total.share) for total in year.totals}
 
 
 def test_a_year_of_trainings_counts_as_forecast(tmp_path: Path) -> None:
@@ -43,15 +45,18 @@ def test_a_year_of_trainings_counts_as_forecast(tmp_path: Path) -> None:
             vfl.simulate(JOB, _month(changed * month), ledgers=ledgers)
         for party in _month(changed * 11):
             entries = ledgers[party.name].counted_for(party.register)
-            counts = {
-                (kind, learner): total_to(entries, kind, learner).count
+            totals = {
+                (kind, learner): total_to(entries, kind, learner)
                 for kind, learner in _of(forecast, party.name)
                 if learner != "all peers"
             }
+            counts = {key: (total.count, pytest.approx(total.share)) for key, total in totals.items()}
             expected = {key: count for key, count in _of(forecast, party.name).items() if key[1] != "all peers"}
             if changed:
-                assert all(counts[key] <= count for key, count in expected.items()), party.name
-                assert total_of(entries, "scores").count > 0 or party.name == "bank"
+                for key, (count, share) in expected.items():
+                    assert totals[key].count <= count
+                    assert totals[key].share <= 1.5 * share  # bits about earlier rows are charged to the shared rows
+                assert total_of(entries, "columns").share > 0 or party.name == "bank"
             else:
                 assert counts == expected, party.name
 
@@ -59,11 +64,11 @@ def test_a_year_of_trainings_counts_as_forecast(tmp_path: Path) -> None:
 def test_the_forecast_names_the_month_in_which_a_limit_refuses(tmp_path: Path) -> None:
     parties, one_month = _month(0), forecast_year(JOB, _month(0), plan=YearPlan(1, compares=False, searched=0))
     ledgers = _ledgers(tmp_path, parties)
-    kind, count = next(
-        (kind, count) for (kind, learner), count in _of(one_month, "shop").items() if learner == "bank" and count
+    kind, share = next(
+        (kind, share) for (kind, learner), (_, share) in _of(one_month, "shop").items() if learner == "bank" and share
     )
     assert kind in DISCLOSURE_KINDS
-    ledgers["shop"].set_limit(kind, Limit(5 * count))
+    ledgers["shop"].set_limit(kind, Limit(5 * share + 1e-6, share=True))
     forecast = forecast_year(JOB, parties, plan=PLAN, ledgers=ledgers)
     (shop,) = (item for item in forecast.parties if item.party == "shop")
     assert [when for when, reason in shop.refusals if f"the limit {kind}" in reason] == ["the training of month 6"]
@@ -78,7 +83,7 @@ def test_the_forecast_names_the_month_in_which_a_limit_refuses(tmp_path: Path) -
 
 def test_the_limit_on_measured_rows_is_forecast(tmp_path: Path) -> None:
     """480 held-out rows may be measured four times, so that the ledger refuses the fifth training."""
-    parties = random_parties(rows=1600, ids=True)
+    parties = random_parties(rows=1600, columns=9, ids=True)
     job = vfl.Job(model="logistic", epochs=1, test_fraction=0.3, accepts=["scores"])
     (shop,) = (year for year in forecast_year(job, parties, plan=PLAN).parties if year.party == "shop")
     reason = "480 rows may be used for at most 4 evaluations over all runs, and this is 5"

@@ -60,7 +60,7 @@ VARIANTS: dict[str, tuple[int, int, dict[str, Any]]] = {
     "shares, target": (
         3,
         2,
-        SHARES_KEYS | {"evaluate_every": 3, "epochs": 3, "target": {"metric": "auc", "value": 1.0}},
+        SHARES_KEYS | {"evaluate_every": 3, "epochs": 3, "target": {"metric": "loss", "value": 0.0}},
     ),
     "shares, rollbacks": (2, 2, SHARES_KEYS | {"optimizer": "block_descent", "batch_size": "all", "evaluate_every": 1}),
     "shares, no scores": (2, 2, SHARES_KEYS | {"protocol": {"shares": {"scores": "none"}}}),

@@ -10,6 +10,9 @@ import securevfl as vfl
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
 from securevfl.families.run_facts import pooled_run_facts
+from securevfl.protocols.shares.opened_loss import LOSS_SUM_BITS
+from securevfl.protocols.shares.range_count import COUNT_BITS
+from securevfl.protocols.shares.word_shuffle import multiset_bits
 from tests.builders import disclosures_in_run
 from tests.disclosure.door_watch import watched
 
@@ -111,5 +114,5 @@ def test_opened_shares_count_the_bits_of_all_outputs(metrics: str, monkeypatch: 
     vfl.simulate(job, [vfl.Party("bank", X[:, :2], y, aligned=True), vfl.Party("shop", X[:, 2:], aligned=True)])
     assert not [message for message in left if message.short]
     numbers = {message.kind.__name__: message.entry.numbers for message in left}
-    pairs = {"ShuffledWords": 30 * outputs} if metrics == "pairs" else {"LossSum": 2}
-    assert numbers == {"OpenedWeights": 2 * outputs, "OutOfRangeCount": 1} | pairs
+    pairs = {"ShuffledWords": outputs * multiset_bits(30, 8)} if metrics == "pairs" else {}
+    assert numbers == {"OpenedWeights": 2 * outputs, "OutOfRangeCount": COUNT_BITS, "LossSum": LOSS_SUM_BITS} | pairs

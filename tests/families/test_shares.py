@@ -24,6 +24,7 @@ from securevfl.families.shares.shares_outputs import weight_outputs
 from securevfl.models import metrics
 from securevfl.optim.block_descent import heavy_ball
 from securevfl.optim.rules import Updater
+from securevfl.protocols.shares.opened_loss import LossSum
 from securevfl.protocols.shares.opened_scores import RoundedScores
 from securevfl.protocols.shares.range_count import OutOfRangeCount
 from securevfl.protocols.shares.table_transfers import TransferOffer
@@ -158,10 +159,11 @@ def test_metrics_follow_from_shuffled_pairs_without_scores() -> None:
     all_parties, events = first_cancer_rows(), list[Event]()
     run = vfl.simulate(cancer_shares_job(evaluate_every=4, epochs=4), all_parties, observe=events.append)
     received = [type(event.message) for event in events if event.direction == "recv" and event.me == "bank"]
-    assert (received.count(ShuffledWords), received.count(OutOfRangeCount)) == (-(-len(run.history) // 4), 2)
+    assert received.count(ShuffledWords) == 1
+    assert (received.count(LossSum), received.count(OutOfRangeCount)) == (-(-len(run.history) // 4), 2)
     assert not received.count(RoundedScores)
-    assert {"auc", "accuracy", "loss", "pr_auc"} <= set(run.history[3])
-    assert set(run.metrics) == set(run.history[3]) - {"round", "epoch", "seconds"}
+    assert set(run.history[3]) - {"round", "epoch", "seconds"} == {"loss"}
+    assert {"auc", "accuracy", "loss", "pr_auc"} <= set(run.metrics)
     assert len(run.calibration) == 10
     run = vfl.simulate(cancer_shares_job(test_fraction=0.0), all_parties)
     assert run.metrics["auc"] > 0.98
@@ -181,8 +183,9 @@ def test_metrics_are_those_of_the_scores() -> None:
 def test_metrics_are_taken_as_often_as_is_counted(every: int) -> None:
     shares_job, all_parties, events = cancer_shares_job(evaluate_every=every), first_cancer_rows(), list[Event]()
     vfl.simulate(shares_job, all_parties, observe=events.append)
-    shuffles = [event for event in events if event.direction == "recv" and isinstance(event.message, ShuffledWords)]
-    assert len(shuffles) == len(EvaluationSchedule.of(shares_job, 12).measured_rounds())
+    received = [type(event.message) for event in events if event.direction == "recv"]
+    assert received.count(LossSum) == len(EvaluationSchedule.of(shares_job, 12).measured_rounds())
+    assert received.count(ShuffledWords) == 1
 
 
 @pytest.mark.parametrize("classes", [3, 4, 10])
@@ -197,11 +200,13 @@ def test_a_label_counts_the_logarithm_of_the_classes(classes: int) -> None:
     }
 
 
-def test_patience_takes_the_best_model_by_auc() -> None:
-    stop = {"metric": "auc", "evaluations": 2}
+def test_patience_takes_the_best_model_by_loss() -> None:
+    stop = {"metric": "loss", "evaluations": 2, "tolerance": 0.01}
     run = vfl.simulate(cancer_shares_job(patience=stop, evaluate_every=2, epochs=20), first_cancer_rows())
     assert len(run.history) < 60
-    assert run.metrics["auc"] == max(record.get("auc", 0) for record in run.history)
+    assert run.metrics["loss"] == min(record.get("loss", 9.0) for record in run.history)
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+        cancer_shares_job(patience=stop | {"metric": "auc"}, evaluate_every=2)
 
 
 def test_the_best_model_is_recorded_opened_and_measured_once(tmp_path: Path) -> None:
@@ -249,8 +254,8 @@ def test_scores_of_new_rows_are_those_of_the_weights() -> None:
     )
 
 
-@pytest.mark.parametrize(("metric", "value"), [("loss", 0.3), ("auc", 0.97)])
-def test_a_target_ends_a_run_by_any_metric(metric: str, value: float) -> None:
+@pytest.mark.parametrize(("metric", "value"), [("loss", 0.3)])
+def test_a_target_ends_a_run(metric: str, value: float) -> None:
     run = vfl.simulate(cancer_shares_job(target=vfl.Target(metric=metric, value=value), epochs=20), first_cancer_rows())
     assert len(run.history) < 10
     assert metrics.reached(metric, run.history[-1][metric], value)
@@ -267,7 +272,7 @@ def test_work_ahead_is_booked_apart() -> None:
 
 def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:
     sheet = vfl.explain(cancer_shares_job(), first_cancer_rows(3))
-    assert "openings: (score, label) pairs of 120 rows in random order, 1 times; 2 counts" in sheet
+    assert "openings: 1 sums of losses of 120 rows; (score, label) pairs of these rows in random order, once" in sheet
     assert "a score discloses at most 7 bits of a row" in sheet
     assert "shop (partner)" in sheet
     assert sheet.count("learns    sizes: rows, columns of each party, batches, iterations; nothing else") == 2

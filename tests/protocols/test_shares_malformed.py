@@ -142,6 +142,9 @@ CASES = {
         "TableOffsets", "shop", "offsets", beyond, ProtocolError, "SVFL-PROTOCOL-VALUES"
     ),
     "truncated entries": Case("MaskedEntries", "bank", "entries", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated carry bits": Case("CarryBits", "shop", "bits", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated carry words": Case("CarryWords", "bank", "words", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated sum of losses": Case("LossSum", "shop", "total", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
     "truncated count": Case("OutOfRangeCount", "shop", "total", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
     "missing switch settings": Case("SwitchSettings", "shop", "bits", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
     "truncated switch words": Case("SwitchWords", "bank", "words", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
@@ -158,7 +161,7 @@ def training() -> tuple[vfl.Job, list[vfl.Party]]:
     job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedSGD(lr=0.3),
-        protocol=vfl.Protocol(shares=vfl.Shares(chunk=10, partner="shop")),
+        protocol=vfl.Protocol(shares=vfl.Shares(chunk=10, partner="shop", metrics_range=4, metrics_step=0.125)),
         batch_size="all",
         epochs=10,
         test_fraction=0.3,

@@ -24,11 +24,10 @@ from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, ROW_STORED, ScoreLedger
-from securevfl.protocols.shares import opened_loss, opened_scores
+from securevfl.protocols.shares import opened_scores
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.forward_sums import ForwardSumShare
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.opened_loss import LossTable
 from securevfl.protocols.shares.opened_scores import (
     RoundedScores,
     RowCommitments,
@@ -224,15 +223,6 @@ def test_a_row_beyond_the_levels_is_not_stored(tmp_path):
     np.testing.assert_array_equal(np.isinf(scores), far)
     question = ledgers["a"].query(b"model", "", names(2), ledgers["a"].commitments(names(2), block["a"]))
     assert [item is None for item in ledgers["a"].stored(question, of="score")] == [False, True]
-
-
-def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
-    targets = np.zeros((2, 1))
-    entries = opened_loss._entries(ENCODING, LossTable(vfl.Logistic().loss.value, targets, targets))
-    far = np.abs(ENCODING.knots) > ENCODING.reach / 2
-    assert far[ENCODING.knots > 0].any()
-    assert far[ENCODING.knots < 0].any()
-    np.testing.assert_array_equal(entries >> np.uint64(opened_loss._LOSS_BITS), np.stack([far, far], axis=1))
 
 
 def test_each_party_asks_its_own_ledger_about_whoever_asks():

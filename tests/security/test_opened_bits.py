@@ -76,7 +76,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
         self.of = X(0).compute.__self__._context.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # the party's state, not that of a peer
-    monkeypatch.setattr(Measurements, "measure", lambda *_: Measurement())  # the evaluated model has diverged
+    monkeypatch.setattr(Measurements, "measure", lambda *_, **__: Measurement())  # the evaluated model has diverged
     monkeypatch.setattr(Measurements, "_refuse", lambda *_: None)  # and its sums have left the table
     monkeypatch.setattr(LocalColumns, "__init__", init)
     monkeypatch.setattr(LocalColumns, "_integers", integers)

@@ -122,7 +122,7 @@ BASES: dict[str, dict[str, Any]] = {
         "protocol": {"residual": "ckks", "sum": "direct"},
         "optimizer": {"name": "fedsgd", "lr": 0.1},
     },
-    "shares": {"model": "logistic", "protocol": "shares", "target": {"metric": "auc", "value": 0.9}},
+    "shares": {"model": "logistic", "protocol": "shares", "target": {"metric": "loss", "value": 0.2}},
     "patience": {"model": "tweedie", "protocol": "shares", "patience": {"metric": "loss"}, "prepare": {"bins": 4}},
     "trees": {"model": "trees", "protocol": "shares"},
     "fdml": {

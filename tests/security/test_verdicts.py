@@ -18,8 +18,8 @@ PROTOCOLS: dict[str, Any] = {
     "shares": {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2))},
 }
 WATCHES: dict[str, Any] = {
-    "target": {"target": vfl.Target(metric="auc", value=1.0)},
-    "patience": {"patience": {"metric": "auc", "evaluations": 50}},
+    "target": {"target": vfl.Target(metric="loss", value=0.0)},
+    "patience": {"patience": {"metric": "loss", "evaluations": 50}},
     "neither": {"evaluate_every": 2},
 }
 ACCEPTS = ("columns", "rank", "fresh_equations", "small_metrics", "scores", "label_auc")
@@ -46,7 +46,7 @@ def test_every_stop_decision_counts_as_bits_of_labels(protocol: str, watch: str,
         **keys,
     )
     run = vfl.simulate(job, parties, ledgers=ledgers)
-    evaluated = sum("auc" in record and record["round"] < run.parts["shop"].rounds for record in run.history)
+    evaluated = sum("loss" in record and record["round"] < run.parts["shop"].rounds for record in run.history)
     entries = [entry for entry in ledgers["bank"].read().entries if entry.disclosure.group == "verdicts"]
     disclosed = total_to(entries, "labels", "shop").count
     print(f"{protocol}, {watch}: {evaluated} evaluations, {disclosed} bits counted")

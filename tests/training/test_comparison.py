@@ -26,10 +26,11 @@ JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False))  # small t
 
 
 def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vfl.Party]:
-    """A label that hangs on the bank's columns, and by so much on the others'."""
+    """A label that hangs on three of the bank's nine columns, and by so much on the others'."""
     draw = np.random.default_rng(0)
-    blocks = [draw.normal(size=(rows, 3)) for _ in range(parties)]
-    f = blocks[0].sum(axis=1) + worth * sum((block.sum(axis=1) for block in blocks[1:]), np.zeros(rows))
+    blocks = [draw.normal(size=(rows, 9)) for _ in range(parties)]
+    sums = [block[:, :3].sum(axis=1) for block in blocks]
+    f = sums[0] + worth * sum(sums[1:], np.zeros(rows))
     y = (f + draw.logistic(size=rows) > 0).astype(int)
     names = ["bank", "shop", "telco"]
     ids = np.arange(rows)
@@ -101,7 +102,7 @@ def test_what_the_other_columns_are_worth_is_said(comparison: Comparison) -> Non
     assert [(row.columns, row.model) for row in comparison.rows] == [
         (columns, model) for columns in ("bank alone", "bank, shop") for model in ("logistic", "bins", "trees")
     ]
-    assert comparison.gain > 0.1
+    assert comparison.gain > 0.05
     assert "rises by" in comparison.conclusion
     none = vfl.compare(JOB, tables(worth=0.0))
     assert none.gain < 2 * none.gain_error
@@ -176,7 +177,7 @@ def test_what_was_compared_is_counted_and_cannot_be_scored(
 
 def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
     for party in tables(600):
-        names = [f"{party.name}{j}" for j in range(3)] + ["y"] * party.active
+        names = [f"{party.name}{j}" for j in range(party.X.shape[1])] + ["y"] * party.active
         rows = party.X if party.y is None else np.column_stack([party.X, party.y])
         lines = [
             ",".join([f"client of {party.name}", *names]),

@@ -37,7 +37,7 @@ def test_naming_a_key_of_shares_at_its_default_changes_nothing(model: str) -> No
 @pytest.mark.parametrize("key", list(Shares.model_fields))
 def test_another_value_of_a_key_of_shares_changes_this_key_alone(model: str, key: str) -> None:
     other: dict[str, Any] = {
-        **{"partner": "shop", "table_bits": 7, "step": 2.0, "clip": 16.0, "chunk": 3, "metrics_step": 0.125},
+        **{"partner": "shop", "table_bits": 7, "step": 2.0, "clip": 16.0, "chunk": 3, "metrics_step": 1.0},
         **{"metrics_range": 64.0, "score_step": 1.0, "score_bits": 9, "scores": "none", "library": "seal"},
         **{"open_weights": ("shop",), "scores_to": "shop"},
     }

@@ -27,7 +27,7 @@ KEYS: dict[str, Any] = {
     "protocol": {
         "shares": {
             "partner": "shop", "table_bits": 5, "step": 0.25, "clip": 16.0, "chunk": 3, "metrics_step": 0.125,
-            "metrics_range": 16.0, "score_step": 0.25, "score_bits": 7, "open_weights": ("bank",), "scores_to": "shop",
+            "metrics_range": 8.0, "score_step": 0.25, "score_bits": 7, "open_weights": ("bank",), "scores_to": "shop",
             "scores": "exact",
         }
     },
@@ -38,7 +38,7 @@ KEYS: dict[str, Any] = {
     "test_fraction": 0.3,
     "split": 9,
     "evaluate_every": 3,
-    "target": {"metric": "auc", "value": 0.9},
+    "target": {"metric": "loss", "value": 0.2},
     "patience": {"metric": "loss", "evaluations": 2, "tolerance": 0.003},
     "prepare": {"drop": ("x",), "missing": "fill", "texts": "refuse", "rare": 0.01, "tails": "keep", "clip": 0.02},
     "weights": {"classes": {"0": 1.0, "1": 3.0}, "max_weight": 4.0},

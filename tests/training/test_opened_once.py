@@ -19,7 +19,7 @@ from securevfl.training.checkpoint import Checkpoints
 
 from .test_killed_anywhere import Killed, three_tables
 
-EARLY = {"patience": {"metric": "auc", "evaluations": 1, "tolerance": 0.5}, "evaluate_every": 1, "test_fraction": 0.4}
+EARLY = {"patience": {"metric": "loss", "evaluations": 1, "tolerance": 0.5}, "evaluate_every": 1, "test_fraction": 0.4}
 
 
 class Kills:

@@ -28,7 +28,7 @@ class EvaluatedRows:
     """Rows of one evaluation.
 
     Attributes:
-        f: model outputs (m, c), less the targets if labels are numbers.
+        f: model outputs (m, c), less the targets if labels are numbers; clipped to the range of metrics for classes.
         attacker_part: the attacker's part of f (m, c).
         labels: the label (m, c) that is paired with each level.
         levels: the levels to which outputs are rounded.
@@ -87,4 +87,5 @@ def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
     batch_rows = max(len(batch) for batch in schedule.partition(0))
     numbers = make_plan(job, rows=batch_rows, batches=schedule.batches, parties=len(run.parts)).numbers
     levels = job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
-    return EvaluatedRows(f - offset, attacker_part - offset, labels, levels)
+    disclosed = levels.clipped(f) if loss.classifies and levels.can_clip(numbers) else f - offset
+    return EvaluatedRows(disclosed, attacker_part - offset, labels, levels)

@@ -24,6 +24,8 @@ from securevfl.base.arrays import Floats
 from securevfl.models import metrics, pair_metrics
 from securevfl.models.class_figures import pair_class_figures
 from securevfl.models.loss import Loss
+from securevfl.models.robust_losses import QuantileLoss
+from securevfl.models.standard_losses import LogisticLoss, SquareLoss
 from securevfl.protocols.shares.score_label_pairs import MIN_ROWS_PER_LABEL, ScoreLabelPairs
 
 
@@ -38,6 +40,7 @@ class MetricLabels:
         flags: which pairs are flagged (n, c).
         subtracted: values to subtract from the outputs (n, c), if labels are numbers.
         reach: the largest absolute score that can be represented.
+        spacing: the distance between two scores that can be represented. A score was rounded up or down at random.
     """
 
     loss: Loss
@@ -46,9 +49,12 @@ class MetricLabels:
     flags: NDArray[np.bool_]
     subtracted: Floats | None
     reach: float
+    spacing: float = 0.0
 
     @classmethod
-    def of(cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float) -> MetricLabels:
+    def of(
+        cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float, spacing: float = 0.0
+    ) -> MetricLabels:
         """Compute the targets of labels, and the flags of their pairs.
 
         Args:
@@ -56,30 +62,43 @@ class MetricLabels:
             labels: labels (n,).
             classes: the classes of the training.
             reach: the largest absolute score that can be represented.
+            spacing: the distance of two scores that can be represented.
 
         Returns:
             Targets and flags of the rows.
         """
         targets = loss.targets(labels, classes)
         if loss.classifies:
-            return cls(loss, classes, targets, targets > 0, None, reach)
+            return cls(loss, classes, targets, targets > 0, None, reach, spacing)
         clipped = np.clip(targets, -reach / 2, reach / 2)
         is_far = clipped != targets
-        return cls(loss, classes, targets, is_far & (is_far.sum() >= MIN_ROWS_PER_LABEL), clipped, reach)
+        return cls(loss, classes, targets, is_far & (is_far.sum() >= MIN_ROWS_PER_LABEL), clipped, reach, spacing)
 
-    @property
-    def zero_model_loss(self) -> float:
-        """The mean loss of the zero model, whose output is 0 for every row."""
-        return float(self.loss.value(np.zeros_like(self.targets), self.targets).mean())
+    def loss_metrics(self, loss: float) -> dict[str, float]:
+        """Return the metrics that follow from the mean loss alone, which is measured without rounding of scores."""
+        if isinstance(self.loss, LogisticLoss):
+            return {"loss": loss, "log_loss": loss}
+        if isinstance(self.loss, SquareLoss):
+            deviation = self.loss.units(self.classes)[0]
+            rmse = deviation * np.sqrt(2 * max(0.0, loss))
+            return {"loss": loss, "rmse": float(rmse), "r2": float(1 - 2 * loss / self.targets.var())}
+        if isinstance(self.loss, QuantileLoss):
+            return {"loss": loss, "pinball": loss * self.loss.units(self.classes)[0]}
+        return {"loss": loss}
 
     def metrics(self, pairs: ScoreLabelPairs) -> tuple[dict[str, float], list[list[float]]]:
         """Return all metrics that the pairs determine and, for two classes, the reliability curve."""
         if self.subtracted is not None:
             least, largest = self._residual_metrics(pairs)
-            return {name: (least[name] + largest[name]) / 2 for name in least}, []
+            return self._without_rounding({name: (least[name] + largest[name]) / 2 for name in least}, pairs), []
         values = pair_metrics.class_metrics(self.loss, pairs.f, pairs.marked, self.classes)
         if not self.loss.single:
             return values, []
+        marked, f = pairs.marked[:, 0], pairs.f[:, 0]
+        has_ties = abs(values.get("auc", 0.0) - metrics.area_under_curve(marked, f)) > 1e-12  # few different scores
+        if self.spacing and "auc" in values and not has_ties:
+            bias = pair_metrics.auc_rounding_bias(marked, f, self.spacing)
+            values["auc"] = min(1.0, max(0.0, values["auc"] - bias))
         proba = self.loss.proba(pairs.f)[:, 1]
         return values, metrics.calibration(pairs.marked[:, 0], proba).tolist()
 
@@ -104,6 +123,21 @@ class MetricLabels:
         errors = self.standard_errors(pairs)
         limits = {name: 2 * errors[name] for name in least if name in errors}
         return [name for name, limit in limits.items() if not abs(largest[name] - least[name]) <= limit]
+
+    def _without_rounding(self, values: dict[str, float], pairs: ScoreLabelPairs) -> dict[str, float]:
+        """Return the metrics of a regression without the effect of rounding scores up or down at random.
+
+        Rounding adds spacing^2 / 6 to the mean square of a smooth distribution (Sheppard's correction for a random
+        rounding). Scores of 0 are those of labels on either side of the prediction, so half of them count as covered.
+        """
+        added = self.spacing**2 / 6
+        if "rmse" in values:
+            in_units = added * self.loss.units(self.classes)[0] ** 2
+            values["rmse"] = float(np.sqrt(max(0.0, values["rmse"] ** 2 - in_units)))
+            values["r2"] = float(values["r2"] + added / self.targets.var())
+        if "coverage" in values and self.spacing:
+            values["coverage"] -= float((pairs.f == 0).mean()) / 2
+        return values
 
     def _residual_metrics(self, pairs: ScoreLabelPairs) -> tuple[dict[str, float], dict[str, float]]:
         """Return the metrics for outputs and targets of far rows paired in equal order, and for opposite order."""

@@ -142,12 +142,11 @@ class SharesFamily(Family[SharesJob]):
                 "reshuffle: training on shares generates random material for fixed batches in advance; set reshuffle "
                 "= false"
             )
-        available = pair_metrics.pair_metric_names(job.model.loss)
         for key, stop in (("target", job.target), ("patience", job.patience)):
-            if stop is not None and stop.metric not in available:
+            if stop is not None and stop.metric != "loss":
                 raise ValueError(
-                    f"{key}.metric: must be one of {', '.join(available)} under shares, where scores of several "
-                    "classes of one row are never opened together; choose one of these"
+                    f'{key}.metric: must be "loss" under shares, where evaluations during the training open only the '
+                    "sum of the losses, and the other metrics are measured once, for the final model; choose loss"
                 )
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
@@ -239,7 +238,8 @@ class SharesFamily(Family[SharesJob]):
             *chunk_agreement.declares(),
             *offline_phase.declares(),
             *iteration.declares(),
-            *(score_label_pairs.declares if opens_pairs else opened_loss.declares)(),
+            *opened_loss.declares(),
+            *(score_label_pairs.declares() if opens_pairs else ()),
             *range_count.declares_counts(),
             *opened_scores.declares(roles.role(requester) if requester in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
@@ -256,7 +256,7 @@ class SharesFamily(Family[SharesJob]):
         """List leaks of opened weights, metrics and scores."""
         return [
             *weight_leaks(outputs, shape, before),
-            *metric_leaks(outputs, shape),
+            *metric_leaks(outputs, shape, before),
             *score_leaks(job, shape, rounding_party(job, shape)),
         ]
 

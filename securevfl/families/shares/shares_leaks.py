@@ -8,7 +8,9 @@ columns of another party.
 
 *Small metrics.* Pairs of a score and a label in random order determine metrics, and do not reveal which pair belongs to
 which row. But if there are few rows, or few rows of a label, a party can match pairs to the rows that are extreme in
-its own columns. A malicious party can distinguish rows by repeated measurements of the same rows.
+its own columns. A malicious party can distinguish rows by repeated measurements of the same rows. It can also choose
+what measurements disclose, because nobody sees its tables and labels. So all bits that it may read count against the
+bits of the other parties' columns, over all jobs on a table, and may be at most `MAX_EVALUATION_SHARE` of them.
 
 *Scores.* A scored row discloses c scores of k bits, and reason codes of parties that learn their weights. That is too
 much if it is more than a fourth of the information in a row of another party's columns, if one of these columns
@@ -22,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN
-from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
+from securevfl.disclosure.counts import COLUMN_BIT_GROUP, Disclosure, RunShape, earlier_share, in_column_bits
 from securevfl.disclosure.gradient_leaks import RANK
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.outputs import Output
@@ -30,7 +32,9 @@ from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_outputs import (
     EXACT_SCORES,
     LARGE_SCORES,
+    MAX_EVALUATION_SHARE,
     OPENED_WEIGHTS,
+    PAIRS,
     SMALL_METRICS,
     disclosed_score_bits,
 )
@@ -93,16 +97,38 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
             )
 
 
-def metric_leaks(outputs: Sequence[Output], shape: RunShape) -> Iterator[Leak]:
-    """Yield a leak if metrics are measured on few rows, or too often on the same rows."""
+def metric_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Disclosure] = ()) -> Iterator[Leak]:
+    """Yield leaks by metrics of few rows, by many measurements of the same rows, or by many bits about columns.
+
+    Args:
+        outputs: the outputs of the job.
+        shape: the shape of the run.
+        before: disclosures of earlier jobs about the same tables, to any party.
+
+    Yields:
+        The leaks.
+    """
     for output in outputs:
         if SMALL_METRICS.name in output.leaks:
             yield from _small_metrics(output, shape)
+    measured = [output for output in outputs if output.group == COLUMN_BIT_GROUP]
+    share = sum(output.disclosure.share for output in measured)
+    earlier = sum(item.share for item in before if in_column_bits(item))
+    if share + earlier > MAX_EVALUATION_SHARE + 1e-9:
+        together = f", and {share + earlier:.1%} with earlier jobs" if earlier else ""
+        yield Leak(
+            SMALL_METRICS,
+            measured[0].receiver,
+            f"a malicious party chooses what evaluations disclose: up to {share:.1%} of the bits of the columns of "
+            f"{' or '.join(measured[0].about)}{together}, and the limit is {MAX_EVALUATION_SHARE:.0%}",
+            "use larger tables, or hold out fewer rows and evaluate less often",
+            apart=True,
+        )
 
 
 def _small_metrics(output: Output, shape: RunShape) -> Iterator[Leak]:
     rows, times, reasons = output.rows, output.times, []
-    opens_pairs = output.numbers > 0  # an output without numbers opens a sum of losses and no pairs
+    opens_pairs = output.name == PAIRS  # a sum of losses does not show which rows are extreme
     if opens_pairs and rows < MIN_PAIR_ROWS:
         reasons.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
     if opens_pairs and shape.rarest_label_rows is not None and shape.rarest_label_rows < MIN_ROWS_PER_LABEL:

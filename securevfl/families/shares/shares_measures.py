@@ -1,14 +1,15 @@
 """The measurements of one training on secret shares: metrics, sums of losses and counts of out-of-range rows.
 
-A lookup table converts the output of a row to its residual; outputs outside the table's range get wrong residuals. A
-shuffle is precomputed random material that lets the two share holders put rows in a random order that neither knows.
+An evaluation opens one sum of losses. Only the evaluation of the final model also opens (score, label) pairs, from
+which all other metrics follow. A lookup table converts the output of a row to its residual; outputs outside the table's
+range get wrong residuals. A shuffle is precomputed random material that lets the two share holders put rows in a random
+order that neither knows.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections import deque
 from typing import Protocol
 
 import numpy as np
@@ -25,15 +26,15 @@ from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.families.training_data import ScaledRows, TrainingData
-from securevfl.models import pair_metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.loss import Loss
+from securevfl.models.pair_metrics import supports_pairs
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS, LossTable, open_loss
-from securevfl.protocols.shares.quantizer import CLIP_FRACTION, Quantizer
+from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS, LossTable, LossTransfers, open_loss
+from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
 from securevfl.protocols.shares.score_label_pairs import PairInputs, open_pairs
 from securevfl.protocols.shares.shares_params import SharesParams
@@ -42,7 +43,6 @@ from securevfl.protocols.shares.word_shuffle import Shuffle, prepare_shuffle
 from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Stage
 
-MAX_PRECOMPUTED_SHUFFLES = 4  # maximum number of shuffles generated with the preprocessing of a chunk
 MAX_WRAPPED_SHARE = 0.005  # the training is aborted if a larger share of rows is beyond the end of the table
 MAX_NEAR_END_SHARE = 0.01  # a larger share of rows near the range's end causes a warning
 # rows beyond this share of the range are near its end; many of them suggest that the outputs of others have wrapped
@@ -55,7 +55,11 @@ _OUT_OF_RANGE = (
 )
 _NEAR_RANGE_END = (
     "share of rows with model outputs near the end of the table's range. Outputs beyond it get wrong residuals, and "
-    "they could not be counted. Increase protocol.shares.table_bits by one if metrics get worse"
+    "they cannot be counted. Increase protocol.shares.table_bits by one if metrics get worse"
+)
+_UNCOUNTED = (
+    "the partner's ledger permits no further count of rows with model outputs beyond the table's range, so wrong "
+    "residuals would not be noticed. Increase protocol.shares.table_bits by one if metrics get worse"
 )
 _LEVELS_WRAP = (
     "share of rows with model outputs near or beyond the range of metrics, where outputs wrap; the metrics may be "
@@ -99,11 +103,11 @@ class Measurements:
     def __init__(self, training: MeasuredTraining, job: SharesJob, context: PartyContext) -> None:
         self._training, self._job, self._context = training, job, context
         self._chunk = -1
-        self._shuffles: dict[int, deque[Shuffle]] = {}
+        self._shuffles: dict[int, Shuffle] = {}
+        self._losses: dict[int, Measurement] = {}  # by number of iterations
         self._reported_share = 0.0  # share of rows that the latest warning reported
-        self._is_uncounted = False  # True once the partner's ledger has refused a count of out-of-range rows
 
-    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Measurement:
+    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int, *, last: bool) -> Measurement:
         """Measure the model on the evaluated rows.
 
         Args:
@@ -111,6 +115,7 @@ class Measurements:
             data: the training data of this party.
             state: this party's shares of the weights.
             rounds: number of rounds so far.
+            last: whether this is the final model, so that all metrics are measured. Otherwise only the loss is.
 
         Returns:
             The metrics; an empty measurement at a party that receives none.
@@ -122,15 +127,33 @@ class Measurements:
             statement = too_few_rows(len(rows), MIN_LOSS_ROWS)
             warnings.warn(f"party {self._context.me}: {statement}.", DataNotice, stacklevel=2)
             return Measurement(notes=[statement])
-        self._record_evaluation(data, rows)
-        if not pair_metrics.supports_pairs(loss):
-            return self._measure_loss(loss, data, rows, state, rounds)
+        mean_loss = self._losses.get(state.iterations)
+        if mean_loss is None:
+            self._record_evaluation(data, rows)
+            mean_loss = self._losses[state.iterations] = self._measure_loss(loss, data, rows, state, rounds)
+        return self._measure_pairs(loss, data, rows, state, mean_loss) if last and supports_pairs(loss) else mean_loss
+
+    def reuse(self, iterations: int, measurement: Measurement) -> None:
+        """Use a loss that an earlier session measured after this number of iterations, in place of another sum."""
+        self._losses.setdefault(iterations, measurement)
+
+    def forget(self, iterations: int) -> None:
+        """Discard the loss that was measured after this number of iterations, because the model has changed."""
+        self._losses.pop(iterations, None)
+
+    def _measure_pairs(
+        self, loss: Loss, data: TrainingData, rows: ScaledRows, state: SharedState, mean_loss: Measurement
+    ) -> Measurement:
+        """Open (score, label) pairs, and return all metrics that follow from them and from the measured loss."""
         labels, classes = data.labels(rows.rows), data.classes
         metric_labels, quantizer = None, self._quantizer(loss)
         if labels is not None and classes is not None:
-            metric_labels = MetricLabels.of(loss, labels, classes, quantizer.reach)
-        session = self._training.session
-        clips = loss.classifies and quantizer.can_clip(self._training.facts.plan.numbers)
+            metric_labels = MetricLabels.of(loss, labels, classes, quantizer.reach, quantizer.size)
+        session, numbers, inputs = self._training.session, self._training.facts.plan.numbers, None
+        clips = loss.classifies and quantizer.can_clip(numbers)
+        if metric_labels is not None:
+            centres = numbers.table_centres(loss.minimizer(metric_labels.targets.reshape(-1, 1)))
+            inputs = PairInputs(metric_labels.flags, metric_labels.subtracted, centres)
         pairs = open_pairs(
             session.products,
             self._take_shuffle(len(rows)),
@@ -138,23 +161,19 @@ class Measurements:
             state,
             self._training.inputs_of(data, rows.rows),
             quantizer,
-            None if metric_labels is None else PairInputs(metric_labels.flags, metric_labels.subtracted),
-            session.top_transfers if clips else None,
+            inputs,
+            session.fine_transfers if clips else None,
         )
         if pairs is None or metric_labels is None:
             return Measurement()
         values, curve = metric_labels.metrics(pairs)
-        self._check_divergence(values["loss"], metric_labels.zero_model_loss, rounds)
-        watched = {"loss", *(stop.metric for stop in (self._job.target, self._job.patience) if stop is not None)}
+        from_loss = metric_labels.loss_metrics(mean_loss.metrics["loss"])
         notes = metric_notes(loss, weighted=data.metric_weights(rows.rows) is not None)
-        if unmeasured := set(metric_labels.unmeasured(pairs)) - watched:
+        if unmeasured := set(metric_labels.unmeasured(pairs)) - set(from_loss):
             notes.append(far_labels(unmeasured, quantizer.reach))
             warnings.warn(f"party {self._context.me}: {notes[-1]}.", DataNotice, stacklevel=2)
             values = {name: value for name, value in values.items() if name not in unmeasured}
         is_residual = metric_labels.subtracted is not None
-        if self._is_uncounted and not is_residual:
-            near_end = float((np.abs(pairs.f) > CLIP_FRACTION * quantizer.reach).mean())
-            self._report(near_end, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
         if not clips:
             outer = np.abs(pairs.f) > OUTER_SHARE * metric_labels.reach
             self._report(float((outer & ~pairs.marked if is_residual else outer).mean()), 0.0, _LEVELS_WRAP)
@@ -167,11 +186,12 @@ class Measurements:
                 stacklevel=2,
             )
         errors = metric_labels.standard_errors(pairs)
+        values |= {name: value for name, value in from_loss.items() if name in values}
         return Measurement(
             values,
             curve,
             {name: errors[name] for name in values if name in errors},
-            zero_model_loss=metric_labels.zero_model_loss,
+            zero_model_loss=mean_loss.zero_model_loss,
             by_class=metric_labels.by_class(pairs),
             notes=notes,
         )
@@ -179,28 +199,31 @@ class Measurements:
     def _measure_loss(
         self, loss: Loss, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int
     ) -> Measurement:
-        """Open the sum of the losses, if (score, label) pairs do not determine the metrics of the loss."""
+        """Open the sum of the losses.
+
+        It counts every row equally if pairs are opened at the end, whose metrics do so too, and else by its weight.
+        """
         targets = data.loss_targets_by_output(rows.rows, self._context.outputs)
-        table = None
+        table, weights = None, None if supports_pairs(loss) else data.weights
         if targets is not None:
-            table = LossTable(self._job.loss.value, targets, self._job.loss.minimizer(targets))
+            if data.weights is not None and weights is None:
+                targets[:, -1] = 1.0
+            table = LossTable(self._job.loss.value, targets, self._job.loss.minimizer)
         session, inputs = self._training.session, self._training.inputs_of(data, rows.rows)
-        opened = open_loss(
-            session.products, session.transfers, self._training.params, state, state.iterations, inputs, table
-        )
-        if opened is None or table is None:
+        tables, carries = session.fine_transfers, session.fine_carry_transfers
+        transfers = None if tables is None or carries is None else LossTransfers(tables, carries)
+        mean = open_loss(session.products, transfers, self._training.params, state, state.iterations, inputs, table)
+        if mean is None or table is None:
             return Measurement()
         outputs = self._context.outputs
-        zero_model_loss = float(table.values(np.zeros_like(table.minimizers), table.targets).mean())
-        self._check_divergence(opened.loss * outputs, zero_model_loss * outputs, rounds)
-        if self._is_uncounted:
-            self._report(opened.far_share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
-        mean_weight = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
-        values = {"loss": opened.loss * outputs / mean_weight}
+        zero_model_loss = float(table.values(np.zeros((len(table.targets), 1)), table.targets).mean())
+        self._check_divergence(mean * outputs, zero_model_loss * outputs, rounds)
+        mean_weight = 1.0 if weights is None else float(weights[rows.rows].mean())
+        values = {"loss": mean * outputs / mean_weight}
         if isinstance(loss, LogLinkLoss) and self._job.exposure is None and data.classes is not None:
             values["deviance"] = values["loss"] * loss.deviance_scale(data.classes)
-        notes = metric_notes(loss, weighted=data.weights is not None)
-        return Measurement(values, zero_model_loss=zero_model_loss * outputs, notes=notes)
+        notes = [] if supports_pairs(loss) else metric_notes(loss, weighted=data.weights is not None)
+        return Measurement(values, zero_model_loss=zero_model_loss * outputs / mean_weight, notes=notes)
 
     def _check_divergence(self, loss: float, zero_model_loss: float, rounds: int) -> None:
         """Abort the training if the loss is far above the zero model's, unless the training can roll back."""
@@ -237,7 +260,8 @@ class Measurements:
             np.zeros(0) if targets is None else numbers.table_centres(self._job.loss.minimizer(targets)),
             allowed=lambda: not is_limited or self._training.ledger.record_range_count(data.ids(rows)),
         )
-        self._is_uncounted = count is None
+        if count is None and self._context.me == self._context.active:
+            eventlog.warn(self._context.me, "uncounted", {"iteration": state.iterations, "reason": _UNCOUNTED})
         if count is not None:
             share = count / (len(rows) * self._context.outputs)
             if numbers.has_headroom:
@@ -284,9 +308,9 @@ class Measurements:
         return self._job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
 
     def _take_shuffle(self, rows: int) -> Shuffle | None:
-        """Return a shuffle at a share holder: a precomputed one of the current chunk, or a new one if none is left."""
-        shuffles = self._shuffles.get(self._chunk)
-        return shuffles.popleft() if shuffles else self._generate_shuffle(self._training.session, rows)
+        """Return a shuffle at a share holder: the precomputed one of the current chunk, or a new one."""
+        shuffle = self._shuffles.pop(self._chunk, None)
+        return self._generate_shuffle(self._training.session, rows) if shuffle is None else shuffle
 
     def _generate_shuffle(self, session: SharesSession, rows: int) -> Shuffle | None:
         transfers, holders = session.switch_transfers, (self._context.active, self._context.roles.only(PARTNER))
@@ -297,12 +321,12 @@ class Measurements:
         return prepare_shuffle(session.products.context, peer, transfers, rows, bits, blocks=self._context.outputs)
 
     def enter_chunk(self, chunk: int) -> None:
-        """Begin a chunk, identified by its first iteration; unused shuffles of the previous chunk are discarded."""
+        """Begin a chunk, identified by its first iteration; an unused shuffle of the previous chunk is discarded."""
         self._shuffles.pop(self._chunk, None)
         self._chunk = chunk
 
     def precompute(self, session: SharesSession, data: TrainingData, first: int, iterations: int, total: int) -> None:
-        """Generate shuffles for some of the measurements in a chunk.
+        """Generate the shuffle of the final measurement with the preprocessing of the last chunk.
 
         Args:
             session: the session of the share holders.
@@ -311,14 +335,11 @@ class Measurements:
             iterations: number of iterations of the chunk.
             total: number of iterations of the training.
         """
-        stop, rows = first + iterations, len(self._measured_rows(data))
-        measured_rounds = EvaluationSchedule.of(self._job, total).measured_rounds()
-        due = [number for number in measured_rounds if first < number <= stop]
-        count = 0
-        if rows >= MIN_LOSS_ROWS and pair_metrics.supports_pairs(self._job.model.loss):
-            count = min(len(due), MAX_PRECOMPUTED_SHUFFLES)
-        shuffles = (self._generate_shuffle(session, rows) for _ in range(count))
-        self._shuffles[first] = deque(shuffle for shuffle in shuffles if shuffle is not None)
+        rows = len(self._measured_rows(data))
+        if first + iterations < total or rows < MIN_LOSS_ROWS or not supports_pairs(self._job.model.loss):
+            return
+        if (shuffle := self._generate_shuffle(session, rows)) is not None:
+            self._shuffles[first] = shuffle
 
     def _record_evaluation(self, data: TrainingData, rows: ScaledRows) -> None:
         """Record in this party's ledger that the active party measures these rows; refuse if that is too often."""
@@ -338,7 +359,7 @@ class Measurements:
             start: number of rounds that were finished before a resume.
         """
         context = self._context
-        if data.metric_weights(data.evaluated.rows) is not None and pair_metrics.supports_pairs(self._job.model.loss):
+        if data.metric_weights(data.evaluated.rows) is not None and supports_pairs(self._job.model.loss):
             warnings.warn(
                 f"party {context.me}: on shares, metrics count every row equally, because no party knows which row a "
                 "score belongs to. weights.column affects the training only.",

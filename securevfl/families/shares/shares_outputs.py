@@ -1,28 +1,43 @@
 """The disclosures of a training on secret shares, as a list of outputs, and the leaks that a job must accept by name.
 
 An output is something that a run discloses to a party (`securevfl.disclosure.outputs`). Scores of new rows are rounded
-to a few bits by one party, the rounder. Measurements open (score, label) pairs, or sums of losses. Weights are opened
-only to the parties in the option `open_weights`.
+to a few bits by one party, the rounder. An evaluation opens one sum of losses, and the last one also (score, label)
+pairs. Weights are opened only to the parties in the option `open_weights`.
+
+Sums of losses, pairs and counts are read through tables and labels of the active party, which nobody checks. They are
+therefore counted in bits about the columns of all other parties.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from typing import Any
 
-from securevfl.disclosure.counts import Kind, RunShape
+from securevfl.disclosure.counts import COLUMN_BIT_GROUP, Kind, RunShape
 from securevfl.disclosure.gradient_leaks import RANK
 from securevfl.disclosure.leaks import LeakKind
 from securevfl.disclosure.outputs import Output
-from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows
+from securevfl.families.evaluations import EvaluationSchedule, evaluated_rows
 from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
 from securevfl.models import pair_metrics
 from securevfl.models.inputs import InputShape
 from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS
-from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS
+from securevfl.protocols.shares.opened_loss import LOSS_SUM_BITS, MAX_LOSS_ROWS, MIN_LOSS_ROWS
+from securevfl.protocols.shares.range_count import COUNT_BITS, MAX_COUNTED_SUMS
+from securevfl.protocols.shares.word_shuffle import multiset_bits
+
+LOSS_SUMS = "sums of losses"
+PAIRS = "pairs of a score and a label in random order"
+
+MAX_EVALUATION_SHARE = 0.07
+"""Share of the bits of a table's columns that evaluations of all jobs and peers may disclose together.
+
+It is the smallest whole percentage under which the default job runs on every table of
+`python -m benchmarks.evaluation_bits`. The largest share there is 6.2 %: 846 rows with four classes.
+"""
 
 LARGE_SCORES = LeakKind(
     "scores",
@@ -34,7 +49,7 @@ LARGE_SCORES = LeakKind(
 
 SMALL_METRICS = LeakKind(
     "small_metrics",
-    "metrics of few rows, of few rows of a label, or of the same rows many times",
+    "metrics of few rows, of few rows of a label, of the same rows many times, or of many bits about columns",
     "hold out more rows (test_fraction), or evaluate less often",
     ("rank_matching", "marked_pairs"),
 )
@@ -92,10 +107,27 @@ def count_weights(job: SharesJob, shape: RunShape, name: str) -> int:
 
 
 def shares_outputs(job: SharesJob, shape: RunShape) -> list[Output]:
-    """List the opened pairs or sums of losses, the counts of out-of-range rows, and the opened weights."""
-    evaluation_output = pair_output if pair_metrics.supports_pairs(job.model.loss) else loss_output
-    outputs = [range_count_output(job, shape), evaluation_output(job, shape), *weight_outputs(job, shape)]
-    return [output for output in outputs if output.count]
+    """List the opened sums of losses, pairs, counts of out-of-range rows, and weights."""
+    outputs = [range_count_output(job, shape), loss_output(job, shape)]
+    outputs += [pair_output(job, shape)] if pair_metrics.supports_pairs(job.model.loss) else []
+    return [output for output in [*outputs, *weight_outputs(job, shape)] if output.count]
+
+
+def _about_columns(job: SharesJob, shape: RunShape) -> dict[str, Any]:
+    """Return the attributes of outputs that are counted in bits about the columns of the passive parties.
+
+    The active party can choose whose columns the bits are about, so all of them count for each passive party. The
+    capacity is the smallest number of bits that the columns of a passive party hold, among the available tables.
+    """
+    known = [shape.information[party].bits for party in shape.passives if party in shape.information]
+    return {
+        "kind": "columns",
+        "receiver": shape.active,
+        "about": shape.passives,
+        "capacity": max(1, int(min(known) * (shape.rows + shape.held_out))) if known else 0,
+        "giver": partner_of(job, shape.passives, shape.columns),
+        "group": COLUMN_BIT_GROUP,
+    }
 
 
 def range_count_output(job: SharesJob, shape: RunShape) -> Output:
@@ -103,45 +135,47 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
     chunks = -(-job.epochs // chunk_epochs(job, shape.rows, shape.outputs))
     rows = min(shape.rows, MAX_COUNTED_SUMS // shape.outputs)
     return Output(
-        "counts of rows out of range", "scores", shape.active, shape.passives, "chunk", chunks, chunks, rows=rows
+        "counts of rows out of range",
+        occasion="chunk",
+        times=chunks,
+        count=chunks * COUNT_BITS,
+        rows=rows,
+        numbers=1,
+        bits=COUNT_BITS,
+        **_about_columns(job, shape),
     )
 
 
 def pair_output(job: SharesJob, shape: RunShape) -> Output:
-    """Return the output of (rounded score, label) pairs in random order, which determine metrics."""
-    times, rows = measurements_of(job, shape), measured_rows(shape)
-    pairs = rows * shape.outputs
+    """Return the output of (rounded score, label) pairs in random order, which determine metrics of the final model."""
+    rows, bits = measured_rows(shape), job.protocol.shares.pair_bits(classifies=job.model.loss.classifies)
     return Output(
-        "pairs of a score and a label in random order",
-        "scores",
-        shape.active,
-        shape.passives,
-        "evaluation",
-        times,
-        times * pairs,
+        PAIRS,
+        occasion="evaluation",
+        times=1,
+        count=shape.outputs * multiset_bits(rows, bits) if rows else 0,
         rows=rows,
-        numbers=pairs,
-        bits=job.protocol.shares.pair_bits(job.model.loss.spacing, classifies=job.model.loss.classifies),
-        giver=partner_of(job, shape.passives, shape.columns),
-        group=evaluated_group(shape),
+        numbers=rows * shape.outputs,
+        bits=bits,
         leaks=(SMALL_METRICS.name,),
+        **_about_columns(job, shape),
     )
 
 
 def loss_output(job: SharesJob, shape: RunShape) -> Output:
-    """Return the output of sums of losses and shares of rows near the range's end, for losses without pairs."""
+    """Return the output of sums of losses, one for each evaluated model."""
     rows = measured_rows(shape)
-    times = measurements_of(job, shape) if rows else 0
+    times = max(1, measurements_of(job, shape)) if rows else 0  # a run that resumes at its end measures its model
     return Output(
-        "sums of losses",
-        "scores",
-        shape.active,
-        shape.passives,
-        "evaluation",
-        times,
-        2 * times,
+        LOSS_SUMS,
+        occasion="evaluation",
+        times=times,
+        count=times * LOSS_SUM_BITS,
         rows=rows,
+        numbers=1,
+        bits=LOSS_SUM_BITS,
         leaks=(SMALL_METRICS.name,),
+        **_about_columns(job, shape),
     )
 
 

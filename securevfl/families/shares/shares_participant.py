@@ -152,7 +152,6 @@ class SharesParticipant(Participant):
         self._weights: Floats | None = stored.get("theta")
         self._statements: list[str] = []
         self._scored_blocks = 0
-        self._measured: dict[int, Measurement] = {}
         self._inputs: Inputs | None = None
         self._importance = {"importance": stored["importance"]} if "importance" in stored else {}
         if stored.get("sizes"):
@@ -249,13 +248,16 @@ class SharesParticipant(Participant):
         if self._training is not None:
             self._end()
 
+    def reuse_measurement(self, rounds: int, measurement: Measurement) -> None:
+        """Note a stored loss, unless a rollback may have replaced the model that it belongs to."""
+        if not self.can_roll_back:
+            self._measurements.reuse(rounds, measurement)
+
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
         """Measure metrics of shuffled pairs."""
         if self._state is None:
             return Measurement()
-        if self.exchanges not in self._measured:
-            self._measured[self.exchanges] = self._measurements.measure(loss, data, self._state, rounds)
-        return self._measured[self.exchanges]
+        return self._measurements.measure(loss, data, self._state, rounds, last=last)
 
     @cached_property
     def _measurements(self) -> Measurements:
@@ -356,7 +358,7 @@ class SharesParticipant(Participant):
         """Return to an earlier model, or to the start; the next iterations use half the step size."""
         target = 0 if best is None else best["visits"]
         self._facts = self.facts.rolled_back(self.exchanges, target)
-        self._measured.pop(self.exchanges, None)
+        self._measurements.forget(self.exchanges)
         event = {"iteration": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
         eventlog.warn(self._context.me, "rolled back", event)
 

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.counts import COLUMN_BIT_GROUP, RunShape
 from securevfl.families.facts import RunFacts
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_outputs import disclosed_score_bits, rounding_party
+from securevfl.families.shares.shares_outputs import (
+    LOSS_SUMS,
+    MAX_EVALUATION_SHARE,
+    PAIRS,
+    disclosed_score_bits,
+    rounding_party,
+)
 from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.models.loss import Loss, NumberLoss
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS
@@ -75,13 +81,33 @@ def quality_text(facts: RunFacts) -> str:
         f"and {counted} the number of at most {MAX_COUNTED_SUMS:,} training rows\nwith scores outside the range of the "
         "computation"
     )
-    if not opens_pairs:
-        return f"model quality: {measured} the sum of the losses of all measured rows,\n{range_counts}"
     group = "held-out" if shape.held_out else "training"
+    sums = f"model quality: {measured} the sum of the losses of {rows:,} {group} rows,"
+    share = column_share_text(facts)
+    if not opens_pairs:
+        return f"{sums}\n{range_counts}{share}"
     for_classes = " for each class" if shape.outputs > 1 else ""
     return (
-        f"model quality: {measured}, for each of {rows:,} {group} rows, a rounded score and\n"
-        f"a label{for_classes}, in random order,\n{range_counts}"
+        f"{sums}\nand once, for each of these rows, a rounded score and a label{for_classes}, in random order,\n"
+        f"{range_counts}{share}"
+    )
+
+
+def column_share_text(facts: RunFacts) -> str:
+    """Return words for a consent sheet: how much evaluations disclose about the columns, at most; empty if unknown."""
+    outputs = [item for item in facts.outputs if item.group == COLUMN_BIT_GROUP]
+    capacity = max((item.capacity for item in outputs), default=0)
+    if not capacity:
+        return ""
+    pairs = [item for item in outputs if item.name == PAIRS]
+    row_bits = capacity / (facts.shape.rows + facts.shape.held_out)
+    total, sums = sum(item.count for item in outputs), sum(item.count for item in outputs if item not in pairs)
+    word = min(sum(item.numbers // item.rows * item.bits for item in pairs), row_bits)
+    of_row = f"\nof a measured row {word:.0f} of {row_bits:.0f} bits by its score;" if pairs else ""
+    return (
+        f".\nIf it deviates from the protocol, it chooses what they reveal about the others' columns, at most:{of_row}"
+        f"\nof any rows {sums} bits by the sums and counts; of all rows {total:,} bits, {total / capacity:.2%}.\n"
+        f"All jobs together may reveal {MAX_EVALUATION_SHARE:.0%}: enough for a default job on 850 rows with 4 classes"
     )
 
 
@@ -89,18 +115,19 @@ def opened_text(facts: RunFacts) -> str:
     """Return words for a consent sheet: how many pairs, sums of losses and counts of out-of-range rows a run opens."""
     rows, times, chunks, opens_pairs = _measurements(facts)
     range_counts = f"{chunks} counts of rows near the end of the lookup table's range, one for each chunk"
+    sums = f"{times} sums of losses of {rows} rows"
     if not opens_pairs:
-        return f"{times} sums of losses; {range_counts}"
+        return f"{sums}; {range_counts}"
     for_classes = " of each class" if facts.shape.outputs > 1 else ""
-    return f"(score, label) pairs{for_classes} of {rows} rows in random order, {times} times; {range_counts}"
+    return f"{sums}; (score, label) pairs{for_classes} of these rows in random order, once; {range_counts}"
 
 
 def _measurements(facts: RunFacts) -> tuple[int, int, int, bool]:
     """Return the measured rows, the number of measurements and of range counts, and whether pairs are opened."""
-    evaluated = [item for item in facts.outputs if item.kind == "scores" and item.occasion == "evaluation"]
+    sums = [item for item in facts.outputs if item.name == LOSS_SUMS]
     chunks = sum(item.times for item in facts.outputs if item.occasion == "chunk")
-    rows, times = (evaluated[0].rows, evaluated[0].times) if evaluated else (0, 0)
-    return rows, times, chunks, bool(evaluated) and evaluated[0].numbers > 0
+    rows, times = (sums[0].rows, sums[0].times) if sums else (0, 0)
+    return rows, times, chunks, any(item.name == PAIRS for item in facts.outputs)
 
 
 def stop_decisions_text(job: SharesJob) -> str:

@@ -1,0 +1,55 @@
+"""Sums of losses: the tables of the party with labels, and the lift of what is read from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.base.arrays import Floats
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.opened_loss import _LIFT, LOSS_SUM_BITS, MAX_LOSS_ROWS, LossTable, _LossEntries
+
+LOSSES: dict[str, tuple[Any, float]] = {
+    "logistic": (vfl.Logistic().loss, 1.0),
+    "square": (vfl.Square().loss, 0.25),
+    "poisson": (vfl.Poisson().loss, 0.25),
+}
+
+
+def entries_of(name: str, targets: Floats) -> tuple[_LossEntries, FixedPointEncoding]:
+    loss, spacing = LOSSES[name]
+    encoding = FixedPointEncoding(256, 0.1, step=int(np.log2(spacing)))
+    return _LossEntries(encoding, LossTable(loss.value, targets, loss.minimizer)), encoding
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_entries_fit_into_the_bits_that_a_lift_needs(name: str) -> None:
+    targets = np.resize([0.0, 1.0] if name == "logistic" else [0.0, 0.5, 2.0, 1.0], (64, 1))
+    words = entries_of(name, targets)[0].words(slice(0, 64))
+    assert words.shape == (256, 64)
+    assert 2**14 < int(words.max()) < 2 ** (_LIFT.short_ring.bits - 1)
+    assert int(words.max()) * MAX_LOSS_ROWS < 2**LOSS_SUM_BITS
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_mean_of_interpolated_entries_is_the_mean_loss(name: str) -> None:
+    """Sums between knots read one of the two next entries, in proportion to their distance."""
+    rows, spacing = 40_000, LOSSES[name][1]
+    draw = np.random.default_rng(0)
+    targets = (draw.random((rows, 1)) < 0.3).astype(float)
+    f = draw.normal(size=rows) * 3 * spacing
+    entries, encoding = entries_of(name, targets)
+    size, order = 2.0**encoding.fine_step, np.argsort(encoding.fine_knots)
+    knots = encoding.fine_knots[order]
+    lower = np.searchsorted(knots, f, side="right") - 1
+    above, total = (f - knots[lower]) / size, 0.0
+    for start in range(0, rows, 8000):
+        block = slice(start, start + 8000)
+        columns, words = np.arange(8000), entries.words(block).astype(float)[order]
+        low, high, part = words[lower[block], columns], words[lower[block] + 1, columns], above[block]
+        total += float(((1 - part) * low + part * high).sum())
+    exact = float(LOSSES[name][0].value(f[:, None], targets).mean())
+    assert entries.mean(int(total)) == pytest.approx(exact, abs=1e-3 * max(1.0, exact))
