@@ -195,7 +195,7 @@ def rates(rows: Iterable[int]) -> None:
                     print(f"{n:>9,}{rate:>7g}  {name:<8}{figures}", flush=True)
 
 
-def tables(names: Iterable[str]) -> None:
+def print_held_out_losses(names: Iterable[str]) -> None:
     """Print log losses and AUC of the default model and of the pooled optimum on the same prepared columns.
 
     Without a penalty, the optimum overfits tables of few rows and many columns. The held-out loss of the default model
@@ -251,7 +251,7 @@ def main(*, smallest: bool) -> int:
 
 if __name__ == "__main__":
     if "--tables" in sys.argv[1:]:
-        tables(sys.argv[2:] or BINARY_TABLES)
+        print_held_out_losses(sys.argv[2:] or BINARY_TABLES)
         sys.exit()
     if "--rates" in sys.argv[1:]:
         rates(map(int, sys.argv[2:]))
