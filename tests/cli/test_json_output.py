@@ -35,7 +35,7 @@ COMMANDS = {
     "ledger": ["--ledger", "ledgers/shop.ledger"],
 }
 NEED_PEERS = {"align", "correlate", "join", "line"}
-LONG = {"audit", "compare"}
+LONG = ("audit", "compare")
 """Commands that train many models; the shape of their results is that of small objects of the same classes."""
 NEED_FILES = {"drift": "tests/data/test_drift.py", "fetch": "tests/data/test_database.py"}
 """Commands that need a model or a database; the tests named here read their JSON."""

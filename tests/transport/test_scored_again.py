@@ -22,16 +22,17 @@ from securevfl.organisations.serve import Server
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.training import new_rows
 from securevfl.training.new_rows import IndexedRows, rows_of_array
+from tests.builders import make_job
 from tests.transport.processes import at_each
 from tests.transport.test_serve import limits
-from tests.transport.test_shares import a_job
+from tests.transport.test_shares import CHUNKED_JOB
 
 
 class Trained:
     """A model of two organisations on shares, and new rows of both: those of the training moved by a hair."""
 
     def __init__(self, meet: Any, folder: Path) -> None:
-        self.meeting = meet(2, None, a_job())
+        self.meeting = meet(2, None, make_job(CHUNKED_JOB))
         self.left: dict[Any, str] = {}
         self.ledgers = {name: folder / f"{name}.ledger" for name in ("bank", "shop")}
         self.parts = at_each(self.meeting, self._join)
