@@ -126,7 +126,7 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     out.print("\nWhat each learned", style="bold")
     for name, lines in {
         "bank": [
-            f"{pairs}: how good the model is",
+            f"{pairs}: the metrics",
             f"about a client who is scored later: {bits} of the shop's {content:.0f} bits at most",
             "no column of the shop, no weight, no score of a training client",
         ],

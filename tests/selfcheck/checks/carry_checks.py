@@ -101,8 +101,9 @@ def lifted() -> Outcome:
     outcome.statistics("uniform", "active", received)
     decided = (a == 0) | (a == 128)  # in these rows a alone determines the top bit of b, so the active party computes c
     c = e[decided] ^ (a[decided] == 128)
-    index = lifts["chi"][: len(a)][decided, None] >> np.arange(6) & 1
-    for what, bits in (("the partner's entry", c), *(("the table index", c ^ bit) for bit in index.T)):
+    trained = min(len(a), len(lifts["chi"]))  # the lifts of the last evaluation come after those of the training
+    index = lifts["chi"][:trained][decided[:trained], None] >> np.arange(6) & 1
+    for what, bits in (("the partner's entry", c), *(("the table index", c[: len(index)] ^ bit) for bit in index.T)):
         if float(stats.binomtest(int(bits.sum()), len(bits)).pvalue) < 1e-9:
             outcome.add("choices", "active", f"bits of the lift show {what}")
     fractions = {name: lifts[name] * 2.0**-lifts.high_bits for name in ("opened", "other", "apart")}
