@@ -158,7 +158,7 @@ def dither(prg: Prg, primes: list[int], bits: int, shape: tuple[int, ...]) -> Re
 
     Args:
         prg: the generator.
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         bits: number of bits, a multiple of 24.
         shape: shape of the array of dithers.
 

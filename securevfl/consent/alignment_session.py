@@ -21,7 +21,7 @@ class AlignmentSession:
 
     Args:
         ledger: the party's ledger.
-        party: the party.
+        party: name of the party.
         ids: its ids in canonical form.
         gate: the party's disclosure gate.
     """

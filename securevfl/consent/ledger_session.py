@@ -56,10 +56,10 @@ class LedgerSession:
 
     Args:
         ledger: the party's ledger, or None.
-        party: the party.
+        party: name of the party.
         register: the ids of its table.
-        job: the job.
-        sizes: the sizes of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         gate: the party's disclosure gate.
         session: the session.
         consent: asks this party's people, after ledger and leak checks have allowed the job. It raises an error if they

@@ -61,7 +61,7 @@ class IndexedRows:
     """A party's rows in memory, from which rows are selected by id.
 
     Attributes:
-        name: the party.
+        name: name of the party.
         ids: ids of any type.
         X: numbers (m, d), checked but not scaled.
         key: see `NewRows`.

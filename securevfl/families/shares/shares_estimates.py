@@ -56,8 +56,8 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     """Estimate the resources of a run.
 
     Args:
-        job: the job.
-        facts: the facts of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        facts: the facts known before the run: sizes, batches, disclosed values, and the tables in this process.
 
     Returns:
         Lines about iterations and number formats, traffic and processor time, memory and disk; or one line that states
@@ -137,8 +137,8 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
     """Estimate the preprocessing that the active party stores at a time: that of the largest chunk of epochs.
 
     Args:
-        job: the job.
-        facts: the facts of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        facts: the facts known before the run: sizes, batches, disclosed values, and the tables in this process.
 
     Returns:
         The number of bytes.
