@@ -138,7 +138,7 @@ class CiphertextSums:
             totals[column] = term
 
     def reduced(self) -> list[dict[int, Any]]:
-        """Return the sums, which are always reduced, because SEAL reduces after each operation."""
+        """Return the encrypted sums. They are already reduced modulo q, because SEAL reduces after each operation."""
         return self._totals
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -64,7 +64,7 @@ class Output:
 
     @property
     def total_numbers(self) -> int:
-        """How many numbers the giver sends in a complete run."""
+        """How many numbers the disclosing party (`giver`) sends in a complete run."""
         return self.times * self.numbers
 
     @property

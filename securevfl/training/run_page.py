@@ -41,7 +41,7 @@ def page(
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        parts: parts of the parties, the leading party's first if it is present.
+        parts: each party's part of the model, the leading party's first if it is present.
         alone: metrics of a model of the leading party's columns alone, for comparison.
         sheet: the first screen of the consent sheet.
 

@@ -86,7 +86,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     transfer_bytes = TRANSFER_BIT_BYTES * (choice_bits + lifts)
     entry_octets = numbers.lift_bits // 8 or octets
     row_bytes = float(numbers.entries * entry_octets + octets + 1 + transfer_bytes)
-    # bytes of the numbers that a lift sends, if table entries are shorter than residuals
+    # bytes to extend the shares of table entries to residuals, if entries have fewer bits (a "lift")
     row_bytes += 2 * (octets - entry_octets)
     row_bytes += 2 * (parties - 1) * (PRODUCT_BYTES + WIDE_COLUMN_BYTES * wide_columns)
     row_bytes += 2 * octets * (parties - 2)
