@@ -270,13 +270,13 @@ def train(
     mbps: Annotated[float, typer.Option(min=0.001, help="Bandwidth between the parties in Mbit/s.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(min=0.0, help="Round-trip time between the parties in milliseconds.")] = 20.0,
     message_ms: Annotated[
-        float, typer.Option(min=0.0, help="Time in ms that the computers add to each message; `securevfl line` measures it.")
+        float, typer.Option(min=0.0, help="Time that computers add to a message, in ms; measured by `securevfl line`.")
     ] = 0.4,
     ledger: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Record in the ledger DIR/NAME.ledger what each party's data discloses. By default nothing is recorded.",
+            help="Record in DIR/NAME.ledger what each party's data discloses. By default nothing is recorded.",
         ),
     ] = None,
 ) -> None:
