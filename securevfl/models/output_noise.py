@@ -29,7 +29,7 @@ def rounding_errors(
     """Return the root mean square by which rounding moves each metric.
 
     Args:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         f: the rounded outputs (n, c).
         y: the labels (n,).
         classes: the classes of the labels.

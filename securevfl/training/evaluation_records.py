@@ -74,7 +74,7 @@ class EvaluationFile:
         return Measurement(record.metrics, record.calibration, record.standard_errors, baseline, record.zero_model_loss)
 
     def decision(self, number: int) -> StopDecision:
-        """Return the stored decision after an evaluation."""
+        """Return the stored decision whether to stop after an evaluation; it is to continue if none is stored."""
         stored = self._records[number].decision or (False, False, False)
         return StopDecision(*stored)
 

@@ -157,7 +157,7 @@ def forecast_year(
     """Forecast what a year of a job discloses about each party whose table is here.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties: all parties with their tables, or one party if `others` is given.
         others: number of columns of each other party, the one with labels first unless it is the party itself.
         outputs: see `explain`.

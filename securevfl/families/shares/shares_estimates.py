@@ -56,8 +56,8 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     """Estimate the resources of a run.
 
     Args:
-        job: the job.
-        facts: the facts of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        facts: the facts known before the run: sizes, batches, disclosed values, and the tables in this process.
 
     Returns:
         Lines about iterations and number formats, traffic and processor time, memory and disk; or one line that states
@@ -86,7 +86,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     transfer_bytes = TRANSFER_BIT_BYTES * (choice_bits + lifts)
     entry_octets = numbers.lift_bits // 8 or octets
     row_bytes = float(numbers.entries * entry_octets + octets + 1 + transfer_bytes)
-    # bytes of the numbers that a lift sends, if table entries are shorter than residuals
+    # bytes to extend the shares of table entries to residuals, if entries have fewer bits (a "lift")
     row_bytes += 2 * (octets - entry_octets)
     row_bytes += 2 * (parties - 1) * (PRODUCT_BYTES + WIDE_COLUMN_BYTES * wide_columns)
     row_bytes += 2 * octets * (parties - 2)
@@ -137,8 +137,8 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
     """Estimate the preprocessing that the active party stores at a time: that of the largest chunk of epochs.
 
     Args:
-        job: the job.
-        facts: the facts of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        facts: the facts known before the run: sizes, batches, disclosed values, and the tables in this process.
 
     Returns:
         The number of bytes.

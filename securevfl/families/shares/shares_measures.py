@@ -95,8 +95,8 @@ class Measurements:
 
     Args:
         training: the training that is measured.
-        job: the job.
-        context: the context of this party.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
 
     """
 
@@ -111,7 +111,7 @@ class Measurements:
         """Measure the model on the evaluated rows.
 
         Args:
-            loss: the loss of the job's model.
+            loss: the loss function that the training minimises (`securevfl.models.loss`).
             data: the training data of this party.
             state: this party's shares of the weights.
             rounds: number of rounds so far.
