@@ -231,6 +231,9 @@ class OfflinePhase:
 
         Args:
             vectors: the result of `_vectors`.
+
+        Returns:
+            The scheme.
         """
         params, parties = self._params, len(self._context.parties)
         sizes = {(params.blocks[block].rows, count) for block, count in vectors.items()}
