@@ -180,7 +180,7 @@ def encoded_rows(chunk: RowChunk, encoding: RowEncoding, start: int, blocks: Seq
 
     Args:
         chunk: the rows of J that this process stores.
-        encoding: the scales by which the columns of J become integers, and the check columns.
+        encoding: how the columns of J are scaled to integers, and which columns are check columns.
         start: number of the chunk's first row.
         blocks: numbers of the sample blocks.
 

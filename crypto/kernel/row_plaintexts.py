@@ -101,7 +101,7 @@ class EncodedRows:
         Args:
             chunk: the rows of J that this process stores.
             parameters: the public parameters of the encryption scheme, such as its moduli.
-            encoding: the scales by which the columns of J become integers, and the check columns.
+            encoding: how the columns of J are scaled to integers, and which columns are check columns.
             start: number of the chunk's first row.
             max_bytes: limit of a new cache in bytes.
 
@@ -185,7 +185,7 @@ def encode_rows(
     Args:
         chunk: the rows of J that this process stores.
         parameters: the public parameters of the encryption scheme, such as its moduli.
-        encoding: the scales by which the columns of J become integers, and the check columns.
+        encoding: how the columns of J are scaled to integers, and which columns are check columns.
         start: number of the chunk's first row.
         blocks: the numbers of the sample blocks.
         max_bytes: limit of the cache in bytes.
@@ -204,7 +204,7 @@ def multiply_rows(
     Args:
         chunk: the rows of J that this process stores.
         parameters: the public parameters of the encryption scheme, such as its moduli.
-        encoding: the scales by which the columns of J become integers, and the check columns.
+        encoding: how the columns of J are scaled to integers, and which columns are check columns.
         start: number of the chunk's first row.
         sealed: the encrypted sample blocks.
         max_bytes: limit of the cache of plaintexts in bytes.

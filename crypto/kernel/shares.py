@@ -238,9 +238,9 @@ class KernelHolder(RingHolder):
                 words = primes.nearest(z, bits)
                 left = remainders(primes, primes.reduce(z - primes.scaled(words, bits)))
                 rows = layout.rows(blocks)
-                for whole, part in ((V, words), (rho, left)):
+                for target, part in ((V, words), (rho, left)):
                     joined = part.transpose(2, 0, 1).reshape(-1, shape[1])
-                    whole[rows, outputs] = joined[: rows.stop - rows.start]
+                    target[rows, outputs] = joined[: rows.stop - rows.start]
         return V, rho
 
     def _opened(self, layout: RingLayout, d: int, view: memoryview) -> Iterator[tuple[slice, slice, Words]]:

@@ -132,7 +132,6 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
         ],
         "shop": [
             f"the sizes: {len(parties[0]):,} clients, {len(parties[0].columns)} columns of the bank",
-            "after each evaluation, whether the model was the best so far",
             "later, which of its clients the bank asks about",
             "no column of the bank, no weight, not who paid late",
         ],

@@ -177,8 +177,8 @@ def report_lines(by_class: Mapping[str, Mapping[str, float]], notes: Sequence[st
     lines = []
     for name, values in by_class.items():
         errors = {"auc": values["auc_std_error"]} if "auc_std_error" in values else {}
-        shown = {figure_name: value for figure_name, value in values.items() if figure_name != "auc_std_error"}
-        lines.append(f"class {name} against the others: {figures(shown, None, errors)}")
+        ranking = {figure_name: value for figure_name, value in values.items() if figure_name != "auc_std_error"}
+        lines.append(f"class {name} against the others: {figures(ranking, None, errors)}")
     return lines + [f"note: {note}" for note in notes]
 
 

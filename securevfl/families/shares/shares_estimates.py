@@ -43,7 +43,7 @@ LINE_BYTES_PER_SECOND = 300e6 / 8
 # Peaks and processor time of `securevfl train` with all tables in one process, fitted to 20,000 to 300,000 rows of 60
 # columns from CSV, Parquet and frames of pandas (`python -m benchmarks.estimates`):
 ONE_PROCESS_BYTES = 2.7e8
-ONE_PROCESS_TABLE_FACTOR = 6.5  # factor on the bytes of all tables; 5 from files, 8 with the frames that they came from
+ONE_PROCESS_TABLE_FACTOR = 6.5  # factor on the bytes of all tables; 5 from files, 8 from frames, which stay in memory
 ONE_PROCESS_SECONDS = 2.2  # seconds that a process needs besides reading and training
 READ_SECONDS = 1e-7  # seconds for each value of a table that is read and described
 
