@@ -38,7 +38,7 @@ _DOMAIN = "stored sum under masks"
 
 
 class StoredMasks(StoredSum):
-    """Stores payloads under masks that readers can remove and the server cannot; sums are exact in fixed point."""
+    """The job option by which a server stores payloads under masks that only readers can remove; sums are exact."""
 
     name: ClassVar[str] = "masks"
     pushed: ClassVar[Reveal] = Reveal("uniform")
