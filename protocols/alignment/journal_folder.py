@@ -1,9 +1,9 @@
-"""The journal of a private alignment in a folder: completed work, from which an interrupted alignment resumes.
+"""The journal of a private alignment in a folder: completed work, so that an interrupted alignment can resume.
 
 In an alignment, parties learn which of their rows' ids all of them have. The journal consists of streams: named lists
 of chunks, where a chunk is one piece of completed work, such as 65,536 encrypted ids (psi_work.py). Each chunk is a
-file. A journal serves one alignment only. It contains the secrets by which a party answers requests about its ids. If
-an older copy of it answered again, a peer could ask about further ids under the same secrets. The party's account
+file. A journal serves one alignment only. It contains the secrets that a party needs to answer requests about its ids.
+If an older copy of it answered again, a peer could ask about further ids under the same secrets. The party's account
 (`securevfl.account`) therefore lists the chunks of the journal with their digests, and the list decides:
 
 1. A chunk is written to its file, then entered in the account, and only then used. A chunk that is not in the account

@@ -108,7 +108,7 @@ class TableServer:
         Args:
             channel: this party's channel.
             asker: name of the client.
-            granted: the number of ids that the request must ask about, on which both parties have agreed.
+            granted: the number of ids that the request must ask about, as agreed by both parties.
             executor: runs curve operations.
 
         Returns:

@@ -278,7 +278,7 @@ def _send_vole(work: AlignmentWork, sender: VoleSender, slots: int, first: int) 
         first: the number of messages that P_1 received before an interruption; they are not sent again.
 
     Returns:
-        P_i's values b and Delta, in the pieces in which they were generated.
+        P_i's values b and Delta, piece by piece.
     """
     journal, channel, active = work.journal, work.channel, work.active
     sizes, pieces = split_outcomes(slots), list[VoleSenderPiece]()

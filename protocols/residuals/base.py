@@ -69,7 +69,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How often each residual may be used and in which format it is sent; all parties agree on this before a run.
+    """The limits on the use of each residual and its format in messages, agreed by all parties before a run.
 
     The optimizer and the model determine them.
 

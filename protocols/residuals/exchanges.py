@@ -40,7 +40,7 @@ class Exchanges:
 
     Args:
         context: the active party's channel to the others, and the roles of all parties.
-        agreement: the limits on openings and on open exchanges, on which all parties have agreed.
+        agreement: the limits on openings and on open exchanges, agreed by all parties.
 
     Attributes:
         asking: the passive parties that may still send requests.

@@ -89,7 +89,7 @@ class OpenActive(ActiveResidual):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        agreement: how many gradients of each residual may be requested, and the format in which g is sent.
+        agreement: the largest number of gradients per residual, and the format of g in messages.
         defence: noise or rounding that is applied to g before it is sent, if any.
     """
 

@@ -196,7 +196,7 @@ class SealedActive(ActiveResidual):
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         scheme: the encryption scheme of g and of the products with it.
-        agreement: how many gradients of each residual may be requested, and the format in which g is sent.
+        agreement: the largest number of gradients per residual, and the format of g in messages.
         defence: noise or rounding that is applied to g before encryption, if any.
     """
 
@@ -300,7 +300,7 @@ class SealedPassive(PassiveResidual):
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         scheme: the encryption scheme of g and of the products with it.
-        agreement: how many gradients of each residual may be requested, and the format in which g is sent.
+        agreement: the largest number of gradients per residual, and the format of g in messages.
     """
 
     def __init__(self, context: PartyContext, scheme: LinearScheme, agreement: Agreement) -> None:

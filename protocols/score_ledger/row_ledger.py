@@ -197,7 +197,7 @@ class ScoreLedger:
             commitments: the commitments that the peer sent, `COMMITMENT_BYTES` for each row.
 
         Returns:
-            The request with the names and digests by which the ledger looks up its rows.
+            The request, with the names and digests that the ledger uses to look up its rows.
         """
         starts = range(0, len(commitments), COMMITMENT_BYTES)
         committed = [commitments[start : start + COMMITMENT_BYTES] for start in starts]

@@ -58,7 +58,7 @@ class ForwardSums:
         products: this party's session of encrypted matrix products (share_products.py).
         params: the agreed parameters of the training.
         state: this party's shares of the weights.
-        occasion: for what the sums are computed, such as "scores" or "loss"; encryption keys are derived from it.
+        occasion: the purpose of the sums, such as "scores" or "loss"; encryption keys are derived from it.
         number: a number that no other use for the same purpose has in this session.
         rows: the approximate number of rows of a block.
     """

@@ -98,7 +98,7 @@ class PreprocessedBlock:
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The form in which a `PreprocessedBlock` is stored on disk; psi is stored separately. It is never sent."""
+    """The stored form of a `PreprocessedBlock`, without psi, which is stored separately. It is never sent."""
 
     block: int
     step: bytes

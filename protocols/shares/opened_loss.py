@@ -62,7 +62,7 @@ EVALUATION_LIFT = CarryLift(FINE_ENTRY_BITS, _RING)
 
 
 class LossTable(NamedTuple):
-    """The loss function and targets of each row, from which the active party computes its tables T_y.
+    """The loss function and the targets of each row; the active party computes its tables T_y from them.
 
     Attributes:
         values: computes the losses (m,) for forward sums (m, 1) and targets (m, k).
@@ -76,7 +76,7 @@ class LossTable(NamedTuple):
 
 
 class LossTransfers(NamedTuple):
-    """The oblivious transfers of A or B: precomputed random pads with which B reads table entries in secret.
+    """The oblivious transfers of A or B: precomputed random pads, so that B can read table entries in secret.
 
     Attributes:
         tables: transfers that select an entry of a fine table, with pads of 16 bits.
@@ -167,7 +167,7 @@ def open_loss(
         number: a number that no other evaluation with the same `occasion` has in this session.
         X: this party's columns (n, d) of the rows.
         table: at the active party, the loss of the rows; None elsewhere.
-        occasion: a name for what is evaluated, such as "loss"; encryption keys are derived from it.
+        occasion: the kind of evaluation, such as "loss"; encryption keys are derived from it.
 
     Returns:
         At the active party, the mean loss over rows and outputs; None elsewhere.

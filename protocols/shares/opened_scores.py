@@ -160,7 +160,7 @@ class RowDecisions:
     """Which of a block's n rows receive a score, as all parties have agreed in steps 0 and 1.
 
     Attributes:
-        query: the rows in the form in which this party's score ledger looks them up; None without a ledger.
+        query: the rows as this party's score ledger identifies them (by digests); None without a ledger.
         fresh: whether each row (n,) is scored for the first time.
         stored: whether the stored score of each row (n,) is disclosed.
     """

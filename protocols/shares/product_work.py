@@ -76,7 +76,7 @@ class ProductExecutor:
 
         Args:
             op: the name of the operation, under which the meter counts its time.
-            calls: functions without arguments, each of which computes one result; the iterator is advanced only when an
+            calls: functions without arguments that compute one result each; the iterator is advanced only when an
                 executor can accept the next call.
             started: whether a call is already running at a worker when it is created, so that calling it only waits
                 for the result.

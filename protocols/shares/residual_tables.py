@@ -8,8 +8,8 @@ f_g fractional bits.
 
 Entries are integers modulo 2^L, or shorter numbers of k bits that the parties *lift* to L bits after one was read
 (carry_lift.py), which saves traffic. With a lift, an entry is the residual minus the *base*, the least residual of its
-table, so that it lies from 0 to 2^(k-1) - 1. If the residuals of a table cover a wider range (those of the square loss
-can), residuals far from 0 are clipped.
+table, so that it is between 0 and 2^(k-1) - 1. If the residuals of a table cover a wider range (those of the square
+loss can), residuals far from 0 are clipped.
 """
 
 from __future__ import annotations

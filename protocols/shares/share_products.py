@@ -209,7 +209,7 @@ class Products:
         Args:
             holder: the share holder whose key will depend on the coin.
             number: the number of the chunk of iterations, so that every chunk has other coins.
-            purpose: for what the coin is used, such as "steps"; every purpose has another coin.
+            purpose: the purpose of the coin, such as "steps"; every purpose has another coin.
 
         Returns:
             The coin.
@@ -225,7 +225,7 @@ class Products:
         Args:
             number: a number that makes keys differ between uses: the number of the chunk of iterations, of the
                 evaluation or of the request for scores.
-            purposes: names for what the products are computed, such as "steps"; each holder generates one key for each
+            purposes: names of the purposes of the products, such as "steps"; each holder generates one key for each
                 name.
             schemes: the encryption scheme of each purpose; the scheme of this session for all of them if empty.
 

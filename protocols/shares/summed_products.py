@@ -45,10 +45,10 @@ def summed_products(
         bits: the number of bits L; shares are integers modulo 2^L.
         blocks: groups of this party's columns as integers, each an array (n, d).
         widths: the number of columns of each of the other party's groups.
-        purpose: for what the products are computed, such as "correlations"; encryption keys are derived from it.
+        purpose: a name for the statistics, such as "correlations"; encryption keys are derived from it.
 
     Returns:
-        The session, in which the parties may send further messages; and this party's share (d_A, d_B) of each product.
+        The session, which the parties can use for further messages; and this party's share (d_A, d_B) of each product.
     """
     ring, is_active = ShareRing(bits), context.me == context.active
     (peer,) = context.roles.others(context.me)

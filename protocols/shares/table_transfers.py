@@ -136,7 +136,7 @@ class BaseTransfers(Secret):
 
         Args:
             context: the context of the session, with its subchannel.
-            purpose: for what the transfers are used, such as "tables"; seeds are derived from it.
+            purpose: a name for the tables, such as "tables"; seeds are derived from it.
             coin: 32 bytes that both parties have, for this subchannel and purpose only.
             bits: the number b; every transfer selects one of 2^b pads.
             pad_octets: the length of a pad in bytes: 1, 2 or 8.

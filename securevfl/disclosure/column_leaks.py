@@ -33,13 +33,13 @@ def column_leaks(
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        counts: what the job would disclose to each party.
+        counts: the disclosures of the job to each party.
         sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables.
 
     Yields:
         One leak for each pair of a receiving party and a set of parties whose columns are summed. Training rows and
-        held-out rows are counted separately; the leak names those about which most is disclosed.
+        held-out rows are counted separately; the leak names the more disclosed of the two.
     """
     largest: dict[tuple[str, tuple[str, ...]], Disclosure] = {}
     for disclosure in sorted(counts, key=lambda item: item.count):

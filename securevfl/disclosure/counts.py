@@ -183,7 +183,7 @@ class Disclosure:
     basis: str = field(default="", compare=False)
 
     def sent_by(self, party: str) -> Disclosure:
-        """Return this disclosure as `party` counts it in its ledger: `numbers` becomes 0 if another party sends the values."""
+        """Return this disclosure as `party` counts it; `numbers` becomes 0 if another party sends the values."""
         return replace(self, numbers=self.numbers if self.sender in ("", party) else 0, sender="")
 
     @property

@@ -64,7 +64,7 @@ def _label_shares(
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        counts: what the job would disclose to each party.
+        counts: the disclosures of the job to each party.
         before: disclosures of earlier jobs about the same tables.
 
     Yields:
@@ -87,7 +87,7 @@ def equation_leaks(
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        counts: what the job would disclose to each party.
+        counts: the disclosures of the job to each party.
         sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs, and of earlier sessions of this run, about the same tables.
 
@@ -183,7 +183,7 @@ def label_auc_leaks(
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        counts: what the job would disclose to each party.
+        counts: the disclosures of the job to each party.
         sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables.
 

@@ -49,7 +49,7 @@ class LedgerEntry:
         run: name of the run.
         when: UTC time of the entry.
         disclosure: what the run disclosed.
-        session: name of the run's session in which it was disclosed.
+        session: name of the session of the run that disclosed it.
     """
 
     table: str

@@ -69,7 +69,7 @@ class Output:
 
     @property
     def disclosure(self) -> Disclosure:
-        """The amount that a complete run discloses by this output, in the form in which leak checks and ledgers add it up."""
+        """The amount that a complete run discloses by this output, as leak checks and ledgers add it up."""
         return Disclosure(
             self.kind,
             self.receiver,
@@ -78,7 +78,7 @@ class Output:
             self.capacity,
             self.identity,
             self.group,
-            self.count if self.group == COLUMN_BIT_GROUP else self.total_numbers,  # the sender's records of these disclosures are in bits, too
+            self.count if self.group == COLUMN_BIT_GROUP else self.total_numbers,  # senders count these in bits
             rho=self.rho,
             sender=self.giver,
             basis=self.basis,

@@ -153,7 +153,7 @@ class RowSets:
         return counts
 
     def worst(self, rows: TableRows, sets: Mapping[str, RowSet], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Find the row of a table about which most was disclosed, and return which of the sets contain it.
+        """Find the most disclosed row of a table, and return the sets that contain it.
 
         The amount for a row is the sum of the weights of all sets that contain it.
 

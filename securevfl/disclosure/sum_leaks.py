@@ -1,4 +1,4 @@
-"""Leaks of sums that should hide their summands: cases in which the receiver can compute one party's model outputs.
+"""Leaks of sums that should hide their summands: the receiver can compute one party's model outputs.
 
 A leak is a disclosure that a job must accept by name before it runs. In each exchange the parties without labels
 (passive parties) contribute their model outputs, the summands of a sum. Some sum protocols (such as "pairwise") reveal

@@ -44,7 +44,7 @@ def check_statistics(me: str, disclosures: Sequence[Disclosure], remedy: str, be
 
     Args:
         me: this party.
-        disclosures: what the requested statistics would disclose to each peer.
+        disclosures: the disclosures of the requested statistics to each peer.
         remedy: a change of the request that would disclose less; the end of the sentence "use ..., or" in the error.
         before: earlier entries of this party's ledger.
 

@@ -1,9 +1,9 @@
 """The registry of protocol families, each of which is one way to train models together.
 
-A protocol family is a class that states how a kind of model is trained by several parties, and what each of them
-learns. To add one, add its class to `FAMILIES`; its models and optimizers are registered with it. An extension is
-another package that provides a protocol family. It is loaded when a job names one of its models or optimizers, if this
-party allows the package (`securevfl.base.extensions`).
+A protocol family is a class that defines how several parties train a kind of model, and the disclosures to each of
+them. To add one, add its class to `FAMILIES`; its models and optimizers are registered with it. An extension is another
+package that provides a protocol family. It is loaded when a job names one of its models or optimizers, if this party
+allows the package (`securevfl.base.extensions`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FamilyRegistry(Registry[Family[Any]]):
     """The protocol families by name. The models and optimizers of a protocol family are registered and removed with it.
 
     Args:
-        what: the word by which error messages call an entry, such as "family".
+        what: the word for an entry in error messages, such as "family".
         *families: the protocol families that are registered at first.
     """
 

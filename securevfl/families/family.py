@@ -12,7 +12,7 @@ about another party's data; a leak is a disclosure that a job must accept by nam
 It does so by four small interfaces: the rules of a job (`job_rules`), its outputs (`family_outputs`), its training
 (`family_training`) and its prediction (`family_prediction`, whose defaults suffice for most of them).
 
-No code mentions a protocol family by name, except its own files, the registry `FAMILIES` and its tests.
+No code mentions a protocol family by name, except its files, its tests and the registry `FAMILIES`.
 """
 
 from __future__ import annotations

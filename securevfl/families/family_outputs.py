@@ -2,8 +2,8 @@
 
 A protocol family is one way to train a model together. An output is a set of numbers that a run discloses to a party
 (`securevfl.disclosure.outputs`). A leak is a disclosure that a job must accept by name, because it may reveal labels or
-columns. People of a party accept a consent sheet before a run; it states what each party learns. The audit runs a job
-on test data and compares what parties received with what was declared.
+columns. People of a party accept a consent sheet before a run; it states the disclosures to each party. The audit runs
+a job on test data and compares received values with declared ones.
 """
 
 from __future__ import annotations
@@ -110,4 +110,4 @@ class FamilyOutputs(ABC, Generic[O]):
 
     @abstractmethod
     def ideal_job(self, job: J) -> J:
-        """Return a job for the same training without encryption, with which the audit computes the declared outputs."""
+        """Return a job for the same training without encryption, so that the audit can compute the declared outputs."""

@@ -78,7 +78,7 @@ class FamilyTraining(ABC, Generic[O]):
         return None
 
     def resource_estimates(self, job: O, facts: RunFacts) -> list[str]:
-        """Return lines that estimate a run's time and memory, or say why it would be refused; empty if unknown."""
+        """Return lines that estimate a run's time and memory, or why it would be refused; empty if unknown."""
         return []
 
     def stored_bytes(self, job: O, facts: RunFacts) -> int:

@@ -42,7 +42,7 @@ class RoundedOutputs(Secret):
     """Rounds the outputs of one party in one run, with one secret random number (dither) for each row and output.
 
     Args:
-        key: the party's secret key of the run, from which dithers are drawn; it is stored in its checkpoints.
+        key: the party's secret key of the run, which determines the dithers; it is stored in its checkpoints.
         rows: number of rows of the table.
         outputs: c, number of outputs of a row.
         step: s, the rounding step.

@@ -6,8 +6,8 @@
 3. A worker with labels computes the residual g, the derivative of the loss by the sum, and updates its weights. A
    worker without labels updates its weights with the g that the party with labels sends.
 
-An output is a set of numbers that a run discloses to one party; a consent sheet lists what a party learns, in words; a
-coalition is a group of parties that pool what they received. The audit compares a run with its ideal run, the same
+An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
+coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
 training without encryption. Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name,
 "server")` is the server. It stores payloads: pushed outputs, masked or in the clear. Without a server, workers that all
 know the labels push to each other. See `securevfl.families.fdml.fdml_optimizer` for the steps,
@@ -147,7 +147,7 @@ class FdmlFamily(Family[FdmlJob]):
         }
 
     def declarations(self, job: FdmlJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare who sends which message to whom, and what it reveals: sums, pulls, and residuals or labels."""
+        """Declare sender, receiver and disclosure of each message: sums, pulls, and residuals or labels."""
         passives, workers = roles.with_role(PASSIVE), (ACTIVE, PASSIVE)
         stored = stored_of(job)
         sum_messages = job.protocol.sum_for(len(passives)).declares(passives)
@@ -165,7 +165,7 @@ class FdmlFamily(Family[FdmlJob]):
         return [*declarations, start, *job.protocol.residual.declares()]
 
     def outputs(self, job: FdmlJob, shape: RunShape) -> list[Output]:
-        """List what a run discloses: labels, pulled sums or pushed model outputs, and evaluations."""
+        """List the outputs of a run: labels, pulled sums or pushed model outputs, and evaluations."""
         return fdml_outputs(job, shape)
 
     def message_protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:

@@ -38,7 +38,7 @@ _DOMAIN = "stored sum under masks"
 
 
 class StoredMasks(StoredSum):
-    """The job option by which a server stores payloads under masks that only readers can remove; sums are exact."""
+    """The job option for payloads under masks: only readers can remove the masks from sums, and sums are exact."""
 
     name: ClassVar[str] = "masks"
     pushed: ClassVar[Reveal] = Reveal("uniform")

@@ -177,7 +177,7 @@ class StoredServer(ABC):
             stored: each worker's payload, by its name.
 
         Returns:
-            The sum of the payloads, in the form in which it is sent to workers.
+            The sum of the payloads, as the server sends it to workers.
 
         Raises:
             ProtocolError: if a required payload is missing. Payloads of different lengths raise it too.

@@ -9,8 +9,8 @@ cosine of the phases summed over all parties is one random Fourier feature of a 
    time, which updates its coefficients.
 
 One party or more have labels; the first of them leads. No residual is sent. An output is a set of numbers that a run
-discloses to one party; a consent sheet lists what a party learns, in words; a coalition is a group of parties that pool
-what they received. The audit compares a run with its ideal run, the same training without encryption. See
+discloses to one party; a consent sheet describes a party's outputs in words; a coalition is a group of parties that
+pool all received values. The audit compares a run with its ideal run, the same training without encryption. See
 `securevfl.families.fdskl.kernel_model` for the features and `securevfl.families.fdskl.phase_sums` for the messages.
 """
 
@@ -59,7 +59,7 @@ class PhasesFamily(Family[PhasesJob]):
     components: ClassVar[tuple[type[Model] | type[Training], ...]] = (Kernel, FDSKL)
 
     def check_job(self, job: JobOptions) -> None:
-        """Check that the job has no residual protocol, that batches are fixed, and that preconditioners have a curvature."""
+        """Check that the job has no residual protocol and fixed batches, and that preconditioners have a curvature."""
         if job.protocol.residual is not None:
             raise ValueError(f"protocol.residual: optimizer {job.optimizer.name} sends no residual; leave it out")
         if isinstance(job.optimizer, FDSKL) and job.optimizer.precondition and job.model.loss.curvature is None:
@@ -86,7 +86,7 @@ class PhasesFamily(Family[PhasesJob]):
         }
 
     def declarations(self, job: PhasesJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare who sends which message to whom, and what it reveals: sums and their acknowledgements."""
+        """Declare sender, receiver and disclosure of each message: sums and their acknowledgements."""
         declarations = []
         others = roles.others(roles.lead)
         space = None if len(roles.with_role(ACTIVE)) > 1 else Circle
@@ -95,7 +95,7 @@ class PhasesFamily(Family[PhasesJob]):
         return declarations
 
     def outputs(self, job: PhasesJob, shape: RunShape) -> list[Output]:
-        """List what a run discloses: the scores. Phases are not counted.
+        """List the outputs of a run: the scores. Phases are not counted.
 
         A number of phases would not bound what they disclose, because the first exchange already discloses all of
         their dimensions. `statements` describes in words what they disclose.

@@ -35,7 +35,7 @@ class RandomFrequencies(Secret):
 
     Args:
         model: the kernel model.
-        key: the secret key from which this party draws its frequencies.
+        key: the secret key that determines this party's frequencies.
         columns: d, number of columns of this party.
     """
 

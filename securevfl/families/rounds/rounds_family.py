@@ -5,8 +5,8 @@
 3. The active party sends g to the passive parties, in the clear or encrypted.
 4. Every party computes its gradient J_k^T g, with the Jacobian J_k of its outputs by its weights, and updates them.
 
-An output is a set of numbers that a run discloses to one party; a consent sheet lists what a party learns, in words; a
-coalition is a group of parties that pool what they received. The audit compares a run with its ideal run, the same
+An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
+coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
 training without encryption. The active party has the labels, and all parties have columns. The optimizer determines the
 updates and how many exchanges they use. The sum protocol and the residual protocol determine which party can read H_k
 and g.
@@ -103,7 +103,7 @@ class RoundsFamily(Family[RoundsJob]):
         }
 
     def declarations(self, job: RoundsJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare who sends which message to whom, and what it reveals: sums, residuals, optimizer messages."""
+        """Declare sender, receiver and disclosure of each message: sums, residuals, optimizer messages."""
         passives = roles.with_role(PASSIVE)
         sum_messages = job.protocol.sum_for(len(passives)).declares(passives)
         residual_messages = job.protocol.residual.declares()
@@ -119,7 +119,7 @@ class RoundsFamily(Family[RoundsJob]):
         ]
 
     def outputs(self, job: RoundsJob, shape: RunShape) -> list[Output]:
-        """List what a run discloses: sums, residuals or gradients, and evaluations."""
+        """List the outputs of a run: sums, residuals or gradients, and evaluations."""
         return rounds_outputs(job, shape)
 
     def sum_rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:

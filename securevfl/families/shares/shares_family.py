@@ -8,8 +8,8 @@ The two share holders are the active party, which has the labels, and its partne
    of the loss converts shares of the output of a row to shares of its residual.
 3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
-An output is a set of numbers that a run discloses to one party; a consent sheet lists what a party learns, in words; a
-coalition is a group of parties that pool what they received. The audit compares a run with its ideal run, the same
+An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
+coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
 training without encryption. All parties learn sizes. The active party also learns metrics and the agreed scores. See
 `securevfl.protocols.shares.iteration` and its siblings for the messages, `securevfl.families.shares.shares_plan` for
 the optimizers that fit, and `securevfl.families.shares.shares_participant` for a party.
@@ -249,7 +249,7 @@ class SharesFamily(Family[SharesJob]):
         return [item for item in dict.fromkeys(messages) if roles.may_send(item.sender, item.receiver)]
 
     def outputs(self, job: SharesJob, shape: RunShape) -> list[Output]:
-        """List what a run discloses: sums of losses, (score, label) pairs, out-of-range counts, opened weights."""
+        """List the outputs of a run: sums of losses, (score, label) pairs, out-of-range counts, opened weights."""
         return shares_outputs(job, shape)
 
     def leaks(

@@ -1,7 +1,7 @@
 """Transfer learning between two parties with few overlapping rows.
 
-An output is a set of numbers that a run discloses to one party; a consent sheet lists what a party learns, in words; a
-coalition is a group of parties that pool what they received. The audit compares a run with its ideal run, the same
+An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
+coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
 training without encryption.
 
 Secure Federated Transfer Learning (Liu et al. 2018). The guest has the labels y_i in {-1, 1}, the host has none. Each
@@ -95,7 +95,7 @@ class TransferFamily(Family[TransferJob]):
         }
 
     def declarations(self, job: TransferJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare who sends which message to whom, and what it reveals: encrypted vectors and second moments."""
+        """Declare sender, receiver and disclosure of each message: encrypted vectors and second moments."""
         revealed_vectors = {
             ACTIVE: "the representations of every row, d numbers a row in every exchange",
             PASSIVE: "y * Phi and the representations of every row, and so the labels",
@@ -124,7 +124,7 @@ class TransferFamily(Family[TransferJob]):
         return list(dict.fromkeys(declarations))
 
     def outputs(self, job: TransferJob, shape: RunShape) -> list[Output]:
-        """List what a run discloses: gradients or vectors, second moments and scores."""
+        """List the outputs of a run: gradients or vectors, second moments and scores."""
         return transfer_outputs(job, shape)
 
     def message_protocols(self, job: TransferJob, roles: Roles) -> list[MessageProtocol]:
