@@ -113,9 +113,9 @@ class TrainingStatus:
                 self._waiting.remove(facts["peer"])
             elif event == "agreed":
                 self._waiting = []
-            elif event == "begins":
+            elif event == "training begins":
                 self._training_start = self._clock()
-            elif event == "progress":
+            elif event == "training progress":
                 self._bytes[party] = int(facts.pop("bytes"))
                 name = next((metric for metric in LINE_METRICS if metric in facts), None)
                 if name is not None:
@@ -179,7 +179,7 @@ class _EventHandler(logging.Handler):
         self._status.note(event, facts.pop("party"), facts)
         if event == "agreed":
             self._display.pause()
-        elif event in ("begins", "progress"):
+        elif event in ("training begins", "training progress"):
             self._display.resume()
 
 

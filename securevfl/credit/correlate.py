@@ -127,7 +127,7 @@ def correlate_with(
     check_among(settings.peers, party.name)
     talk = partial(_talk, party, settings.peers.parties, party_ledger, consent)
     correlations = joint_statistics.run_joint_session(party, settings, "correlate", talk, party_ledger)
-    eventlog.emit(party.name, "correlated", {"others": len(correlations)})
+    eventlog.emit(party.name, "correlations computed", {"others": len(correlations)})
     return correlations
 
 

@@ -164,7 +164,7 @@ class Party:
         """Return a copy of this party that uses a numeric column as weights or exposures of its rows.
 
         Args:
-            use: the attribute that receives the column.
+            use: the attribute that receives the column, "weights" or "exposure".
             column: the column, which is removed from the table.
 
         Returns:
@@ -188,7 +188,7 @@ class Party:
         return party
 
     def _prepared_by(self, by: FittedPreparation) -> Floats:
-        """Return the columns (n, d) as this preparation converts them."""
+        """Return the table (n, d) after this preparation."""
         return by.apply(self.table)
 
     def _select_columns(self, positions: Sequence[int]) -> Floats:

@@ -293,7 +293,7 @@ class Gateway:
             except SecureVFLError as error:
                 eventlog.warn(self._part.name, "servers unreachable", {"reason": str(error)})
             except BaseException as error:  # the error ends this thread, so it is reported here
-                eventlog.emit(self._part.name, "failed", {"reason": type(error).__name__}, logging.ERROR)
+                eventlog.emit(self._part.name, "scoring thread failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:
                 self._connected.discard(number)
                 if not self._connected:

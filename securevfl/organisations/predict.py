@@ -129,7 +129,7 @@ def predict_rows(
     handshake = {"job": part.job, "parties": part.parties, "task": "predict"}
     needs = SessionNeeds(rows=max(0, rows.count))
     counts = run_session(part.name, settings, handshake, talk, ledger=party_ledger, needs=needs)
-    eventlog.emit(part.name, "predicted", {"rows": rows.count})
+    eventlog.emit(part.name, "rows predicted", {"rows": rows.count})
     return counts
 
 

@@ -65,4 +65,4 @@ def prepare(
         resumes=True,
         needs=SessionNeeds({folder: 0}),
     )
-    eventlog.emit(party.name, "prepared", {})
+    eventlog.emit(party.name, "preprocessing finished", {})

@@ -29,7 +29,7 @@ assumed."""
 
 
 def baseline_metrics(job: JobOptions, party: Party) -> dict[str, float] | None:
-    """Return `local_metrics` as a baseline for a report, or None if the job or the table does not allow it.
+    """Return the metrics of a model of one party's columns alone, as a baseline; None if the job does not allow it.
 
     The job must hold out rows and name no exposure, its model must be linear in inputs derived from the columns and its
     loss a function of one output, and the table must fit in memory.
@@ -44,7 +44,7 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     """Train the job's model on one party's columns, and return its metrics on the job's held-out rows.
 
     Args:
-        job: see `local_scores`.
+        job: a job whose model is linear in inputs derived from the columns, as in `local_scores`.
         party: the party with labels.
 
     Returns:

@@ -228,7 +228,7 @@ class Line:
             since = self.down_since
             late = since is not None and not self.peer_done and now - since > self.patience
         if stream is not None and silent:
-            eventlog.warn(self.me, "silent", {"peer": self.peer, "seconds": now - stream.last_received})
+            eventlog.warn(self.me, "peer silent", {"peer": self.peer, "seconds": now - stream.last_received})
             stream.end("it is connected but silent")
             stream.hang_up()
         if late:
