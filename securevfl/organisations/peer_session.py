@@ -49,7 +49,7 @@ _END = "end"  # name of the subchannel on which parties report completion
 
 
 class ServiceEnded(KeyboardInterrupt):
-    """A party that stays up ends this session because its operator ends the service."""
+    """Raised in a server's sessions when its operator ends the service."""
 
 
 class SessionDone(DisclosingMessage, frozen=True):
@@ -57,7 +57,7 @@ class SessionDone(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what `SessionDone` reveals."""
+    """Declare sender, receiver and disclosure of `SessionDone`."""
     return [
         MessageDeclaration(SessionDone, *pair, Reveal("plain", "that the sender has finished"))
         for pair in roles.pairs()

@@ -267,7 +267,7 @@ class Measurements:
             allowed=lambda: not is_limited or self._training.ledger.record_range_count(data.ids(rows)),
         )
         if count is None and self._context.me == self._context.active:
-            eventlog.warn(self._context.me, "out-of-range rows not counted", {"iteration": state.iterations, "reason": _UNCOUNTED})
+            eventlog.warn(self._context.me, "range not counted", {"iteration": state.iterations, "reason": _UNCOUNTED})
         if count is not None:
             share = count / (len(rows) * self._context.outputs)
             if numbers.has_headroom:
