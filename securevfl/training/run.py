@@ -29,6 +29,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.party_threads import run_threads
+from securevfl.training.local_baseline import BaselineFigures
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_costs import Costs
 from securevfl.training.run_page import cell, page
