@@ -63,7 +63,7 @@ class Run:
     """All parties' parts of one run; only a simulation has them together.
 
     Attributes:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parts: the parts by party.
     """
 
@@ -160,7 +160,7 @@ class Run:
         """Return the exact Shapley values of a party's columns on new rows (m, d), for a model of trees.
 
         Args:
-            party: the party.
+            party: name of the party.
             X: its rows.
 
         Returns:
