@@ -24,6 +24,8 @@ MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 52.0, 16.0, 28.0, 42.0
 
 BAR_HEIGHT, BAR_PITCH = 18.0, 48.0  # height of a bar, and distance between the tops of two bars with their labels
 
+BAR_LEFT = 22.0  # distance of bars from both sides, half the width of the widest label of an axis
+
 MAX_LINE_POINTS = 600  # maximum number of points of a line; more would not be visible
 
 MIN_RELATIVE_SPAN = 1e-6  # an axis is at least as wide as this share of its largest value, because of its labels
@@ -108,13 +110,13 @@ def bar_chart(bars: Mapping[str, tuple[float, float | None]], *, x: str, base: f
     bottom = BAR_PITCH * len(bars) + 6
 
     def across(value: float) -> float:
-        return 12 + (value - low) / ((high - low) or 1.0) * (CHART_WIDTH - 36)
+        return BAR_LEFT + (value - low) / ((high - low) or 1.0) * (CHART_WIDTH - 2 * BAR_LEFT)
 
     parts = [_columns(positions, across, bottom)]
     for row, ((name, (value, error)), colour) in enumerate(zip(bars.items(), cycle(SERIES_COLOURS), strict=False)):
         top = BAR_PITCH * row + 20
         label = f"{_cut(name)}: {value:.3f}" + (f" ± {error:.3f}" if error is not None else "")
-        parts.append(_text(12, top - 5, label))
+        parts.append(_text(BAR_LEFT, top - 5, label))
         left, right = sorted((across(base), across(value)))
         parts.append(
             f'<rect x="{left:.1f}" y="{top}" width="{right - left:.1f}" height="{BAR_HEIGHT}" fill="{colour}"/>'
@@ -142,12 +144,12 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, unit: str) -> str:
     bottom = BAR_PITCH * len(rows) + 6
 
     def across(value: float) -> float:
-        return 12 + value / (positions[-1] or 1.0) * (CHART_WIDTH - 36)
+        return BAR_LEFT + value / (positions[-1] or 1.0) * (CHART_WIDTH - 2 * BAR_LEFT)
 
     parts = [_columns(positions, across, bottom)]
     for row, (name, kinds) in enumerate(rows.items()):
         top, end = BAR_PITCH * row + 20, 0.0
-        parts.append(_text(12, top - 5, _cut(name)))
+        parts.append(_text(BAR_LEFT, top - 5, _cut(name)))
         for value, colour in zip(kinds.values(), cycle(SERIES_COLOURS), strict=False):
             left, end = end, end + value
             width = across(end) - across(left)

@@ -32,7 +32,7 @@ assumed."""
 
 
 @dataclass(frozen=True)
-class BaselineFigures:
+class LocalQuality:
     """Quality of a model of one party's columns alone, on the job's held-out rows.
 
     Attributes:
@@ -47,7 +47,7 @@ class BaselineFigures:
     spread: float | None = None
 
 
-def baseline_figures(job: JobOptions, party: Party) -> BaselineFigures | None:
+def baseline_figures(job: JobOptions, party: Party) -> LocalQuality | None:
     """Train and measure a model of one party's columns as a baseline for a report.
 
     The result is None if the job or the table does not allow it.
@@ -76,7 +76,7 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     return metrics.evaluate(job.model.loss, f, labels, classes, weights)
 
 
-def local_figures(job: JobOptions, party: Party) -> BaselineFigures:
+def local_figures(job: JobOptions, party: Party) -> LocalQuality:
     """Return `local_metrics` with their standard errors."""
     weights, loss = _test_weights(job, party), job.model.loss
     f, labels, classes = local_scores(job, party)
@@ -85,7 +85,7 @@ def local_figures(job: JobOptions, party: Party) -> BaselineFigures:
         points = metrics.calibration(labels == classes[1], loss.proba(f)[:, 1], weights=weights)
         spread = spread_within_classes(points.tolist())
     measured = metrics.evaluate(loss, f, labels, classes, weights)
-    return BaselineFigures(measured, standard_errors(loss, f, labels, classes, weights), spread)
+    return LocalQuality(measured, standard_errors(loss, f, labels, classes, weights), spread)
 
 
 def _test_weights(job: JobOptions, party: Party) -> Floats | None:

@@ -14,7 +14,7 @@ from securevfl.models.paired_auc import (
     score_correlation,
     spread_within_classes,
 )
-from securevfl.training.local_baseline import BaselineFigures
+from securevfl.training.local_baseline import LocalQuality
 from securevfl.training.metric_words import label_of, main_metric
 from securevfl.training.model_part import ModelPart
 
@@ -42,7 +42,7 @@ class PartnerGain:
     is_bound: bool = False
 
     @classmethod
-    def of(cls, lead: ModelPart, alone: BaselineFigures) -> PartnerGain | None:
+    def of(cls, lead: ModelPart, alone: LocalQuality) -> PartnerGain | None:
         """Return the gain of the main metric that both models have; None if there is no such metric."""
         name = main_metric(name for name in lead.metrics if name in alone.metrics)
         if name is None:
@@ -91,8 +91,8 @@ class PartnerGain:
         return f"{start} The change is so small compared with its standard error that it may be due to chance."
 
 
-def baseline_of(alone: BaselineFigures | Mapping[str, float] | None) -> BaselineFigures | None:
+def baseline_of(alone: LocalQuality | Mapping[str, float] | None) -> LocalQuality | None:
     """Return the figures of a model of one party alone; metrics without standard errors are allowed."""
-    if alone is None or isinstance(alone, BaselineFigures):
+    if alone is None or isinstance(alone, LocalQuality):
         return alone
-    return BaselineFigures(dict(alone))
+    return LocalQuality(dict(alone))

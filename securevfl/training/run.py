@@ -29,7 +29,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.party_threads import run_threads
-from securevfl.training.local_baseline import BaselineFigures
+from securevfl.training.local_baseline import LocalQuality
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_costs import Costs
 from securevfl.training.run_page import cell, page
@@ -426,7 +426,7 @@ class Run:
         }
 
     def report(
-        self, path: str | Path, *, alone: BaselineFigures | Mapping[str, float] | None = None, sheet: str = ""
+        self, path: str | Path, *, alone: LocalQuality | Mapping[str, float] | None = None, sheet: str = ""
     ) -> None:
         """Write one self-contained HTML page: the gain, lift and calibration, disclosures, convergence, costs, the job.
 

@@ -19,7 +19,7 @@ from securevfl.base.version import __version__
 from securevfl.display import html
 from securevfl.job import Job
 from securevfl.runtime.costs import Stage
-from securevfl.training.local_baseline import BaselineFigures
+from securevfl.training.local_baseline import LocalQuality
 from securevfl.training.metric_words import REPEATS, STD_ERROR_NOTE, figure, label_of, main_metric, meaning_of
 from securevfl.training.model_part import ModelPart
 from securevfl.training.partner_gain import PartnerGain, baseline_of
@@ -34,7 +34,7 @@ def page(
     job: Job,
     parts: Mapping[str, ModelPart],
     *,
-    alone: BaselineFigures | Mapping[str, float] | None = None,
+    alone: LocalQuality | Mapping[str, float] | None = None,
     sheet: str = "",
 ) -> str:
     """Return the report of a run as an HTML page.
@@ -159,13 +159,13 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def write_report(path: Path, part: ModelPart, *, alone: BaselineFigures | None, sheet: str) -> None:
+def write_report(path: Path, part: ModelPart, *, alone: LocalQuality | None, sheet: str) -> None:
     """Write the report of a run between organisations from one party's part."""
     job = Job.from_dict(part.job)
     write_atomic(path, page(job, {part.name: part}, alone=alone, sheet=sheet).encode())
 
 
-def comparison(lead: ModelPart, alone: BaselineFigures | None) -> str:
+def comparison(lead: ModelPart, alone: LocalQuality | None) -> str:
     """Return the gain by the partners' columns as a sentence, a chart and a table of all metrics.
 
     Without figures of a model of one party alone, they describe the model of all parties.
@@ -186,10 +186,10 @@ def comparison(lead: ModelPart, alone: BaselineFigures | None) -> str:
     return sentences + '<div class="charts">' + quality_chart(lead, gain) + metric_table(lead, alone) + "</div>"
 
 
-def metric_table(lead: ModelPart, alone: BaselineFigures | None) -> str:
+def metric_table(lead: ModelPart, alone: LocalQuality | None) -> str:
     """Return a table of the metrics, next to those of a model of the leading party's columns alone."""
     names = [name for name in lead.metrics if REPEATS.get(name, "") not in lead.metrics]
-    together = BaselineFigures(lead.metrics, lead.metric_std_errors)
+    together = LocalQuality(lead.metrics, lead.metric_std_errors)
     models = ({f"{lead.name} alone": alone} if alone else {}) | {"all parties": together}
     rows: list[list[html.Cell]] = [
         [
@@ -206,7 +206,7 @@ def metric_table(lead: ModelPart, alone: BaselineFigures | None) -> str:
         caption += f" Positive class: {lead.positive}."
     words = html.terms({label_of(name): meaning_of(name) for name in names if meaning_of(name)})
     return (
-        f"<div>{html.table(['metric', *models], rows)}<p class='soft'>{html.escape(caption)}</p>"
+        f"<div>{html.table(['metric', *models], rows, figures=range(1, 1 + len(models)))}<p class='soft'>{html.escape(caption)}</p>"
         f"{html.details('What the metrics mean', words)}{notes(lead)}</div>"
     )
 
