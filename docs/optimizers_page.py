@@ -37,7 +37,7 @@ if securevfl accepts it, otherwise the number of the refusal below. The model is
 kernel model. Each refusal states the reason and the nearest option that is accepted. `python -m docs.made_pages`
 generates this page.
 
-FDSKL sends no residual, so its jobs leave `protocol` out, or name only a `sum` in it.
+FDSKL sends no residual, so its jobs name only a `sum`: `protocol = {sum = "auto"}`.
 
 On shares, a step must be linear in the residual: no party sees residuals, gradients or losses, and the share holders
 can only add them and multiply them by constants that are fixed in advance. [Which mode](which-mode.md) helps to choose

@@ -78,7 +78,11 @@ class Job(FamilyJob):
             supported = [name for name, kind in MODELS.items() if family.supports_model(kind)]
             if self.protocol.family is not None:
                 sends_residuals = (self.model.family or self.optimizer.family) in RESIDUAL_FAMILIES
-                remedy = 'use protocol = "ckks"' if sends_residuals else "leave protocol out"
+                remedy = (
+                    'use protocol = "ckks"'
+                    if sends_residuals
+                    else 'use protocol = {sum = "auto"}, which sends no residual'
+                )
                 raise ValueError(
                     f"model: protocol.{self.protocol.family} trains {', '.join(supported)} models only: "
                     f"{why_not_on_shares(self.model) or self.model.name + ' is another model'}; {remedy}"

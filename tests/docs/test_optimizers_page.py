@@ -22,7 +22,7 @@ NEAREST: dict[str, tuple[str, dict[str, Any]]] = {
     "Pipeline": ('use "fedsgd" with lr', {"name": "fedsgd", "lr": 0.05}),
     "BlockNewton": ('use "block_descent"', {"name": "block_descent"}),
     "FDML": ('use "fedsgd" with lr', {"name": "fedsgd", "lr": 0.05}),
-    "FDSKL": ("leave protocol out", {}),
+    "FDSKL": ('use protocol = {sum = "auto"}', {}),
 }
 """For each setting that shares refuse: a part of the remedy, and the optimizer that it names."""
 
@@ -52,7 +52,7 @@ def test_the_nearest_settings_train() -> None:
             assert vfl.simulate(make_job(SHARES_JOB, optimizer=optimizer, epochs=1), cancer_parties(2))
     kernel = {key: value for key, value in optimizers_page.SETTINGS["FDSKL"].items() if key != "protocol"}
     accepts = {"accepts": ("columns", "rank"), "batch_size": 100, "epochs": 1}
-    assert vfl.simulate(vfl.Job.from_dict(kernel | accepts), cancer_parties(3))
+    assert vfl.simulate(vfl.Job.from_dict(kernel | accepts | {"protocol": {"sum": "auto"}}), cancer_parties(3))
 
 
 @pytest.mark.parametrize("protocol", ["ckks", "open"])
