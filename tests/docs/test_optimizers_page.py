@@ -64,5 +64,5 @@ def test_block_descent_names_an_optimizer_that_runs_under(protocol: str) -> None
     assert vfl.simulate(job, cancer_parties(2))
 
 
-def test_fdskl_with_a_residual_is_advised_to_leave_the_residual_out() -> None:
+def test_fdskl_refuses_a_residual() -> None:
     assert "leave it out" in optimizers_page.refusal("FDSKL", "ckks")

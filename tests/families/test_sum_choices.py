@@ -53,7 +53,7 @@ def test_fdml_trains_with_a_sum_or_refuses_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("residual", ["open", "ckks", "paillier"])
-def test_the_sheet_states_that_two_parties_send_outputs_in_the_clear(residual: str) -> None:
+def test_the_sheet_states_which_outputs_are_in_the_clear(residual: str) -> None:
     job = make_job(protocol={"residual": residual}, epochs=1)
     two, three = (vfl.explain(job, cancer_parties(count, 120)) for count in (2, 3))
     assert IN_THE_CLEAR in two
