@@ -1,4 +1,4 @@
-"""Memory and processor time of `securevfl train`, measured in a process of its own and as `explain` estimates them.
+"""Memory and processor time of `securevfl train`, measured in a separate process and as `explain` estimates them.
 
     python -m benchmarks.estimates --rows 100000 --columns 60
 
@@ -86,9 +86,9 @@ def measure(folder: Path, kind: str) -> Usage:
 
 def estimate(folder: Path, kind: str) -> Usage:
     """Return what `explain` states for the same training."""
-    found = ESTIMATE.search(_run(folder, _command(kind, "explain")))
-    assert found is not None, "the consent sheet has no estimate"
-    return Usage(float(found[1]) * {"GB": 1e9, "MB": 1e6}[found[2]], float(found[3].replace(",", "")))
+    match = ESTIMATE.search(_run(folder, _command(kind, "explain")))
+    assert match is not None, "the consent sheet has no estimate"
+    return Usage(float(match[1]) * {"GB": 1e9, "MB": 1e6}[match[2]], float(match[3].replace(",", "")))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ disclose about the passive party's columns at most, and their share of the bits 
 
 from __future__ import annotations
 
-import sys
+import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -102,10 +102,13 @@ def line(name: str, parties: list[vfl.Party], model_name: str) -> str:
 
 def main() -> None:
     """Print a line for each table."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("folder", type=Path, help="folder with the real tables")
+    folder = options.parse_args().folder
     warnings.simplefilter("ignore", DataNotice)
     print(f"{'table':16} {'rows':>8} {'AUC':>6} {'change':>8} reported", end="")
     print("  bits of a row, of it in a pair; bits of all evaluations, share")
-    for name, load, model_name in all_tables(Path(sys.argv[1])):
+    for name, load, model_name in all_tables(folder):
         print(line(name, load(), model_name), flush=True)
 
 

@@ -20,7 +20,7 @@ PARTIES = {
     "Shop: other columns of the same people": [
         ("before", "which people both have; column counts"),
         ("training", "nothing: random numbers, ciphertexts"),
-        ("evaluation", "whether the model was the best so far"),
+        ("evaluation", "nothing"),
         ("later", "which people the bank asks about"),
     ],
 }

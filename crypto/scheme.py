@@ -234,7 +234,7 @@ class LinearScheme(ABC):
 
     @abstractmethod
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """Return the number of bits that a holder's answer contains if it decrypts `word` bits of each value.
+        """Return the bits that the evaluator learns if the key holder sends `word` bits of each decrypted value.
 
         Args:
             rows: number of rows of g and J.

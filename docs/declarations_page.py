@@ -71,7 +71,7 @@ def sections() -> list[Section]:
         for each in source.declares(_ROLES)
     ]
     strength = SHARE_SCHEMES["own"](CorrelationEncoding(MIN_CORRELATION_ROWS).bits).strength
-    both = "none needed: who asks is told the sums"
+    both = "none needed: the party that asks receives the sums"
     return [
         *found,
         Section("Correlations of columns", strength, both, correlate.declares(_ROLES)),
@@ -103,7 +103,7 @@ def _methods(known: set[type[Message]]) -> list[Section]:
         )
         own = [item for item in declared if item.message not in known]
         breaks = " ".join(family.coalitions(jobs[0], roles[0]).split("\n"))
-        found.append(Section(f"Family: {name}, beside these", family.strength(jobs[0]), breaks, own))
+        found.append(Section(f"Family: {name}, in addition", family.strength(jobs[0]), breaks, own))
     return found
 
 
@@ -145,7 +145,7 @@ def table() -> str:
         "- `public`: nothing that is anyone's own",
         "- `uniform`: random bits, whatever the data",
         "- `ciphertext`: nothing without the key of the role named",
-        "- `output`: what the protocol is there to tell",
+        "- `output`: the result for which the protocol runs",
         "- `plain`: what is named, in the clear",
     ]
     for section in sections():

@@ -47,7 +47,7 @@ def send_classes(context: PartyContext, residual: ResidualProtocol, positive: ND
     """Act as the active party, and return when all passive parties have received their counts.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         residual: the residual protocol.
         positive: whether each row (n,) belongs to the positive class.
     """
@@ -62,7 +62,7 @@ def receive_counts(
     """Act as a passive party: return the number of rows of the positive class in each bin.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         residual: the residual protocol.
         bins: the matrix J (n, k), 1 if a row falls into a bin and 0 otherwise.
         rows: the number of rows in each bin (k,).

@@ -145,7 +145,7 @@ def predict(
     """Compute the model's outputs on m rows. All parties call this function at the same point of a run.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         sums: this party's role in the sum.
         part: this party's part of the model.
         rows: this party's columns of the m rows.

@@ -59,7 +59,7 @@ class ActiveLink(Link):
     """The active party's link to all passive parties.
 
     Args:
-        context: the party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         sums: its role in the sum protocol.
         residual: its role in the residual protocol.
     """
@@ -127,7 +127,7 @@ class PassiveLink(Link):
     """A passive party's link to the active party.
 
     Args:
-        context: the party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         sums: its role in the sum protocol.
         residual: its role in the residual protocol.
         sanitize: returns the outputs H (n, c) of a batch as this party may send them, for example rounded.

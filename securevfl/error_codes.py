@@ -328,7 +328,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Follow the steps that the message names.",
     ),
     "SVFL-TRAINING-RANGE": ErrorCode(
-        "A value lies beyond the range in which the protocol computes.",
+        "A value is outside the range in which the protocol computes.",
         "Scale the columns, or reduce the learning rate.",
     ),
     "SVFL-CHECKPOINT": ErrorCode(
@@ -349,7 +349,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Follow the steps that the message names.",
     ),
     "SVFL-PEER-BUSY": ErrorCode(
-        "The peer serves as many sessions as it can, or too many rows are waiting.",
+        "The peer serves its maximum number of sessions, or too many rows are waiting.",
         "Repeat the request after the time that the message names.",
     ),
     "SVFL-PEER-REFUSED": ErrorCode(
@@ -439,7 +439,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Stop, and ask the peer for the reason.",
     ),
     "SVFL-CRYPTO-RANGE": ErrorCode(
-        "A value is not finite or lies beyond the agreed range of fixed-point numbers.",
+        "A value is not finite or is outside the agreed range of fixed-point numbers.",
         "Pass values within the range that the message names.",
     ),
     "SVFL-CRYPTO-SHAPE": ErrorCode(

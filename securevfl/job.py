@@ -332,7 +332,7 @@ def stratified(job: Job, party: Party) -> Job:
     of `TRIED_SPLITS` numbers: log2(`TRIED_SPLITS`) bits about all labels together and nothing about a single row.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party with labels, with the rows of the training.
 
     Returns:

@@ -99,6 +99,8 @@ def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> No
     [
         ("sklearn", "sklearn", "import securevfl as vfl; vfl.datasets.breast_cancer()"),
         ("dp_accounting", "dp", "import securevfl as vfl; vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2).sigma(3)"),
+        ("adbc_driver_postgresql", "sql", "import securevfl as vfl; vfl.read_sql('postgresql://h/d', 'select 1')"),
+        ("sklearn", "sklearn", "import securevfl as vfl; vfl.VerticalClassifier"),
         ("matplotlib", "plot", "from securevfl.training.run import plot; plot([], None)"),
     ],
 )

@@ -75,7 +75,7 @@ class KernelSecretKey(Secret):
     """A secret key that encrypts queries and decrypts answers.
 
     Args:
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         secret: the coefficients of s (N,), which are -1, 0 or 1.
     """
 
@@ -87,7 +87,7 @@ class KernelSecretKey(Secret):
         """Encrypt messages.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             message: the coefficients of the messages as residues (P, M, outputs, blocks), which are changed in place.
             second: the values of the polynomials a' (P, M, r, blocks).
             prg: the generator of the errors.
@@ -106,7 +106,7 @@ class KernelSecretKey(Secret):
         """Return the coefficients of z = c0 + a' * s + e with a fresh error e.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             first: the values of the polynomials c0 (P, M, outputs, blocks).
             second: the values of the polynomials a' (P, M, r, blocks).
             prg: the generator of the errors.
@@ -126,7 +126,7 @@ class KernelSecretKey(Secret):
         """Decrypt the part of an answer for one block of outputs.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             width: number of outputs in the block.
             d: number of columns.
             view: the bytes of the answer from this block on.
@@ -173,7 +173,7 @@ class ProductHider:
         """Hide products with an encryption of zero and a mask.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             total: the values of the products (P, M, outputs + r, blocks), with c0 above c1.
             shape: the numbers of columns and outputs.
             prg: the generator of all randomness.

@@ -106,7 +106,7 @@ class ResidueSums:
     Sums are reduced modulo the primes when they might become too large to be exact in float64.
 
     Args:
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         totals: for each block of outputs, residues (P, M, outputs + r, F), with c0 above c1; None if nothing was added.
     """
 

@@ -58,7 +58,7 @@ class Transform:
     """The transform of polynomials with M coefficients, modulo P primes.
 
     Args:
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         size: the number M, a power of two from 2 to 4096.
 
     Raises:
@@ -189,7 +189,7 @@ def multiplication_matrices(primes: Primes, polynomial: Floats, r: int) -> Float
         (g * h)_o = sum over i <= o of g_(o - i) * h_i  +  y * sum over i > o of g_(o - i + r) * h_i
 
     Args:
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         polynomial: the coefficients of g (P, N), or (N,) if they are the same for all primes.
         r: the number r, a power of two.
 

@@ -70,7 +70,7 @@ def check_tolerance(rho: Floats, layout: RingLayout, profile: Profile, unit: flo
 
     Args:
         rho: the weights (d, checks).
-        layout: the layout.
+        layout: the division of matrices into blocks (`ring_layout.py`).
         profile: the sizes of the scheme.
         unit: the number of levels by which a decrypted value changes if one entry of a column changes by 1 and g is at
             its bound.

@@ -57,7 +57,7 @@ def unpack(primes: Primes, data: bytes | memoryview, shape: tuple[int, ...]) -> 
     """Read the residues at the start of `data`; more bytes may follow.
 
     Args:
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         data: the bytes.
         shape: shape of the array of residues for each prime.
 

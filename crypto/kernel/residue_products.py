@@ -38,7 +38,7 @@ def add_product(
     """Add matrix products of residues to a total, and reduce it only if the sum might not be exact otherwise.
 
     Args:
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         total: the total (P, M, m, F), which is changed in place; None for zero.
         terms: number of products of two residues that the total has added up since its last reduction.
         left: residues (P, M, m, B).

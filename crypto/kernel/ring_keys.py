@@ -23,7 +23,7 @@ def keypair(primes: Primes, second: Floats) -> tuple[Floats, Floats]:
     """Generate a new secret key and its public key.
 
     Args:
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         second: the second polynomial a (P, N) of the public key.
 
     Returns:

@@ -196,7 +196,7 @@ def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1, *
     """Estimate the time of a product: computation on one core for both parties, and transmission.
 
     Args:
-        layout: the layout.
+        layout: the division of matrices into blocks (`ring_layout.py`).
         d: number of columns of W.
         uses: number of V that are multiplied by the same W, which is encoded once.
         openings: number of products that are computed with each V.

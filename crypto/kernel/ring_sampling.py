@@ -37,7 +37,7 @@ def uniform(prg: Prg, primes: Primes, shape: tuple[int, ...]) -> Floats:
 
     Args:
         prg: the generator; its next streams are used in order.
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         shape: shape of the array of residues for each prime.
 
     Returns:
@@ -67,7 +67,7 @@ def dither(prg: Prg, primes: Primes, bits: int, shape: tuple[int, ...]) -> Float
 
     Args:
         prg: the generator.
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         bits: number of bits, a multiple of 24.
         shape: shape of the array of dithers.
 

@@ -87,7 +87,7 @@ class RowEncoding:
     """The scales with which J becomes integers, and the layout of these integers in polynomials.
 
     Attributes:
-        layout: the layout.
+        layout: the division of matrices into blocks (`ring_layout.py`).
         largest: the largest absolute value of each column (d,).
         scale: the integer that this value becomes (d,).
         rho: the secret weight of each column in each check column (d, checks).
@@ -103,8 +103,8 @@ class RowEncoding:
         """Choose the largest scales that the bounds T / sqrt(f) and L allow. Columns of 0 and 1 are encoded exactly.
 
         Args:
-            layout: the layout.
-            parameters: the parameters of the scheme.
+            layout: the division of matrices into blocks (`ring_layout.py`).
+            parameters: the public parameters of the encryption scheme, such as its moduli.
             norms: the norms of the columns.
             rho: the weights of the check columns (d, checks).
 
@@ -142,8 +142,8 @@ def g_scale(parameters: RowParameters, layout: RingLayout, bound: float) -> floa
     """Return the scale of g: the integer that the real number 1 becomes.
 
     Args:
-        parameters: the parameters of the scheme.
-        layout: the layout.
+        parameters: the public parameters of the encryption scheme, such as its moduli.
+        layout: the division of matrices into blocks (`ring_layout.py`).
         bound: public bound on the absolute values of g.
 
     Returns:
@@ -164,7 +164,7 @@ def block_rows(layout: RingLayout, start: int, rows: int, block: int) -> tuple[i
     """Return the first row and the row after the last one that a sample block and a chunk of rows have in common.
 
     Args:
-        layout: the layout.
+        layout: the division of matrices into blocks (`ring_layout.py`).
         start: number of the chunk's first row.
         rows: number of rows of the chunk.
         block: number of the sample block.
@@ -179,8 +179,8 @@ def encoded_rows(chunk: RowChunk, encoding: RowEncoding, start: int, blocks: Seq
     """Return the rows of some sample blocks as integers, with check columns, and with zeros for rows of other chunks.
 
     Args:
-        chunk: the chunk.
-        encoding: the encoding.
+        chunk: the rows of J that this process stores.
+        encoding: how the columns of J are scaled to integers, and which columns are check columns.
         start: number of the chunk's first row.
         blocks: numbers of the sample blocks.
 

@@ -125,7 +125,7 @@ class RowParameters(ABC):
         """Read encrypted sample blocks, in the form that `sums` multiplies; the last axis is the sample blocks.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             width: number of outputs in the ciphertexts.
             sealed: the bytes of the ciphertexts.
             blocks: number of sample blocks.

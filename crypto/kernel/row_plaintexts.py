@@ -99,9 +99,9 @@ class EncodedRows:
         """Return a chunk with its cache, from which plaintexts of another encoding are removed.
 
         Args:
-            chunk: the chunk.
-            parameters: the parameters of the scheme.
-            encoding: the encoding.
+            chunk: the rows of J that this process stores.
+            parameters: the public parameters of the encryption scheme, such as its moduli.
+            encoding: how the columns of J are scaled to integers, and which columns are check columns.
             start: number of the chunk's first row.
             max_bytes: limit of a new cache in bytes.
 
@@ -183,9 +183,9 @@ def encode_rows(
     """Compute and cache the plaintexts of some sample blocks, as far as they fit into the cache.
 
     Args:
-        chunk: the chunk.
-        parameters: the parameters of the scheme.
-        encoding: the encoding.
+        chunk: the rows of J that this process stores.
+        parameters: the public parameters of the encryption scheme, such as its moduli.
+        encoding: how the columns of J are scaled to integers, and which columns are check columns.
         start: number of the chunk's first row.
         blocks: the numbers of the sample blocks.
         max_bytes: limit of the cache in bytes.
@@ -202,9 +202,9 @@ def multiply_rows(
     """Multiply encrypted sample blocks of g by a chunk's rows of J, and add up the products.
 
     Args:
-        chunk: the chunk.
-        parameters: the parameters of the scheme.
-        encoding: the encoding.
+        chunk: the rows of J that this process stores.
+        parameters: the public parameters of the encryption scheme, such as its moduli.
+        encoding: how the columns of J are scaled to integers, and which columns are check columns.
         start: number of the chunk's first row.
         sealed: the encrypted sample blocks.
         max_bytes: limit of the cache of plaintexts in bytes.

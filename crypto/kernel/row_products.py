@@ -196,7 +196,7 @@ class RowHolder(KeyHolder):
         """Encrypt some sample blocks of g.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             g: the rows of these blocks for the outputs of one block, as integers (rows, outputs).
             blocks: the numbers of the sample blocks.
             prg: the generator of the errors.
@@ -212,7 +212,7 @@ class RowHolder(KeyHolder):
         """Decrypt the results for one block of outputs, and add the dither.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             width: number of outputs in the block.
             d: number of columns, including checks.
             view: the bytes of the message from this block on.
@@ -349,7 +349,7 @@ class OpeningScale:
     """The scales that turn decrypted integers into J^T g, and the tolerances of the checks.
 
     Attributes:
-        layout: the layout.
+        layout: the division of matrices into blocks (`ring_layout.py`).
         columns: the real value that the integer 1 represents in each column of J (d,).
         g: the real value that the integer 1 represents in g.
         rho: the weight of each column in each check (d, checks).
@@ -483,7 +483,7 @@ class RowEvaluator(Evaluator):
         """Add encryptions of zero and masks to the products of one block of outputs.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             total: the sum of the products.
             d: number of columns, including checks.
             width: number of outputs in the block.

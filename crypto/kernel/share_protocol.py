@@ -377,7 +377,7 @@ class RingEvaluator(ShareEvaluator):
         """Add an encryption of zero and a mask to an encrypted product.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             total: the encrypted product.
             shape: the numbers of columns and outputs that it contains.
             prg: the generator of all randomness.

@@ -238,9 +238,9 @@ class KernelHolder(RingHolder):
                 words = primes.nearest(z, bits)
                 left = remainders(primes, primes.reduce(z - primes.scaled(words, bits)))
                 rows = layout.rows(blocks)
-                for whole, part in ((V, words), (rho, left)):
+                for target, part in ((V, words), (rho, left)):
                     joined = part.transpose(2, 0, 1).reshape(-1, shape[1])
-                    whole[rows, outputs] = joined[: rows.stop - rows.start]
+                    target[rows, outputs] = joined[: rows.stop - rows.start]
         return V, rho
 
     def _opened(self, layout: RingLayout, d: int, view: memoryview) -> Iterator[tuple[slice, slice, Words]]:
@@ -256,7 +256,7 @@ class PreparedWords(PreparedFactor):
     """W as values of polynomials: residues (P, M, B, F) for P primes, M points, B row blocks and F column blocks.
 
     Args:
-        parameters: the parameters of the scheme.
+        parameters: the public parameters of the encryption scheme, such as its moduli.
         W: signed integers (n, d).
         once: whether W is used for one product only, so that values are computed when they are needed and not cached.
     """
@@ -281,7 +281,7 @@ class PreparedWords(PreparedFactor):
         """Yield the values of W for some columns, in parts of a few blocks of rows.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             blocks: the column blocks.
             columns: the columns of W in these blocks.
 
@@ -434,9 +434,9 @@ def _totals(
     """Multiply a query by W, and yield the products by blocks of outputs and then by groups of column blocks.
 
     Args:
-        parameters: the parameters of the scheme.
+        parameters: the public parameters of the encryption scheme, such as its moduli.
         prepared: the prepared W.
-        layout: the layout.
+        layout: the division of matrices into blocks (`ring_layout.py`).
         sealed: the query.
 
     Yields:

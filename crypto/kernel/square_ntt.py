@@ -44,7 +44,7 @@ class SquareTransform:
     """The transform of polynomials with 4096 coefficients, modulo P primes.
 
     Args:
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         powers: the powers psi^k modulo each prime, for k < 8192 (P, 8192).
         exponents: the number k of the value at each position (4096,).
     """

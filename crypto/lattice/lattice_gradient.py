@@ -138,7 +138,7 @@ class CiphertextSums:
             totals[column] = term
 
     def reduced(self) -> list[dict[int, Any]]:
-        """Return the sums, which are always reduced, because SEAL reduces after each operation."""
+        """Return the encrypted sums. They are already reduced modulo q, because SEAL reduces after each operation."""
         return self._totals
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -158,7 +158,7 @@ def dither(prg: Prg, primes: list[int], bits: int, shape: tuple[int, ...]) -> Re
 
     Args:
         prg: the generator.
-        primes: the primes.
+        primes: the prime moduli: a number is stored as its remainder modulo each of them.
         bits: number of bits, a multiple of 24.
         shape: shape of the array of dithers.
 

@@ -49,7 +49,7 @@ def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1) -
     """Estimate the milliseconds of a product, for computation by both parties and for transmission.
 
     Args:
-        layout: the layout.
+        layout: the division of matrices into blocks (`ring_layout.py`).
         d: number of columns of W.
         uses: number of V that are multiplied by the same W, which is encoded once.
         openings: number of products that are computed with each V.
@@ -139,7 +139,7 @@ def blocks(layout: RingLayout, d: int, width: int = 0) -> Iterator[tuple[slice, 
     """Yield, for each ciphertext in an answer, the slices of outputs and columns that it contains, in order.
 
     Args:
-        layout: the layout.
+        layout: the division of matrices into blocks (`ring_layout.py`).
         d: number of columns.
         width: number of outputs if the answer is about one block of outputs; 0 for all outputs of the layout.
 

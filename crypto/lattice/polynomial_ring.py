@@ -141,7 +141,7 @@ class SealRing:
         `inner` discards the product.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             coefficients: the integers (M,), which are taken modulo t.
 
         Returns:
@@ -174,7 +174,7 @@ class SealRing:
         """Hide a sum of products with an encryption of zero and a mask.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             total: the sum; None for zero.
             zero: an encryption of zero, which is changed in place.
             mask: the mask of the wanted coefficients, as residues (primes, columns, outputs).
@@ -253,7 +253,7 @@ class SealSecretKey(Secret):
         """Decrypt the results in a ciphertext of an answer.
 
         Args:
-            layout: the layout.
+            layout: the division of matrices into blocks (`ring_layout.py`).
             shape: the numbers of columns and outputs.
             view: the bytes of the ciphertext.
             dither: random residues (primes, columns, outputs) that are added before decryption; None adds nothing.

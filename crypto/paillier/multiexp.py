@@ -125,8 +125,8 @@ def plan(terms: ExponentTerms, workers: int = 1) -> list[BaseRange]:
     """Divide the work among workers in the way that needs the fewest multiplications.
 
     Multiplications are needed for tables (2^(w-2) for each base, twice as many with inverses), for digits, and for
-    squarings (one for each bit position of each output). Workers can share the bases or the outputs. If they share the
-    bases, the caller must multiply the factors of each output.
+    squarings (one for each bit position of each output). The bases or the outputs are divided among the workers. If the
+    bases are divided, the caller must multiply the factors of each output.
 
     Args:
         terms: the exponents.

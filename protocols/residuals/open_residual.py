@@ -88,7 +88,7 @@ class OpenActive(ActiveResidual):
     """The role of the active party, which sends residuals.
 
     Args:
-        context: the party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         agreement: the agreed limits and format.
         defence: noise or rounding that is applied to g before it is sent, if any.
     """

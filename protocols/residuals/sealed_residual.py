@@ -194,7 +194,7 @@ class SealedActive(ActiveResidual):
     A background thread answers requests until all passive parties have closed, or until the channel fails.
 
     Args:
-        context: the party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         scheme: the encryption scheme.
         agreement: the agreed limits and format.
         defence: noise or rounding that is applied to g before encryption, if any.
@@ -297,7 +297,7 @@ class SealedPassive(PassiveResidual):
     It computes one product, and requests one opening, at a time.
 
     Args:
-        context: the party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         scheme: the encryption scheme.
         agreement: the agreed limits and format.
     """
@@ -362,7 +362,7 @@ class SealedPassive(PassiveResidual):
             sealed: the pieces of [[g]].
             evaluator: computes on ciphertexts under the active party's public key.
             model: this party's part of the model.
-            batch: the batch.
+            batch: the data of one batch of rows at this party: columns, and targets if it has labels.
 
         Returns:
             The gradient J^T g in the shape of the model's parameters.

@@ -36,7 +36,7 @@ def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iter
     """Return whether all parties have an unused chunk that they generated together; otherwise discard later chunks.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         phase: its offline phase.
         number: the number of the chunk.
         iterations: the number of iterations that the chunk must have.

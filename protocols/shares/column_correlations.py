@@ -107,7 +107,7 @@ def rounded_correlations(context: PartyContext, blocks: Sequence[Floats], widths
     """Run one party's side of the protocol between two parties.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         blocks: this party's columns, divided into blocks (n, d) of standardised columns.
         widths: the number of columns of each of the other party's blocks.
 

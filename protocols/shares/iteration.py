@@ -213,7 +213,7 @@ class TrainingRole(ABC):
     """Base class of the three roles in an iteration, with the computations that all parties have in common.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the agreed parameters.
         columns: this party's columns.
         offline: this party's offline phase, which provides the precomputed material.
@@ -361,7 +361,7 @@ class LabelParty(TrainingRole):
     """Party A: it has the labels, and provides the tables from which residuals are read.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the agreed parameters.
         columns: this party's columns.
         offline: this party's offline phase, which provides the precomputed material.

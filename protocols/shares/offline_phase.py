@@ -124,7 +124,7 @@ class OfflinePhase:
     """One party's side of the offline phase, for any role.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the agreed parameters.
         scheme: the encryption scheme of the products.
         factors: returns the matrices X and W (n, d) of a block.
@@ -231,6 +231,9 @@ class OfflinePhase:
 
         Args:
             vectors: the result of `_vectors`.
+
+        Returns:
+            The scheme.
         """
         params, parties = self._params, len(self._context.parties)
         sizes = {(params.blocks[block].rows, count) for block, count in vectors.items()}
@@ -448,7 +451,7 @@ class OfflinePhase:
         """Apply the update rule to r of one other party, over all iterations of a chunk.
 
         Args:
-            name: the other party.
+            name: name of the other party.
             batches: the batch of each iteration.
             counts: the number of iterations on each batch.
             v: this holder's shares of the other party's W^T psi, by batch.

@@ -56,7 +56,7 @@ _OFFSET = 1.0  # the constant in each entry; a projection is below the loss by a
 _ROUNDING_BITS = 16
 _SUMS_PER_LOOKUP = 8192
 _RING = ShareRing(LOSS_SUM_BITS)
-_LIFT = CarryLift(FINE_ENTRY_BITS, _RING)
+EVALUATION_LIFT = CarryLift(FINE_ENTRY_BITS, _RING)
 
 
 class LossTable(NamedTuple):
@@ -180,10 +180,10 @@ def open_loss(
         block = slice(start, start + _SUMS_PER_LOOKUP)
         words = None if entries is None else entries.words(block)
         looked_up = look_up_shares(
-            products, transfers.tables, params.partner, index[block], FINE_BITS, words, _LIFT.short_ring
+            products, transfers.tables, params.partner, index[block], FINE_BITS, words, EVALUATION_LIFT.short_ring
         )
         shares.append(looked_up)  # 2
-    lifted = lift_shares(products, transfers.carries, params.partner, np.concatenate(shares), _LIFT)  # 3
+    lifted = lift_shares(products, transfers.carries, params.partner, np.concatenate(shares), EVALUATION_LIFT)  # 3
     total = _RING.reduce(lifted.sum(dtype=np.uint64))
     if entries is None:
         record = DisclosureRecord(

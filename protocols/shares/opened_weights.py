@@ -97,7 +97,7 @@ def record_weights(
     All parties must have done this before any of them sends a share, because weights depend on the data of all parties.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the agreed parameters.
         quantizer: the quantizer of the weights.
         named: the parties that receive their weights.
@@ -127,7 +127,7 @@ def open_weights(
     """Send each named party the share of its weights, and receive this party's weights if it is named.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the agreed parameters.
         state: this party's shares of the weights.
         quantizer: the quantizer of the weights.

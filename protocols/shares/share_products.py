@@ -151,7 +151,7 @@ class Products:
     """One party's side of all products of a session, for any role.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         partner: the share holder that does not have the labels.
         scheme: the encryption scheme.
 

@@ -21,7 +21,7 @@ class SharesSession:
     The first use of a property sends messages, so all parties must use it first at the same point of the protocol.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         partner: the share holder that does not have the labels.
         scheme: the encryption scheme of the products.
         encoding: the fixed-point encoding of the training.

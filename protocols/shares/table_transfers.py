@@ -87,7 +87,7 @@ class BaseTransfers(Secret):
     """One party's side of the base transfers. Nothing is sent before `establish`.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         peer: the other one of active party and partner.
     """
 
@@ -182,7 +182,7 @@ class ActiveTransfers(Transfers):
     """The active party's side, the sender of the transfers.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         peer: the partner.
         sender: the object that generates the sender's pads.
     """
@@ -205,7 +205,7 @@ class PartnerTransfers(Transfers):
     """The partner's side, the receiver of the transfers.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         peer: the active party.
         receiver: the object that generates the receiver's choices and pads.
     """

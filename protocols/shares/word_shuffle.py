@@ -135,7 +135,7 @@ def prepare_shuffle(
     """Run one party's side of steps 1 to 3. Both parties must call this at the same point.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         peer: the other party.
         transfers: oblivious transfers of one of two pads.
         rows: the number of rows of a block.
@@ -180,7 +180,7 @@ def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words
     """Run one party's side of steps 4 and 5.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         peer: the other party.
         shuffle: the precomputed material.
         words: this party's words (rows,), x_A or x_B.

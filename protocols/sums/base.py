@@ -100,7 +100,7 @@ def permit_summand(
     """Record that the collector learns this party's summand as part of a sum, and return the permit to send it.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         values: the summand.
         space: the kind of numbers in the sum.
         about: the parties whose columns the disclosed numbers are about; all contributors by default, because a sum

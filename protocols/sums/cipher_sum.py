@@ -104,7 +104,7 @@ class CipherHolder(SumRole):
     """The role of the collector, which has the secret key.
 
     Args:
-        context: the party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         scheme: the encryption scheme.
         tree: the tree of contributors.
     """
@@ -135,7 +135,7 @@ class CipherAdder(SumRole):
     """The role of a contributor, which adds its encrypted summand to the partial sums of the contributors below it.
 
     Args:
-        context: the party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         scheme: the encryption scheme.
         tree: the tree of contributors.
     """

@@ -68,7 +68,7 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
     Keys differ between sessions, between subchannels, and between protocols.
 
     Args:
-        context: this party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         readers: the contributors that receive the mask keys of all others.
         domain: name of the protocol that uses the keys.
 

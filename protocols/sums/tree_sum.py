@@ -119,7 +119,7 @@ class TreeSumRole(SumRole):
     """The role of a contributor, or of the collector, which is the root of both trees and has no summand.
 
     Args:
-        context: the party's context.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         T1: the tree of masked summands.
         T2: the tree of masks.
     """

@@ -24,7 +24,7 @@ def with_noise_parties(job: Job, party: Party, others: Mapping[str, int], classe
     and on as much noise.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party with a real table.
         others: number of columns of each other party, by name.
         classes: number of classes of the generated labels; ignored if the job's loss takes numbers.

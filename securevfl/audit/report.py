@@ -71,7 +71,7 @@ def run_audit(
     """Audit the job on these tables. It takes as long as two trainings for each seed, plus the checks.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties: the parties with their tables.
         seeds: seeds of the runs that are attacked.
         on_step: called with a description of each step before it begins.

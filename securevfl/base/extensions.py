@@ -102,7 +102,7 @@ def hint_for_disallowed(group: str) -> str:
 
 
 def find_tool(group: str, name: str) -> Any | None:
-    """Load what a package provides under a name, if a package provides it and this party allows the package.
+    """Return the object that a package registers under this name; None if no package that this party allows does.
 
     Args:
         group: one of the groups of this module.

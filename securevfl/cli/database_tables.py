@@ -93,7 +93,7 @@ def with_stored_queries(data: tuple[str, ...], queries: tuple[str, ...]) -> tupl
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    """Return a folder that is closed to other users. It is deleted when the process ends, as is this object."""
+    """Return a temporary folder that other users cannot read. It is deleted when the process ends."""
     return TemporaryDirectory(prefix="securevfl-")
 
 

@@ -126,13 +126,12 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     out.print("\nWhat each learned", style="bold")
     for name, lines in {
         "bank": [
-            f"{pairs}: how good the model is",
+            f"{pairs}: the metrics",
             f"about a client who is scored later: {bits} of the shop's {content:.0f} bits at most",
             "no column of the shop, no weight, no score of a training client",
         ],
         "shop": [
             f"the sizes: {len(parties[0]):,} clients, {len(parties[0].columns)} columns of the bank",
-            "after each evaluation, whether the model was the best so far",
             "later, which of its clients the bank asks about",
             "no column of the bank, no weight, not who paid late",
         ],

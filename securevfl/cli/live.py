@@ -47,7 +47,7 @@ STATUS_PACE = StatusPace()
 def live(others: Sequence[str], step: str, pace: StatusPace = STATUS_PACE) -> Iterator[OnStep]:
     """Show the status line while the context is entered.
 
-    On a terminal rich prints whatever is written to stderr within the context above the line.
+    On a terminal, text that the program writes to stderr meanwhile is printed above the line.
 
     Args:
         others: names of the parties for which this party waits.
@@ -166,7 +166,7 @@ class _Display(Protocol):
 
 
 class _EventHandler(logging.Handler):
-    """Passes events to the status, and hides the line while a question may be asked."""
+    """Updates the status line by events, and hides it while the command may ask its user a question."""
 
     def __init__(self, status: TrainingStatus, display: _Display) -> None:
         super().__init__(logging.DEBUG)

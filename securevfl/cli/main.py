@@ -270,13 +270,13 @@ def train(
     mbps: Annotated[float, typer.Option(min=0.001, help="Bandwidth between the parties in Mbit/s.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(min=0.0, help="Round-trip time between the parties in milliseconds.")] = 20.0,
     message_ms: Annotated[
-        float, typer.Option(min=0.0, help="Processing time per message in milliseconds; see securevfl line.")
+        float, typer.Option(min=0.0, help="Time that computers add to a message, in ms; measured by `securevfl line`.")
     ] = 0.4,
     ledger: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Enter each party's disclosures in its ledger DIR/NAME.ledger. By default none are entered.",
+            help="Record in DIR/NAME.ledger what each party's data discloses. By default nothing is recorded.",
         ),
     ] = None,
 ) -> None:

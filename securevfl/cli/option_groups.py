@@ -266,7 +266,7 @@ class SizedTablesOptions(TablesOptions):
         If there is a peers.toml next to the job, it names the parties.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             job_file: its file.
 
         Returns:

@@ -95,7 +95,8 @@ def _cell(value: Cell) -> str:
 def costs_table(run: Costs) -> Table:
     """Format the costs of a run: rounds, seconds by purpose, which add up to the total, and megabytes sent."""
     rows: list[list[Cell]] = [["rounds", f"{run.rounds:,}"]]
-    rows += [[f"{name}, s", seconds] for name, seconds in rounded_parts(run.parts, 2).items() if seconds != "0.00"]
+    # kinds of work that do not occur are left out; those that occur have a row even if they round to 0
+    rows += [[f"{name}, s", seconds] for name, seconds in rounded_parts(run.parts, 2).items() if run.parts[name] > 0]
     rows += [["total, s", f"{run.total:.2f}"], ["sent, MB", f"{run.bytes / 1e6:.2f}"]]
     grid = table(["costs", run.protocol], rows)
     grid.columns[1].justify = "right"
@@ -177,8 +178,8 @@ def report_lines(by_class: Mapping[str, Mapping[str, float]], notes: Sequence[st
     lines = []
     for name, values in by_class.items():
         errors = {"auc": values["auc_std_error"]} if "auc_std_error" in values else {}
-        shown = {figure_name: value for figure_name, value in values.items() if figure_name != "auc_std_error"}
-        lines.append(f"class {name} against the others: {figures(shown, None, errors)}")
+        ranking = {figure_name: value for figure_name, value in values.items() if figure_name != "auc_std_error"}
+        lines.append(f"class {name} against the others: {figures(ranking, None, errors)}")
     return lines + [f"note: {note}" for note in notes]
 
 

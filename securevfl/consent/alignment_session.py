@@ -21,7 +21,7 @@ class AlignmentSession:
 
     Args:
         ledger: the party's ledger.
-        party: the party.
+        party: name of the party.
         ids: its ids in canonical form.
         gate: the party's disclosure gate.
     """
@@ -58,7 +58,7 @@ class AlignmentSession:
     def settle(self) -> None:
         """End the alignment, successful or not. Entries of peers that have received nothing are removed.
 
-        If the ledger cannot be written now, the larger entries remain.
+        If the ledger cannot be written now, all entries remain, also those of peers that have received nothing.
         """
         if self._reservation is None:
             return

@@ -78,7 +78,7 @@ def explain(
     """Return the consent sheet of a job.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties: all parties with their tables, or one party if `others` is given. Without parties, the sheet is for one
             party with labels and one without, and has formulas instead of numbers.
         others: number of columns of each other party by name, for the sheet that one party can create alone. The first
@@ -138,7 +138,7 @@ def sheet_for_party(
     The order in which the other parties are named does not change the text.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party.
         cast: the roles of all parties.
         columns: number of columns d_k of each party.
@@ -170,9 +170,9 @@ def sheet_of_run(
     It has the same text as `sheet_for_party` if that function was called with the same numbers of columns and outputs.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         roles: the roles of all parties.
-        facts: the facts of the run, with the table of this party.
+        facts: the facts known before the run: sizes, batches, disclosed values, and this party's table.
         ledgers: the party's ledger by its name, if it has one.
         run: the run that is resumed. Its entries in the ledger do not count, because the party has agreed to them.
 

@@ -49,8 +49,8 @@ def forecast(
         ledger: the ledger.
         party: its owner.
         register: the ids of the party's table.
-        job: the job.
-        sizes: the sizes of its run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         run: a run whose entries do not count, because it continues with this job.
 
     Returns:
@@ -99,7 +99,7 @@ def check_together(
 
     Args:
         jobs: the jobs and the sizes of their runs.
-        parties: the parties.
+        parties: the parties, each with its name and its table.
         ledgers: ledgers of some of them, by name.
 
     Raises:

@@ -20,8 +20,8 @@ def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[
     """List what this job discloses beyond its protocol's declaration.
 
     Args:
-        job: the job.
-        sizes: the sizes of its run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables; it counts as if it were part of this job.
 
     Returns:
@@ -47,8 +47,8 @@ def check_leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *,
     """Check that the job accepts each of its leaks by name.
 
     Args:
-        job: the job.
-        sizes: the sizes of its run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables.
         together: True if this process has the tables of all parties. Leaks between organisations then need not be
             accepted.

@@ -36,8 +36,8 @@ class SessionId(NamedTuple):
     """Identifies a session of a run.
 
     Attributes:
-        run: the run.
-        session: the session.
+        run: name of the run.
+        session: name of the session within the run; a resumed run has several.
         start: number of steps that earlier sessions of the run have done; None if this is the first session.
         trained: the session that trained the model, if the training is complete.
     """
@@ -56,12 +56,12 @@ class LedgerSession:
 
     Args:
         ledger: the party's ledger, or None.
-        party: the party.
+        party: name of the party.
         register: the ids of its table.
-        job: the job.
-        sizes: the sizes of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         gate: the party's disclosure gate.
-        session: the session.
+        session: the names of the run and of this session.
         consent: asks this party's people, after ledger and leak checks have allowed the job. It raises an error if they
             do not agree.
 

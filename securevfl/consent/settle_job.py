@@ -55,8 +55,8 @@ def settle_job(job: Job, parties: Sequence[Party]) -> Job:
     run.
 
     Args:
-        job: the job.
-        parties: all parties.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        parties: the parties, each with its name and its table.
 
     Returns:
         The job with all choices made.

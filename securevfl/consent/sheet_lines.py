@@ -24,7 +24,7 @@ class SheetLines(Protocol):
         """Return the lines of a party.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             roles: the roles of all parties.
             facts: the facts of the run, if they are known.
             name: name of the party.
@@ -39,7 +39,7 @@ def check_tools(job: Job, party: str) -> None:
     """Check that this party has the package of each tool that the job allows.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: name of this party.
 
     Raises:

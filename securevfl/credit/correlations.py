@@ -116,8 +116,8 @@ class Correlations:
     """What a party learns about its columns and those of another party.
 
     Attributes:
-        party: the party.
-        other: the other party.
+        party: name of the party.
+        other: name of the other party.
         columns: the names of the party's d columns.
         R: the correlations (d, d_other); the other party's columns have numbers, from 1, and no names.
         local_inflation: variance inflation factors (d,) among the party's own columns.

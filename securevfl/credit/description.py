@@ -107,7 +107,7 @@ class Description:
     """Description of a party's table.
 
     Attributes:
-        party: the party.
+        party: name of the party.
         rows: number of rows.
         doubled: number of rows that are equal to an earlier row in all columns.
         positive: the class of AUC and its share of the rows; None without labels of two classes.

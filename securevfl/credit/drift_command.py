@@ -31,8 +31,8 @@ def drift(
 ) -> None:
     """Report which of your columns have shifted since the training; exit code 1 if any has. Nothing is sent.
 
-    Compares PSI, Kolmogorov-Smirnov statistic, missing values and new texts of each column with the training rows, of
-    which your part contains a summary.
+    Compares PSI, Kolmogorov-Smirnov statistic, missing values and new texts of each column with the training rows. Your
+    part of the model contains a summary of these.
     """
     from securevfl.cli.show import console, table
     from securevfl.credit import drift_page

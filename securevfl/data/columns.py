@@ -55,7 +55,7 @@ class Columns:
         return ColumnType(type="percent" if name in self.percents else kind, origin="file")
 
     def special_codes(self, name: str) -> tuple[tuple[str, float], ...]:
-        """Return the special codes of a column, each with its number among the values; () if there are none."""
+        """Return the special codes of a column, each with its number in the table; empty without codes."""
         kind = self.types.get(name)
         return () if kind is None else tuple(special_numbers(kind).items())
 

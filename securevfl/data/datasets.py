@@ -107,7 +107,7 @@ def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
     """Write each party's table to a CSV or Parquet file: its ids as `id`, labels as `y`, and columns.
 
     Args:
-        parties: the parties.
+        parties: the parties, each with its name and its table.
         pattern: the path, in which {} is replaced by the name of the party.
 
     Returns:

@@ -23,7 +23,7 @@ def check_duplicates(value: Any, option: str = "duplicates") -> Duplicates:
     """Return the value of the option, or raise ConfigError."""
     if value not in get_args(Duplicates):
         raise ConfigError(
-            f'{option} is none of "refuse", "first" and "last"',
+            f'{option} must be "refuse", "first" or "last"',
             f'write for example {option} = "last"',
             code="SVFL-JOB-OPTION",
             option=option,

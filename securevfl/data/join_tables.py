@@ -17,7 +17,7 @@ class Aligned(list[Party]):
     """Parties whose tables have the same rows in the same order.
 
     Args:
-        parties: the parties.
+        parties: the parties, each with its name and its table.
         missing: for each party, the ids that it lacks and another party has, as the other party writes them.
     """
 

@@ -95,7 +95,7 @@ def read_aligned(
     interrupted run can use it again.
 
     Args:
-        name: the party.
+        name: name of the party.
         data: the file.
         job: the job whose batches are read.
         options: the columns to read, their types, and what happens to several rows of one id.

@@ -141,7 +141,7 @@ def partition_party(
     each block is at one worker, and a subset of many blocks is spread over all workers.
 
     Args:
-        name: the party.
+        name: name of the party.
         table: the stored table.
         engine: the engine.
         partitions: the number of partitions; by default one for each worker.

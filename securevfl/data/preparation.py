@@ -286,7 +286,7 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
         name: the party, for messages.
         table: the columns of all rows.
         train: the training rows.
-        options: the options of the job.
+        options: the job's options for the preparation of columns.
 
     Returns:
         The fitted preparation.
@@ -441,7 +441,7 @@ def _fit_filling(values: Floats, gaps: bool, codes: SpecialCodes, options: Prepa
         values: the values (n,) of the training rows.
         gaps: whether a value is missing in any row.
         codes: the special codes of the column.
-        options: the options of the job.
+        options: the job's options for the preparation of columns.
 
     Returns:
         Fields of an `ImputedTransform`.
@@ -472,7 +472,7 @@ def _fit_number(
         column: the name of the column.
         present: its values (m,) in the training rows, without missing ones and special codes.
         filling: what replaces missing values and special codes (`_fit_filling`).
-        options: the options of the job.
+        options: the job's options for the preparation of columns.
         date: whether the column holds dates.
         squash: whether the column has heavy tails.
 

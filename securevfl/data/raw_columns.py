@@ -145,7 +145,7 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
 
 
 def _check_special(place: Place, kind: ColumnType) -> None:
-    """Raise an error if a special code is none of the values of the column's type."""
+    """Raise an error if a special code does not fit the type of the column."""
     try:
         special_numbers(kind)
     except ConfigError as error:

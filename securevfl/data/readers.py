@@ -92,7 +92,7 @@ def read_party(name: str, path: str | Path, options: ReadOptions = ReadOptions()
     Errors name the file and the columns, and never contain a value.
 
     Args:
-        name: the party.
+        name: name of the party.
         path: the file.
         options: the columns to read, their types, and what happens to several rows of one id.
 

@@ -245,7 +245,7 @@ def store_table(
     row and BUCKET_BYTES.
 
     Args:
-        name: the party.
+        name: name of the party.
         data: the source.
         table: the file to write.
         options: the columns to read, their types, and what happens to several rows of one id.
@@ -282,7 +282,7 @@ def copy_to_temporary_table(
     """Copy the rows of a CSV or Parquet file into an unnamed stored table, which is deleted with the party.
 
     Args:
-        name: the party.
+        name: name of the party.
         data: the source. The copy is on the same disk, or in the folder for temporary files if the folder of the source
             cannot be written.
         options: the columns to read, their types, and what happens to several rows of one id.
@@ -459,7 +459,7 @@ def open_table(name: str, table: str | Path) -> StoredParty:
     The table is read once to verify its checksum, at about 1 GB a second.
 
     Args:
-        name: the party.
+        name: name of the party.
         table: the stored table.
 
     Returns:

@@ -37,7 +37,7 @@ class TableSource(ABC):
     """A party's table in a file.
 
     Args:
-        name: the party.
+        name: name of the party.
         path: the file.
         options: the columns to read, their types, and what happens to several rows of one id. If columns are chosen
             for a prediction, they may be constant, and all values must be present.

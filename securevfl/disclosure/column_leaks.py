@@ -32,9 +32,9 @@ def column_leaks(
     """Yield the leaks of columns of a job.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         counts: the disclosures of the job.
-        sizes: the sizes of its run.
+        sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables.
 
     Yields:

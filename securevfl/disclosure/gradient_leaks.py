@@ -63,7 +63,7 @@ def _label_shares(
     """Yield for each passive party the shares of the labels that it learns from other values than its gradients.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         counts: the disclosures of the job.
         before: the disclosures of earlier jobs.
 
@@ -86,9 +86,9 @@ def equation_leaks(
     """Yield the leaks of passive parties that receive at least as many equations as there are residuals.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         counts: the disclosures of the job.
-        sizes: the sizes of its run.
+        sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs, and of earlier sessions of this run, about the same tables.
 
     Yields:
@@ -182,9 +182,9 @@ def label_auc_leaks(
     """Yield the leaks of passive parties that could rank labels to a higher AUC than the job's `max_label_auc`.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         counts: the disclosures of the job.
-        sizes: the sizes of its run.
+        sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables.
 
     Yields:

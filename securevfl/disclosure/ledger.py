@@ -629,7 +629,7 @@ class DisclosureLedger:
     def _changing(self, *, recorded: bool = True) -> Iterator[_Change]:
         """Yield the contents for one change, which excludes all other changes.
 
-        When the `with` block ends, changed contents are on disk, and so is a new ledger.
+        When the `with` block ends, changed contents are on disk; a ledger that did not exist has been created.
 
         Args:
             recorded: whether the change is repeated after a lost write; see `AccountDatabase.changing`.

@@ -46,7 +46,7 @@ class LedgerEntry:
 
     Attributes:
         table: name of the table (`Register.name`).
-        run: the run.
+        run: name of the run.
         when: UTC time of the entry.
         disclosure: what the run disclosed.
         session: the session of the run.

@@ -36,7 +36,7 @@ class Leverage:
 
 
 def leverages(X: Floats) -> Floats:
-    """Return h_ii (n,) of a batch X (n, d), from its singular values; dependent columns add nothing."""
+    """Return h_ii (n,) of a batch X (n, d), from its singular value decomposition; dependent columns add nothing."""
     U, singular_values, _ = np.linalg.svd(X, full_matrices=False)
     tolerance = singular_values.max(initial=0.0) * max(X.shape) * np.finfo(np.float64).eps
     rank = int((singular_values > tolerance).sum())

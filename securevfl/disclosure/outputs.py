@@ -64,7 +64,7 @@ class Output:
 
     @property
     def total_numbers(self) -> int:
-        """How many numbers the giver sends in a complete run."""
+        """How many numbers the disclosing party (`giver`) sends in a complete run."""
         return self.times * self.numbers
 
     @property
@@ -102,7 +102,7 @@ def disclosures_of(outputs: Iterable[Output]) -> list[Disclosure]:
     of training rows in training and in evaluations are an example.
 
     Args:
-        outputs: the outputs of a run.
+        outputs: the values that the run discloses: which party receives which numbers, how often.
 
     Returns:
         The disclosures, in the order of the outputs.

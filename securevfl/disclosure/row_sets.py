@@ -127,7 +127,7 @@ class RowSets:
         Args:
             tables: the tables of the ledger's file, in a transaction that is not repeated after a lost write.
             name: name of the table.
-            members: its rows.
+            members: its rows, as bits by position, and the tags of rows that no earlier table has.
 
         Returns:
             The positions of the table's rows.

@@ -56,14 +56,14 @@ class BatchParticipant(Participant):
     """A participant that iterates over batches; optimizers read a party's data and model through this interface.
 
     Args:
-        job: the job of the run.
-        context: the context of this party.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
 
     Attributes:
         parties: number of parties.
         seed: seed of the job.
         start: number of rounds that were finished before a resume.
-        loss: the loss of the job.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         statements: statements about the training for its report.
     """
 

@@ -52,7 +52,7 @@ class Family(NamedOption, JobRules[O], FamilyOutputs[O], FamilyTraining[O], Fami
         """Check that the job is of the type `options`.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
 
         Raises:
             ValueError: if a field of the job has another type.

@@ -57,9 +57,9 @@ class FamilyOutputs(ABC, Generic[O]):
         """List the leaks of a job. The kind of each is one of `leak_kinds`.
 
         Args:
-            job: the job.
-            shape: the shape of the run.
-            outputs: the outputs of the run.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
+            outputs: the values that the run discloses: which party receives which numbers, how often.
             before: disclosures of earlier jobs about the same tables.
 
         Returns:
@@ -74,8 +74,8 @@ class FamilyOutputs(ABC, Generic[O]):
         By default these are the outputs that the party receives.
 
         Args:
-            job: the job.
-            roles: the roles of the run.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            roles: the role of each party in the run, such as active or passive.
             party: the party whose consent sheet contains the statements.
             facts: the facts of the run; without them, formulas take the place of numbers.
 

@@ -36,7 +36,7 @@ class FamilyPrediction(ABC, Generic[O]):
         """Return the number of bits in each score of a new row; 0 if the requesting party receives no scores.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             shape: the shape of the run, if it is known.
 
         Returns:

@@ -37,8 +37,8 @@ class FamilyTraining(ABC, Generic[O]):
         """Create the participant of one party. All parties do so at the same point: protocols may exchange keys.
 
         Args:
-            job: the job.
-            context: the context of the party.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            context: the party's channel to the others, the roles of all parties, and the meter of its costs.
             columns: d, number of columns of the party.
             state: the state to resume from, or the model state to predict with; None to start a training.
 
@@ -50,9 +50,9 @@ class FamilyTraining(ABC, Generic[O]):
         """Compute the plan: values that a training derives from public sizes before it starts. None if there are none.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             schedule: which rows are in which batch.
-            shape: the shape of the run.
+            shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
 
         Returns:
             The plan, which the family alone reads (`TrainingData.plan`).
@@ -67,7 +67,7 @@ class FamilyTraining(ABC, Generic[O]):
         """Return how the training rounds sums f of the parties' outputs at random.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             rows: number of training rows.
             parties: number of parties.
 
@@ -99,7 +99,7 @@ class FamilyTraining(ABC, Generic[O]):
         """Return the weights (d, c) that a party has stored after the training.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             state: the model state of the party.
             parties: number of parties.
 

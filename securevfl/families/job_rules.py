@@ -58,7 +58,7 @@ class JobRules(ABC, Generic[O]):
         """Complete the roles once columns are known; raise PartiesError if a required party is absent.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             roles: the roles so far.
             columns: d_k, number of columns of each party; empty if unknown.
 

@@ -104,7 +104,7 @@ class Participant(ABC):
         """Measure the model on the evaluated rows, together with all other parties.
 
         Args:
-            loss: the loss of the job.
+            loss: the loss function that the training minimises (`securevfl.models.loss`).
             data: the training data of this party.
             rounds: number of rounds so far.
             last: whether the training has finished; only then standard errors are computed.

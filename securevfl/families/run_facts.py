@@ -57,10 +57,10 @@ def facts_of(job: FamilyJob, parties: Sequence[Party], schedule: Schedule, shape
     """Return the facts of a run with this schedule and this shape.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties: the parties whose prepared tables are available here.
         schedule: which rows are in which batch.
-        shape: the shape of the run.
+        shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
 
     Returns:
         The facts. Their plan (`RunFacts.plan`) is computed when it is first used.
@@ -74,8 +74,8 @@ def in_order(job: FamilyJob, facts: RunFacts, names: Sequence[str]) -> RunFacts:
     """Return the same facts with the parties in another order, which is that of outputs and of lines in consent sheets.
 
     Args:
-        job: the job.
-        facts: the facts.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        facts: the facts known before the run: sizes, batches, disclosed values, and the tables in this process.
         names: names of all parties.
 
     Returns:
@@ -109,7 +109,7 @@ def local_run_facts(
     """Return the facts about a run that one party knows from its own table.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party whose table is available.
         columns: d_k, number of columns of each party; the leading party is the first.
         outputs: c, number of outputs of a row; a party without labels needs it unless the loss has one output.

@@ -30,8 +30,8 @@ def run_leaks(family: Family[Any], job: JobOptions, shape: RunShape, before: Seq
 
     Args:
         family: the family of the job.
-        job: the job.
-        shape: the shape of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables.
 
     Returns:

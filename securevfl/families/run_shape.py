@@ -39,7 +39,7 @@ def derive_run_shape(
     """Derive the shape of a run.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         schedule: the schedule of the run.
         active: the active party.
         columns: d_k, number of columns of each party; a party without columns is a helper.
@@ -116,7 +116,7 @@ def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows)
     label.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         lead: the party with labels.
         labels: labels of the table (m,).
         train: positions of the training rows.

@@ -27,7 +27,7 @@ def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
     TableError is raised if the table is read from disk and the job asks for weights of evidence.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party; one that is already prepared is returned unchanged.
         register: the register of the rows' ids, which determines the training rows.
 

@@ -41,7 +41,7 @@ class TrainingData:
     Args:
         party: the party with its prepared columns.
         schedule: which rows form which batch.
-        loss: the loss of the job.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         scale: "standard", "robust" or "none".
         clip: scaled values are clipped to [-clip, clip]; None for no clipping.
         weights: row weights of the job.

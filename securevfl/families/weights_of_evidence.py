@@ -29,10 +29,10 @@ def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyCo
     """Replace the 0/1 columns of a party's bins by weights of evidence, together with the other parties.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party with its prepared columns.
         train: positions of the training rows, in the order that all parties share.
-        context: the context of this party.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
 
     Returns:
         The party with encoded columns, or unchanged if the job does not use weights of evidence.

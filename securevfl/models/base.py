@@ -90,7 +90,7 @@ class Model(NamedOption, ABC):
         """Return the number of weights of a party's torch module (`Party.model`).
 
         Args:
-            party: the party.
+            party: name of the party.
             model: its module, or None.
 
         Returns:

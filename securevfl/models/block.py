@@ -21,7 +21,7 @@ class BlockSpec:
     """The facts from which a party builds its block.
 
     Attributes:
-        party: the party.
+        party: name of the party.
         active: whether it has the labels.
         columns: the number of its columns, d.
         outputs: the number of outputs, c.

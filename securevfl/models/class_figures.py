@@ -27,7 +27,7 @@ def class_figures(
     """Compute the figures of each class from scores of all classes.
 
     Args:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         f: the outputs (n, c).
         y: the labels (n,).
         classes: the classes of the labels.

@@ -40,7 +40,7 @@ def find_classes(name: str, loss: Loss, y: NDArray[Any], positive: str | None = 
 
     Args:
         name: the party, for messages.
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         y: the labels (n,).
         positive: the name of the positive class if the job states one.
 
@@ -70,7 +70,7 @@ def unknown_class_error(name: str, key: str, unknown: Sequence[str], names: Sequ
     """Return the error for a job option that names classes which the labels do not have.
 
     Args:
-        name: the party.
+        name: name of the party.
         key: the option of the job.
         unknown: the classes that it names.
         names: the classes of the labels.

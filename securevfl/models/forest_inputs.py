@@ -1,6 +1,7 @@
 """One party's input features in the model of random trees (`securevfl.models.trees`).
 
-A leaf is a feature that is not 0 for the rows in it. Linear features, a boosted score and cosine features may follow.
+A leaf is a feature that is not 0 for the rows in it. Linear features, a boosted score (a prediction by boosted trees
+of the label party's own columns) and cosine features may follow.
 `breadth` is the number of features, m a number of rows and d the number of columns.
 """
 

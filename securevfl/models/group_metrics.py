@@ -28,7 +28,7 @@ def metrics_by_group(
     """Compute metrics for each group of rows.
 
     Args:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         f: the outputs (n, c).
         y: the labels (n,).
         classes: the classes of the labels.

@@ -46,7 +46,7 @@ class FittingData:
     """The data from which a party derives its inputs: some of its training rows, and no held-out rows.
 
     Attributes:
-        party: the party.
+        party: name of the party.
         X: the rows (n, d) before scaling.
         sources: the original columns, before preparation.
         targets: the targets (n, c) at the party with labels, otherwise None.

@@ -276,7 +276,7 @@ def check_split(loss: Loss, train: NDArray[Any], test: NDArray[Any], classes: ND
     """Check that training and held-out rows have all classes that are needed.
 
     Args:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         train: labels of the training rows.
         test: labels of the held-out rows.
         classes: all classes.

@@ -28,7 +28,7 @@ class ScoredRows:
     """Outputs and labels of rows.
 
     Attributes:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         f: the outputs (n, c).
         y: the labels (n,).
         classes: the classes of the labels.
@@ -72,7 +72,7 @@ def evaluate(
     """Compute all metrics that are defined for a loss.
 
     Args:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         f: the outputs (n, c).
         y: the labels (n,).
         classes: the classes of the labels.

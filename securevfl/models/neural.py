@@ -114,7 +114,7 @@ class Neural(BlockModel):
         """Return the module that the job names for a party, as `Party.model`; its file is not run yet.
 
         Args:
-            party: the party.
+            party: name of the party.
             folder: the folder of the job, or of the model file.
 
         Returns:

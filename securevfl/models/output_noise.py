@@ -29,7 +29,7 @@ def rounding_errors(
     """Return the root mean square by which rounding moves each metric.
 
     Args:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         f: the rounded outputs (n, c).
         y: the labels (n,).
         classes: the classes of the labels.
@@ -57,9 +57,9 @@ def rounding_errors(
 
 def rounding_note(errors: Mapping[str, float]) -> str:
     """Return a statement for the report about the errors of metrics because outputs are rounded."""
-    shown = {name: error for name, error in errors.items() if SAME_AS.get(name, "") not in errors and error > 0}
-    figures = ", ".join(f"{name} {error:.1g}" for name, error in shown.items()) or "0"
+    distinct = {name: error for name, error in errors.items() if SAME_AS.get(name, "") not in errors and error > 0}
+    figures = ", ".join(f"{name} {error:.1g}" for name, error in distinct.items()) or "0"
     return (
-        "the other parties round their outputs at random, so that whoever decrypts cannot derive their columns. "
+        "the other parties round their outputs at random, so that the party that decrypts them cannot derive columns. "
         f"Metrics therefore differ from those of the model, and between runs, by about: {figures}"
     )

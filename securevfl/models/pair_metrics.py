@@ -42,7 +42,7 @@ def class_metrics(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDA
     """Compute the metrics of a classification from pairs.
 
     Args:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         f: the quantised outputs (n, c), in a random order for each column.
         marked: whether the label of each pair is the class that its column stands for (n, c).
         classes: the classes.

@@ -67,7 +67,7 @@ def report_coefficient_error(name: str, error: float, remedy: str) -> None:
     """Warn if the error of coefficients exceeds REPORTED_ERROR.
 
     Args:
-        name: the party.
+        name: name of the party.
         error: the error in units of standard errors.
         remedy: how a user can reduce it.
 

@@ -86,8 +86,8 @@ def row_weights(
 
     Args:
         name: the party, for messages, which never contain a weight.
-        options: the options of the job.
-        loss: the loss.
+        options: the job's options for weights of rows.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         y: the labels (n,).
         classes: the classes of the labels.
         column: the column of weights (n,), or None.

@@ -43,7 +43,7 @@ def standard_errors(
     """Estimate the standard error that each metric has over samples with the same number of rows.
 
     Args:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         f: the outputs (n, c).
         y: the labels (n,).
         classes: the classes of the labels.

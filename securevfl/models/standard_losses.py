@@ -89,7 +89,7 @@ class SquareLoss(NumberLoss):
         return f - y
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Return g = f - y, which reveals neither f nor y alone."""
+        """Return f - y, which is g itself: a residual of this loss determines neither f nor y."""
         return InvertedResidual(np.full_like(g, np.nan), g)
 
 

@@ -62,7 +62,7 @@ class TorchBlock(Block):
     The constructor raises ConfigError if the module cannot be used.
 
     Args:
-        who: the party.
+        who: name of the party.
         source: its module.
         columns: the number of columns, d.
         outputs: the number of outputs, c.

@@ -170,7 +170,7 @@ def allowed_module(party: str, named: str, folder: Path) -> AllowedModule:
     """Look up the module that a job names for a party. Its file is not run yet.
 
     Args:
-        party: the party.
+        party: name of the party.
         named: "file.py:name" without a folder, as the job states it.
         folder: the folder of the job, or of the model file.
 
@@ -206,7 +206,7 @@ def module_of_party(party: str, brought: object, named: str | None) -> TorchMode
     """Return the module of a party.
 
     Args:
-        party: the party.
+        party: name of the party.
         brought: the module that it passes, or None.
         named: the module that the job names for it, or None.
 

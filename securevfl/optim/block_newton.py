@@ -261,7 +261,7 @@ class Preconditioners:
 
     Args:
         model: the party's model.
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         who: name of the party, for errors.
     """
 

@@ -35,7 +35,7 @@ def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Fl
 
     Args:
         model: the party's model.
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         X: the party's columns (n, d).
         y: targets (n, c).
         others: the sum of all other parties' outputs (n, c).
@@ -72,7 +72,7 @@ class SearchLine:
     """The objective phi along a line from theta.
 
     Attributes:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         y: targets (n, c).
         f: outputs at theta (n, c).
         output_change: change of f per unit length (n, c).

@@ -214,7 +214,7 @@ class ActiveExchange:
     """An exchange at the active party.
 
     Attributes:
-        batch: the batch.
+        batch: the data of one batch of rows at this party: columns, and targets if it has labels.
         others: the sum of all other parties' outputs (n, c).
         down: the residual that was sent (n, c).
     """
@@ -239,7 +239,7 @@ class PassiveExchange:
     """An exchange at a passive party.
 
     Attributes:
-        batch: the batch.
+        batch: the data of one batch of rows at this party: columns, and targets if it has labels.
         reply: the received residual, which may be encrypted.
         H: the outputs that were sent (n, c), if rows are weighed by them.
     """

@@ -47,7 +47,7 @@ def preconditioner_of_rows(
     Args:
         chunks: consecutive rows of the party's columns, each chunk (m, d).
         gram: computes X^T X of a chunk, with the columns that the model adds.
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         decay: the l2 penalty of each weight (d, 1).
         who: name of the party, for errors.
         constant: weights v (d,) with X v = 1 for every row, or None; if they exist, steps do not change the mean of X

@@ -45,8 +45,8 @@ class CurvatureSteps(Updater):
         """Return the safe step size eta on a batch.
 
         Args:
-            batch: the batch.
-            loss: the loss.
+            batch: the data of one batch of rows at this party: columns, and targets if it has labels.
+            loss: the loss function that the training minimises (`securevfl.models.loss`).
             steps: number of local steps on one exchange.
             moving: number of parties that move at once.
 

@@ -32,7 +32,7 @@ class TrainingParty(Protocol):
         parties: number of parties.
         start: number of rounds that were finished before a resume.
         model: the party's model.
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         memory: the optimizer's state; its attribute `state` is plain data and arrays for a checkpoint.
         statements: statements about the training for its report, such as that it has not converged.
     """

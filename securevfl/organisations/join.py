@@ -170,7 +170,7 @@ class _EarlierRun:
     """Files of earlier runs of the same job on the same table.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: this party's table.
         states: the checkpoints.
         save: the file that may contain the part of a finished training; None to train again.
@@ -217,7 +217,7 @@ def check_role(job: Job, party: Party, peers: Peers) -> None:
     """Check that this party fits the job and the peers.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: this party's table.
         peers: the parties and their addresses.
 

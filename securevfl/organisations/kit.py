@@ -52,7 +52,7 @@ def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | 
     Args:
         folder: the folder for the kit.
         party: name of the party.
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         peers: the parties and their addresses.
         ca: the folder that `init_certs` filled.
 

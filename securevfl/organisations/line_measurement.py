@@ -163,7 +163,7 @@ class _LineMeasurement:
         self._round_trips: dict[str, dict[str, float]] = {}
 
     def run(self) -> list[MeasuredLine]:
-        """Run both steps and compute the lines."""
+        """Run both steps, and compute the latency and bandwidth between every two parties."""
         parties, me = self._peers.parties, self._channel.me
         pairs = list(combinations(parties, 2))
         for done, name in enumerate(parties):

@@ -74,7 +74,7 @@ class Checkpoints:
 
     Args:
         folder: the folder.
-        party: the party.
+        party: name of the party.
         every: number of rounds between two checkpoints.
 
     Attributes:
@@ -167,7 +167,7 @@ class Checkpoints:
         """Return the id under which the ledger counts all attempts at a job since the last attempt that was completed.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             run: the current run, which is stored if there was no earlier attempt.
 
         Returns:
@@ -240,7 +240,7 @@ class Checkpoints:
         """Remove the checkpoints of a job that has ended or starts again.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             same_run: True if the next attempt still counts as the same run in the ledger.
         """
         if not same_run:

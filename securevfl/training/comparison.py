@@ -202,7 +202,7 @@ def compare(
     Args:
         job: which rows are held out, how columns are prepared, and what is accepted. Its model is used if it is
             logistic regression or trees.
-        parties: all parties.
+        parties: the parties, each with its name and its table.
         network: see `simulate`.
         ledgers: see `simulate`.
         on_model: called with the name of each model before it is trained.

@@ -48,7 +48,7 @@ class VerticalEstimator(base.BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         run_: the finished run, with metrics, costs and the parts of the model.
-        job_: the job of the run.
+        job_: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties_: the columns of each party.
         n_features_in_: the number of columns of the table.
         feature_names_in_: the names of the columns, if all of them are texts.

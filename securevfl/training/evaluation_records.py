@@ -39,6 +39,8 @@ class _Record(msgspec.Struct):
     calibration: list[list[float]]
     standard_errors: dict[str, float]
     zero_model_loss: float
+    by_class: dict[str, dict[str, float]]
+    notes: list[str]
     baseline: dict[str, Any] | None = None
     decision: tuple[bool, bool, bool] | None = None
 
@@ -71,10 +73,18 @@ class EvaluationFile:
         if (record := self._records.get(number)) is None:
             return Measurement()
         baseline = None if record.baseline is None else Baseline(**record.baseline)
-        return Measurement(record.metrics, record.calibration, record.standard_errors, baseline, record.zero_model_loss)
+        return Measurement(
+            metrics=record.metrics,
+            calibration=record.calibration,
+            standard_errors=record.standard_errors,
+            zero_model_loss=record.zero_model_loss,
+            score_baseline=baseline,
+            by_class=record.by_class,
+            notes=record.notes,
+        )
 
     def decision(self, number: int) -> StopDecision:
-        """Return the stored decision after an evaluation."""
+        """Return the stored decision whether to stop after an evaluation; it is to continue if none is stored."""
         stored = self._records[number].decision or (False, False, False)
         return StopDecision(*stored)
 
@@ -97,6 +107,8 @@ class EvaluationFile:
             [[float(value) for value in point] for point in measurement.calibration],
             {name: float(value) for name, value in measurement.standard_errors.items()},
             float(measurement.zero_model_loss),
+            {name: {key: float(value) for key, value in row.items()} for name, row in measurement.by_class.items()},
+            list(measurement.notes),
             None if baseline is None else baseline.model_dump(mode="json"),
             None if decision is None else (decision.stop, decision.is_best, decision.roll_back),
         )

@@ -72,7 +72,7 @@ class ModelPart:
     """One party's outcome of a run: its role, and its part of the model.
 
     Attributes:
-        name: the party.
+        name: name of the party.
         role: its role.
         job: the job as plain data.
         parties: the parties of the run, the leading one first.

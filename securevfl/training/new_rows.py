@@ -61,7 +61,7 @@ class IndexedRows:
     """A party's rows in memory, from which rows are selected by id.
 
     Attributes:
-        name: the party.
+        name: name of the party.
         ids: ids of any type.
         X: numbers (m, d), checked but not scaled.
         key: see `NewRows`.
@@ -104,7 +104,7 @@ class IndexedRows:
 
 
 def no_rows(count: int = NO_TABLE) -> NewRows:
-    """Return `count` rows without columns, for a party without a table, which may not know their number."""
+    """Return `count` rows without columns, for a party without a table; by default their number is not known."""
     starts = range(0, count, SCORED_ROWS_PER_BLOCK)
     sizes = [min(SCORED_ROWS_PER_BLOCK, count - start) for start in starts]  # for any number of reads
     return NewRows(count, b"", lambda: ((None, np.empty((size, 0))) for size in sizes))

@@ -62,7 +62,7 @@ class Run:
     """All parties' parts of one run; only a simulation has them together.
 
     Attributes:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parts: the parts by party.
     """
 
@@ -159,7 +159,7 @@ class Run:
         """Return the exact Shapley values of a party's columns on new rows (m, d), for a model of trees.
 
         Args:
-            party: the party.
+            party: name of the party.
             X: its rows.
 
         Returns:

@@ -58,7 +58,7 @@ class Costs:
 
     @classmethod
     def of(cls, job: Job, parts: Mapping[str, ModelPart]) -> Costs:
-        """Return the costs of a run from the parts of all parties, or of one party alone."""
+        """Return the costs of a run, from the model parts of all parties or of one party alone."""
         reference = next((part for part in parts.values() if part.leads), next(iter(parts.values())))
         return cls(
             algorithm=job.optimizer.label,

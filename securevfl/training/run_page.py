@@ -40,8 +40,8 @@ def page(
     """Return the report of a run as an HTML page.
 
     Args:
-        job: the job.
-        parts: parts of the parties, the leading party's first if it is present.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        parts: each party's part of the model, the leading party's first if it is present.
         alone: metrics of a model of the leading party's columns alone, for comparison.
         sheet: the first screen of the consent sheet.
 

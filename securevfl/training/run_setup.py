@@ -45,7 +45,7 @@ class RunSetup:
         raw: this party before its columns were prepared.
         party: this party with prepared columns.
         hellos: the hello messages of all parties.
-        roles: the role of each party.
+        roles: the role of each party in the run, such as active or passive.
         facts: the facts about the run that this party knows: schedule, shape, outputs and plan.
     """
 
@@ -78,7 +78,7 @@ def set_up_run(
     """Exchange hello messages with the other parties, and check that all parties fit together.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         raw: this party and its table.
         channel: the channel to the other parties.
         parties: names of all parties, the leading one first.

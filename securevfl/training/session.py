@@ -73,7 +73,7 @@ def take_part(
     """Train with the other parties over a channel, and return this party's part of the model.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: this party and its table.
         channel: the channel to the other parties.
         parties: names of all parties, the leading one first.
@@ -246,7 +246,7 @@ class PreConsentView(NamedTuple):
     """The facts that a party knows about a job before it consents.
 
     Attributes:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party, with its table as the job prepares it.
         schedule: which rows are held out and which make a batch.
         sizes: the public sizes of the run.
@@ -266,7 +266,7 @@ def view_before_consent(
     """Exchange public facts for a job without training it.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: this party and its table.
         channel: the channel to the other parties.
         parties: names of all parties, the leading one first.

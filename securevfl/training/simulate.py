@@ -41,8 +41,8 @@ def simulate(
     """Train, and return every party's part.
 
     Args:
-        job: the job.
-        parties: all parties.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        parties: the parties, each with its name and its table.
         network: the network between the parties; by default 300 Mbit/s, 20 ms round-trip time and 0.4 ms per message.
         executor: runs expensive calls of all parties. Without one, Paillier uses a pool of one process per core.
         workers: number of calls that run concurrently.
@@ -109,7 +109,7 @@ def pool_for(job: Job, executor: Executor | None, workers: int | None) -> Iterat
     """Yield an executor and the number of calls that it runs concurrently.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         executor: the executor, or None for a pool of one process per core if the job benefits from it.
         workers: number of concurrent calls; the number of cores by default.
 

@@ -70,7 +70,7 @@ class TrainingLoop:
     """One party of a run: it drives its participant and collects its part of the model.
 
     Attributes:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party, with prepared columns.
         context: the party's context in the protocol.
         data: its training data.

@@ -157,7 +157,7 @@ def forecast_year(
     """Forecast what a year of a job discloses about each party whose table is here.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties: all parties with their tables, or one party if `others` is given.
         others: number of columns of each other party, the one with labels first unless it is the party itself.
         outputs: see `explain`.
@@ -195,10 +195,10 @@ def forecast_year(
     compared = _compared(job) if plan.compares else {}
     facts = {name: facts_of(chosen) for name, chosen in {"": job, **compared}.items()}
     runs = list(_runs(plan, job, compared, facts))
-    own = ledgers or {}
+    known_ledgers = ledgers or {}
     with_columns = [party for party in parties if party.columns]
     return YearForecast(
-        plan, bool(compared), tuple(_party_year(party, runs, own.get(party.name)) for party in with_columns)
+        plan, bool(compared), tuple(_party_year(party, runs, known_ledgers.get(party.name)) for party in with_columns)
     )
 
 
@@ -284,7 +284,7 @@ def _about(party: str, outputs: Sequence[Output]) -> list[Disclosure]:
 
 
 def _is_measured(output: Output, party: str) -> bool:
-    """Return whether an output of an evaluation is about the columns of a party."""
+    """Return whether an output discloses something about a party's columns while a model is trained or measured."""
     return party in output.about and output.kind in ("scores", "columns") and output.occasion in ("evaluation", "chunk")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,16 @@ def test_a_run_that_is_stopped_around_an_evaluation(name: str, party: str, numbe
 
 def test_stored_evaluations_are_those_that_were_measured(tmp_path: Path) -> None:
     baseline = Baseline(column="score", rows=3, missing=0, points=(0.5,), below=(1,), under=(0,))
-    measurement = Measurement({"auc": 0.75}, [[0.1, 0.2, 3.0]], {"auc": 0.01}, baseline)
+    measurement = Measurement(
+        metrics={"auc": 0.75},
+        calibration=[[0.1, 0.2, 3.0]],
+        standard_errors={"auc": 0.01},
+        score_baseline=baseline,
+        zero_model_loss=0.7,
+        by_class={"late": {"auc": 0.8}},
+        notes=["a statement"],
+    )
+    assert all(getattr(measurement, item.name) != getattr(Measurement(), item.name) for item in fields(Measurement))
     file = EvaluationFile(tmp_path / "evaluations")
     file.store(3, measurement, StopDecision(stop=True, is_best=False, roll_back=False))
     again = EvaluationFile(tmp_path / "evaluations")

@@ -29,6 +29,7 @@ ALONE = {  # by benchmark: arguments of runs without a real table
     "full_batch": ["--rows 200 --columns 2 3 --rounds 2 --json OUT/rows.json"],
     "fuzz": ["--frames 10 --live 1 --json OUT/rows.json"],
     "iteration_bytes": ["--rows 600 --columns 2"],
+    "learning_picture": ["OUT/learning.svg"],
     "mode_picture": ["OUT/mode.svg"],
     "neural": ["--rows 8 --columns 3 --hidden 2 --steps 1", "--rows 64 --columns 3 --own 3 --batch 32 --epoch"],
     "ledger_rows": ["--rows 1000 --jobs 1"],
@@ -54,6 +55,7 @@ FIXED = {  # their measurements depend on full size and are tested in parts else
     "first_speed": "bounds for 30,000 and 266,667 rows",
     "gateway_load": "a gateway that is up; tests/transport/test_gateway.py sends one many requests at a time",
     "kernel_bars": "bars for batches of 256 and 4,096 rows and trainings on 200,000",
+    "evaluation_bits": "all real tables; tests/disclosure/test_shares_outputs.py tests the figures of one job",
     "screens": "a browser, and every command that has a screen",
 }
 COMMANDS = {  # by bench command: arguments

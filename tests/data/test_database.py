@@ -184,17 +184,6 @@ def test_misplaced_addresses_are_refused_without_showing_them(arguments: list[st
     assert "SVFL-COMMAND-USAGE" in done.stderr
 
 
-def test_a_missing_driver_is_named_with_its_extra() -> None:
-    code = (
-        "import sys; sys.modules['adbc_driver_postgresql'] = None\n"
-        "import securevfl\nfrom securevfl.errors import ConfigError\n"
-        "try: securevfl.read_sql('postgresql://h/d', 'select 1')\n"
-        "except ConfigError as error: print(error.code, error.fields['extra'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == ["SVFL-EXTRA-MISSING", "sql"], done.stderr
-
-
 def test_files_and_databases_are_told_apart() -> None:
     assert is_database("postgresql://h/d")
     assert is_database("postgres:///d?host=/run")

@@ -25,6 +25,7 @@ FORGET = "tests/cli/test_forget.py::"
 CONSENT = "tests/cli/test_consent.py::"
 SHARES = "tests/protocols/test_shares.py::"
 SCORED = "tests/transport/test_scored_again.py::test_a_request_omits_refused_rows_and_repeats_stored_scores"
+SLOTS = "tests/security/test_evaluation_slots.py::"
 SIZES = "tests/disclosure/test_account.py::test_numbers_in_the_transcript_are_those_in_the_ledgers"
 
 HELD = {  # the beginning of a sentence and the test that checks it
@@ -74,6 +75,11 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "It cannot assign": "tests/protocols/test_word_shuffle.py::test_every_order_is_as_likely",
     "With few persons": "tests/security/test_audit_shares.py::test_nothing_exceeds_what_is_declared",
     "The active party learns one count": SIZES,
+    "The active party learns how large": "tests/security/test_evaluation_slots.py::"
+    "test_slots_read_one_row_for_each_level_once_a_job",
+    "An active party that changes": SLOTS + "test_slots_read_one_row_for_each_level_once_a_job",
+    "The sheet states how much it": SLOTS + "test_slots_read_one_row_for_each_level_once_a_job",
+    "Each party's program counts it": SLOTS + "test_other_splits_are_stopped_by_the_limit",
     "Everything else that a party": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
     "A passive party's columns": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
     "If the active party and its partner": SHARES + "test_coalitions_are_listed",

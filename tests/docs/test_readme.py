@@ -15,6 +15,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.run_outputs import run_outputs
 from tests.docs.test_pages import blocks
 from tests.organisations.test_docs_two_organisations import together
 
@@ -96,7 +97,8 @@ def test_two_machines_train_by_five_commands(tmp_path: Path, free_port: Callable
 
 
 OUTPUT_PHRASES = {
-    "pairs of a score and a label in random order": "rounded scores of held-out people with their labels",
+    "pairs of a score and a label in random order": "their rounded scores with their labels",
+    "sums of losses": "the sum of the losses of held-out people",
     "counts of rows out of range": "and one count",
 }
 """The words of the page for each output of the default job."""
@@ -104,13 +106,13 @@ OUTPUT_PHRASES = {
 
 def test_who_learns_what_names_every_output_of_the_default_job() -> None:
     job, parties = vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())
-    outputs = job.family.outputs(job, pooled_run_facts(job, parties).shape)
+    outputs = run_outputs(job.family, job, pooled_run_facts(job, parties).shape)
     assert {output.name for output in outputs} == set(OUTPUT_PHRASES)
     assert {output.receiver for output in outputs} == {"bank"}
-    bank = [
-        line.split("|")[2] for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| from ")
-    ]
+    (row,) = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| from evaluations")]
+    _, _, bank, shop, _ = row.split("|")
     for phrase in OUTPUT_PHRASES.values():
-        assert any(phrase in cell for cell in bank), phrase
+        assert phrase in bank, phrase
+    assert shop.startswith(" nothing;"), "the default job discloses nothing to the shop in its evaluations"
     (score,) = [output for output in outputs if "score" in output.name]
     assert score.group != "training"

@@ -60,9 +60,9 @@ def test_an_oscillating_training_restarts_with_half_the_step(count: int, monkeyp
         Products.keys,
     )
 
-    def noted(self: Products, number: int, purposes: Sequence[str]) -> Any:
+    def noted(self: Products, number: int, purposes: Sequence[str], *schemes: Any) -> Any:
         noted_keys.append((self.context.me + self.context.subchannel, number, tuple(purposes)))
-        return keys(self, number, purposes)
+        return keys(self, number, purposes, *schemes)
 
     monkeypatch.setattr(Products, "keys", noted)
     run = vfl.simulate(oscillating_job(), parties, observe=events.append)

@@ -302,6 +302,7 @@ def _lock_material(folder: Path) -> DiskStore:
     return DiskStore(material)
 
 
+@pytest.mark.slow  # run by itself: after other tests, their garbage can close the stream that pytest captures
 @pytest.mark.parametrize(("name", "broken"), _cells())
 def test_nothing_is_sent_and_nothing_is_entered(
     name: str, broken: str, kits: dict[str, Any], monkeypatch: pytest.MonkeyPatch

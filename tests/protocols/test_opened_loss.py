@@ -10,7 +10,13 @@ import pytest
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
-from securevfl.protocols.shares.opened_loss import _LIFT, LOSS_SUM_BITS, MAX_LOSS_ROWS, LossTable, _LossEntries
+from securevfl.protocols.shares.opened_loss import (
+    EVALUATION_LIFT,
+    LOSS_SUM_BITS,
+    MAX_LOSS_ROWS,
+    LossTable,
+    _LossEntries,
+)
 
 LOSSES: dict[str, tuple[Any, float]] = {
     "logistic": (vfl.Logistic().loss, 1.0),
@@ -30,7 +36,7 @@ def test_entries_fit_into_the_bits_that_a_lift_needs(name: str) -> None:
     targets = np.resize([0.0, 1.0] if name == "logistic" else [0.0, 0.5, 2.0, 1.0], (64, 1))
     words = entries_of(name, targets)[0].words(slice(0, 64))
     assert words.shape == (256, 64)
-    assert 2**14 < int(words.max()) < 2 ** (_LIFT.short_ring.bits - 1)
+    assert 2**14 < int(words.max()) < 2 ** (EVALUATION_LIFT.short_ring.bits - 1)
     assert int(words.max()) * MAX_LOSS_ROWS < 2**LOSS_SUM_BITS
 
 

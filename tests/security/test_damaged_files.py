@@ -24,11 +24,13 @@ from securevfl.data.row_order import read_rows, write_rows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError
+from securevfl.families.score_results import Measurement
 from securevfl.families.shares.shares_inputs import read_inputs
 from securevfl.families.state import State
 from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
+from securevfl.training.evaluation_records import EvaluationFile
 from securevfl.training.model_part import PART_SCHEMA, ModelPart
 
 ROOT = Path(__file__).parents[2]
@@ -123,11 +125,17 @@ def _ledger(folder: Path) -> DisclosureLedger:
     return ledger
 
 
+def _write_evaluations(folder: Path) -> Path:
+    EvaluationFile(folder / "evaluations").store(3, Measurement({"loss": 0.5}, standard_errors={"loss": 0.1}))
+    return folder / "evaluations"
+
+
 KEPT = [
     Kept("part", _write_part, ModelPart.load),
     Kept("state", _write_state, lambda path: Checkpoints(path.parent, "shop").load(JOB_DIGEST, 5)),
     Kept("inputs of preprocessing", _write_inputs, read_inputs),
     Kept("chunk of preprocessing", _write_chunk, _read_chunk),
+    Kept("evaluations", _write_evaluations, EvaluationFile),
     Kept("row order", _write_order, lambda path: read_rows(path.with_name("shop.csv"), of=20)),
     Kept("alignment", _write_journal, lambda path: _journal(path.parent).chunk("secrets", 0)),
     Kept(
@@ -205,12 +213,18 @@ WRITERS = re.compile(r"\b(write_atomic|atomic_writer|write_checked|write_checked
 FOR_OTHERS = {  # files that are written for people or for other programs: pages, tables, exports, kits
     *("cli/main", "cli/option_groups", "cli/prediction_output", "audit/audit_command"),
     *("credit/fairness_command", "credit/reasons_command", "credit/scorecard_command"),
-    *("credit/onnx_export", "credit/scorecard"),
+    *("credit/onnx_export", "credit/scorecard", "data/query_rows"),
     *("organisations/kit", "training/comparison", "training/run", "training/run_page"),
     *("base/files", "base/checked_files"),
 }
 TESTED = {  # written by this file, or by the named one
-    *("training/model_part", "training/checkpoint", "families/shares/shares_participant", "data/row_order"),
+    *(
+        "training/model_part",
+        "training/checkpoint",
+        "training/evaluation_records",
+        "families/shares/shares_participant",
+        "data/row_order",
+    ),
     *("protocols/shares/disk_store", "protocols/shares/spent_chunks"),
     *("protocols/alignment/journal_folder", "disclosure/ledger", "disclosure/row_sets"),
 }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -158,14 +156,3 @@ def test_new_rows_need_the_columns_of_the_training() -> None:
         model.predict(table[["income", "visits"]])
     with pytest.raises(ValueError, match="logistic"):
         VerticalClassifier(job={"model": "logistic", **OPEN}).fit(*loans(classes=3))
-
-
-def test_without_scikit_learn_the_extra_is_named() -> None:
-    code = (
-        "import sys; sys.modules['sklearn'] = None\n"
-        "import securevfl\nfrom securevfl.errors import ConfigError\n"
-        "try: securevfl.VerticalClassifier\n"
-        "except ConfigError as error: print(error.code, error.fields['extra'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == ["SVFL-EXTRA-MISSING", "sklearn"], done.stderr

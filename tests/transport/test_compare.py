@@ -68,7 +68,7 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
     """Without consent nothing is entered; with it all models are compared; the same again is refused by the ledger."""
     meeting = meet(2, None, COMPARED_JOB)
     for party in tables(1600):
-        columns = [f"{party.name}{j}" for j in range(3)] + ["y"] * party.active
+        columns = [f"{party.name}{j}" for j in range(party.X.shape[1])] + ["y"] * party.active
         rows = party.X if party.y is None else np.column_stack([party.X, party.y])
         lines = [
             ",".join(["id", *columns]),

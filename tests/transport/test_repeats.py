@@ -11,12 +11,16 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
+from securevfl.errors import ConfigError
 from securevfl.organisations.join import join
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.prepare import prepare
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.evaluation_records import FINAL_EVALUATION, EvaluationFile
 from securevfl.training.model_part import ModelPart
-from tests.builders import used_chunks
+from tests.builders import raises_code, used_chunks
 from tests.forked import Forked
 from tests.transport.processes import at_each
 
@@ -106,6 +110,44 @@ def test_a_killed_training_counts_residuals_that_it_reopens(meet: Any, running: 
     assert undisturbed <= total_to(opened, "labels", "shop").count
 
 
+def test_pairs_that_are_opened_again_are_counted_again(meet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bank that has read the pairs, stops and joins again has them opened again: bits and rows are counted again."""
+    keys = {
+        "optimizer": vfl.FedSGD(lr=0.3),
+        "protocol": "shares",
+        "batch_size": "all",
+        "epochs": 2,
+        "evaluate_every": 1,
+    }
+    meeting = meet(2, job=vfl.Job(model=vfl.Logistic(), test_fraction=0.3, accepts=("small_metrics", "scores"), **keys))
+    settings = {"timeout": 60, "patience": 5}
+    store, stops = EvaluationFile.store, [True, True]
+
+    def stop_before_store(self: EvaluationFile, number: int, *results: Any) -> None:
+        if number == FINAL_EVALUATION and self._path is not None and "bank" in self._path.parts and stops:
+            stops.pop()
+            raise KeyboardInterrupt  # as the operator's signal does
+        store(self, number, *results)
+
+    def train(party: vfl.Party, kit: Path) -> Any:
+        states = Checkpoints(kit / "states", party.name, every=1)
+        return join(meeting.job, party, kit / "peers.toml", checkpoints=states, **settings)
+
+    monkeypatch.setattr(EvaluationFile, "store", stop_before_store)
+    shop = vfl.datasets.breast_cancer(2)[1]
+    held_out = shop.keys_of(meeting.job.schedule(shop.register).test)
+    counts, bits = [], []
+    for _ in range(3):
+        at_each(meeting, train)
+        ledger = DisclosureLedger.open("shop", None)
+        entries = [entry.disclosure for entry in ledger.read().entries]
+        counts.append(ScoreLedger(ledger.path).evaluation_count(held_out))
+        bits.append(sum(item.count for item in entries if item.kind == "columns"))
+    assert not stops
+    assert counts == [2, 3, 4]
+    assert bits[0] < bits[1] < bits[2]
+
+
 def test_restored_precomputed_material_is_useless(meet: Any, tmp_path: Path) -> None:
     shares = {"optimizer": vfl.FedSGD(lr=0.3), "protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "epochs": 4}
     meeting = meet(2, job=vfl.Job(model=vfl.Logistic(), batch_size=160, test_fraction=0.2, **shares))
@@ -127,9 +169,8 @@ def test_restored_precomputed_material_is_useless(meet: Any, tmp_path: Path) -> 
 
     (folder,) = (meeting.kit("shop") / "ahead").iterdir()
     other = DiskStore(folder)  # of another process
-    refused = {name: str(error) for name, error in at_each(meeting, train).items()}
-    assert "another process uses the preprocessing folder" in refused["shop"]
-    assert refused["bank"].startswith("shop has stopped: ")
+    with raises_code(ConfigError, "SVFL-FILE-IN-USE"):  # before it connects
+        train(vfl.datasets.breast_cancer(2)[1], meeting.kit("shop"))
     other.close()
 
     def spent(name: str) -> list[str]:

@@ -1,6 +1,7 @@
 """`securevfl join` that is stopped, has no room on disk or finds an earlier model: one line at both ends, at once."""
 
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -35,13 +36,6 @@ def write(party: vfl.Party, path: Path) -> None:
     path.write_text("\n".join(lines))
 
 
-LITTLE_ROOM = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-
-
 @pytest.fixture
 def meeting(meet: Any) -> Any:
     prepared = meet(2, job=meet.job(epochs=4000, batch_size=64))
@@ -54,17 +48,14 @@ def meeting(meet: Any) -> Any:
 def start(meeting: Any, running: list[Any]) -> Start:
     """Starts `join` at a party."""
 
-    def begin(name: str, *options: str, little_room: bool = False, again: bool = False) -> "subprocess.Popen[str]":
+    def begin(name: str, *options: str, again: bool = False) -> "subprocess.Popen[str]":
         kit = meeting.kit(name)
         accepted = meeting.accepts(read_party(name, kit / "own.csv"), vfl.Job.load(kit / "job.toml"), again=again)
         arguments = [*accepted, *options]
         arguments = ["join", "job.toml", "--party", name, "--data", "own.csv", "--log", "log.jsonl", *arguments]
         module = ["-m", "securevfl.cli.main", *arguments]
         options = {"cwd": kit, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        if little_room:  # in a separate process: between fork and exec gRPC's threads may end the child
-            process = subprocess.Popen([sys.executable, "-c", LITTLE_ROOM, *module], **options)
-        else:
-            process = Forked([sys.executable, *module], **options)
+        process = Forked([sys.executable, *module], **options)
         running.append(process)
         return process
 
@@ -115,7 +106,10 @@ def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Star
 @pytest.mark.parametrize(("full", "other"), [("shop", "bank"), ("bank", "shop")])
 @pytest.mark.long
 def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start, full: str, other: str) -> None:
-    peer, party = start(other), start(full, little_room=True)
+    """The room ends during the training; a disk that is full before it is found before the party connects."""
+    peer, party = start(other), start(full)
+    until_round(meeting, 12)
+    resource.prlimit(party.pid, resource.RLIMIT_FSIZE, (1500, 1500))
     _, printed = party.communicate(timeout=240)
     _, heard = peer.communicate(timeout=240)
     assert (party.returncode, peer.returncode) == (2, 2)

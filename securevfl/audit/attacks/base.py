@@ -129,7 +129,7 @@ class Attack(ABC):
         If so, the attack must not score higher on the real view than on the ideal view.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
 
         Returns:
             True if the target must be hidden.
@@ -140,7 +140,7 @@ class Attack(ABC):
         """Return the attacker's name in this job, or `AttackerRole.ANY`.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             attacker: the passive party that attacks, for attacks by each passive party.
             lead: the party with labels.
 

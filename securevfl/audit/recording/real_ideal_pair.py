@@ -40,7 +40,7 @@ class RealIdealPair:
     end of the training.
 
     Args:
-        job: the job to run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties: the parties with their tables.
         seed: seed of both runs.
         attacker: the passive party that attacks labels; by default the party without labels that has most columns.

@@ -16,7 +16,7 @@ def with_draws(job: Job, states: Mapping[str, State]) -> Job:
     """Return the job with parties that start from their random draws in another run.
 
     Args:
-        job: the job to run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         states: the final state of each party in the other run, by name.
 
     Returns:

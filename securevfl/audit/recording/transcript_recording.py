@@ -43,7 +43,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
     """Run the job with all parties in this process and record all messages.
 
     Args:
-        job: the job to run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties: the parties with their tables.
         executor: runs the expensive calls; by default they run in the calling thread.
 

@@ -105,8 +105,8 @@ class FdmlFamily(Family[FdmlJob]):
         """Check that there is at most one server, and one if workers must not see each other's predictions.
 
         Args:
-            job: the job.
-            roles: the roles of the run.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            roles: the role of each party in the run, such as active or passive.
             columns: number of columns of each party; empty if unknown.
 
         Returns:

@@ -23,7 +23,7 @@ class FdmlServer(Participant):
     """The participant of the server, which stores pushes. It is empty when a session starts; workers then push again.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         context: the context of the server.
     """
 

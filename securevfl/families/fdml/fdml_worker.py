@@ -50,7 +50,7 @@ class _PendingStep:
 
     Attributes:
         t: the iteration.
-        batch: the batch.
+        batch: the data of one batch of rows at this party: columns, and targets if it has labels.
         H: the pushed outputs (n, c).
         steps: number of finished updates at the time of the push.
     """
@@ -65,8 +65,8 @@ class FdmlWorker(BatchParticipant):
     """The participant of one FDML worker, with that party's block of weights.
 
     Args:
-        job: the job.
-        context: the context of this party.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         columns: d, number of columns of this party.
         state: the state to resume from, or the model state to predict with; None to start a training.
     """

@@ -109,7 +109,7 @@ class PhasesFamily(Family[PhasesJob]):
         return f"{job.protocol.sum_for(len(roles.cast) - 1).name} sum / no residual"
 
     def strength(self, job: PhasesJob) -> str:
-        """Return a line that states that the strength of encryption does not apply, because no residual is sent."""
+        """Return the consent sheet's text on the encryption of residuals: it does not apply, because none is sent."""
         return "not applicable: no residual is sent"
 
     def statements(self, job: PhasesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
@@ -139,7 +139,7 @@ class PhasesFamily(Family[PhasesJob]):
         return State(key=state["key"], theta=None)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job for the audit's ideal run: the same job with a sum in the clear."""
+        """Return the job that the audit compares with: the same job, but parties' outputs are summed unencrypted."""
         return job.model_copy(update={"protocol": Protocol(sum=DirectSum()), "max_label_auc": None})
 
 

@@ -32,8 +32,8 @@ class PhasesParticipant(BatchParticipant):
     """One party's random frequencies and, with labels, its coefficients and cached features.
 
     Args:
-        job: the job.
-        context: the context of this party.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         columns: d, number of columns of this party.
         state: the state to resume from, or the model state to predict with; None to start a training.
     """

@@ -62,7 +62,7 @@ class PhaseSums:
 
     Args:
         protocol: the sum protocol of the job.
-        context: the context of this party.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         workers: the parties with labels.
         bits: number of bits of a phase in messages.
         message_phases: largest number of phases in a message that has several blocks.

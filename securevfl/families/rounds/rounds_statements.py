@@ -139,7 +139,7 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
     """State what the numbers that a party receives in a run disclose about the columns of others.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         learner: the party that receives the numbers.
         facts: the facts of the run; without them, the lines contain formulas.
 

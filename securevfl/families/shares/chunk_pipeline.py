@@ -76,7 +76,7 @@ def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
     """Return the number of epochs in a chunk.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         rows: number of training rows.
         outputs: c, number of outputs of a row.
 

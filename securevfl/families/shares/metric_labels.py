@@ -34,7 +34,7 @@ class MetricLabels:
     """The labels of the measured rows.
 
     Attributes:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         classes: the classes of the training.
         targets: the labels in the encoding of the loss (n, c).
         flags: which pairs are flagged (n, c).
@@ -58,7 +58,7 @@ class MetricLabels:
         """Compute the targets of labels, and the flags of their pairs.
 
         Args:
-            loss: the loss.
+            loss: the loss function that the training minimises (`securevfl.models.loss`).
             labels: labels (n,).
             classes: the classes of the training.
             reach: the largest absolute score that can be represented.

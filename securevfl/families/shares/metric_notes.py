@@ -54,7 +54,7 @@ def metric_notes(loss: Loss, *, weighted: bool) -> list[str]:
     """Return the statements that follow from the loss.
 
     Args:
-        loss: the loss of the model.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         weighted: whether the rows have weights.
 
     Returns:

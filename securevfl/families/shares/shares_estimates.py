@@ -23,7 +23,8 @@ from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
 # Measured for 16 iterations on 40,000 rows at a time; each figure is for one row, output and iteration:
 TRANSFER_BIT_BYTES = 43 / 8  # bytes of an oblivious transfer for each bit of its index
-PRODUCT_BYTES = 47  # bytes of a share holder's query and its reply, for each other party
+SEEDED_PRODUCT_BYTES = 20  # bytes of a share holder's query and its reply, for each other party, with one output
+PRODUCT_BYTES = 32  # the same with several outputs, whose queries are sent without seeds
 BASE_SECONDS = 7.4e-6  # seconds of processor time of two parties together
 COLUMN_SECONDS = 4.8e-8  # additional seconds of processor time for each column
 PARTY_SECONDS = 1.8e-6  # additional seconds of processor time for each party beyond two
@@ -42,7 +43,7 @@ LINE_BYTES_PER_SECOND = 300e6 / 8
 # Peaks and processor time of `securevfl train` with all tables in one process, fitted to 20,000 to 300,000 rows of 60
 # columns from CSV, Parquet and frames of pandas (`python -m benchmarks.estimates`):
 ONE_PROCESS_BYTES = 2.7e8
-ONE_PROCESS_TABLE_FACTOR = 6.5  # factor on the bytes of all tables; 5 from files, 8 with the frames that they came from
+ONE_PROCESS_TABLE_FACTOR = 6.5  # factor on the bytes of all tables; 5 from files, 8 from frames, which stay in memory
 ONE_PROCESS_SECONDS = 2.2  # seconds that a process needs besides reading and training
 READ_SECONDS = 1e-7  # seconds for each value of a table that is read and described
 
@@ -56,8 +57,8 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     """Estimate the resources of a run.
 
     Args:
-        job: the job.
-        facts: the facts of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        facts: the facts known before the run: sizes, batches, disclosed values, and the tables in this process.
 
     Returns:
         Lines about iterations and number formats, traffic and processor time, memory and disk; or one line that states
@@ -86,9 +87,10 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     transfer_bytes = TRANSFER_BIT_BYTES * (choice_bits + lifts)
     entry_octets = numbers.lift_bits // 8 or octets
     row_bytes = float(numbers.entries * entry_octets + octets + 1 + transfer_bytes)
-    # bytes of the numbers that a lift sends, if table entries are shorter than residuals
+    # bytes to extend the shares of table entries to residuals, if entries have fewer bits (a "lift")
     row_bytes += 2 * (octets - entry_octets)
-    row_bytes += 2 * (parties - 1) * (PRODUCT_BYTES + WIDE_COLUMN_BYTES * wide_columns)
+    product_bytes = SEEDED_PRODUCT_BYTES if shape.outputs == 1 else PRODUCT_BYTES
+    row_bytes += 2 * (parties - 1) * (product_bytes + WIDE_COLUMN_BYTES * wide_columns)
     row_bytes += 2 * octets * (parties - 2)
     traffic = row_iterations * row_bytes
     seconds = row_iterations * _processor_seconds(sum(widths.values()), parties)
@@ -100,7 +102,9 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     block = min(ROWS_PER_BLOCK, rows) * (BLOCK_ENTRY_BYTES * widest + lookup_tables)
     memory = PROCESS_BYTES + TABLE_ROW_BYTES * n + (table if in_memory else 0) + block
     disk = preprocessing + INTEGER_BYTES * rows * widest + (0 if in_memory else table / 2)
-    one_process = [_one_process_line(facts, seconds)] if len(facts.parties) == parties else []
+    made_columns = sum(max(0, width - shape.columns[name]) for name, width in widths.items())
+    made_bytes = BLOCK_ENTRY_BYTES * min(ROWS_PER_BLOCK, rows) * made_columns
+    one_process = [_one_process_line(facts, seconds, made_bytes)] if len(facts.parties) == parties else []
     return [
         *one_process,
         f"at most {sizes.total():,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
@@ -113,19 +117,21 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     ]
 
 
-def _one_process_line(facts: RunFacts, seconds: float) -> str:
+def _one_process_line(facts: RunFacts, seconds: float, made_bytes: float) -> str:
     """Return a line about a run of all parties in one process, as `securevfl train` does it.
 
     Args:
         facts: the facts of the run, with the tables of all parties.
         seconds: the processor time of the training.
+        made_bytes: bytes of the columns that the model computes from the tables, such as the leaves of trees, for the
+            rows that are in memory at a time.
 
     Returns:
         The line.
     """
     values = sum(len(party) * len(party.columns) for party in facts.parties)
     in_memory = sum(8 * len(party) * len(party.columns) for party in facts.parties if isinstance(party.X, np.ndarray))
-    memory = ONE_PROCESS_BYTES + ONE_PROCESS_TABLE_FACTOR * in_memory
+    memory = ONE_PROCESS_BYTES + ONE_PROCESS_TABLE_FACTOR * in_memory + made_bytes
     total = ONE_PROCESS_SECONDS + READ_SECONDS * values + seconds
     return (
         f"with all tables in one process (train) about {_format_bytes(memory)} of memory and {total:,.0f} s of "
@@ -137,8 +143,8 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
     """Estimate the preprocessing that the active party stores at a time: that of the largest chunk of epochs.
 
     Args:
-        job: the job.
-        facts: the facts of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        facts: the facts known before the run: sizes, batches, disclosed values, and the tables in this process.
 
     Returns:
         The number of bytes.

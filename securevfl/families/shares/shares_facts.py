@@ -22,7 +22,7 @@ class SharesFacts:
     """The facts of one training on shares.
 
     Attributes:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties: number of parties.
         columns: for each party, the number of its inputs.
         rows: number of rows of the largest batch.

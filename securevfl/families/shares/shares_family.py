@@ -157,7 +157,7 @@ class SharesFamily(Family[SharesJob]):
         """Assign the role of partner to the passive party that the job names; by default to the widest table.
 
         Args:
-            job: the job.
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             roles: the roles so far.
             columns: number of columns of each party; empty if unknown.
 

@@ -65,7 +65,7 @@ def check_optimizer(job: JobOptions) -> None:
     """Check that the optimizer's steps are linear in residuals and that all parties take them at the same time.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
 
     Raises:
         ValueError: with a remedy, if the optimizer cannot train on shares.

@@ -49,8 +49,8 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
     """Yield a leak for each party that learns too many weights.
 
     Args:
-        outputs: the outputs of the job.
-        shape: the shape of the run.
+        outputs: the values that the run discloses: which party receives which numbers, how often.
+        shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs.
 
     Yields:
@@ -101,8 +101,8 @@ def metric_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
     """Yield leaks by metrics of few rows, by many measurements of the same rows, or by many bits about columns.
 
     Args:
-        outputs: the outputs of the job.
-        shape: the shape of the run.
+        outputs: the values that the run discloses: which party receives which numbers, how often.
+        shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables, to any party.
 
     Yields:
@@ -160,8 +160,8 @@ def score_leaks(job: SharesJob, shape: RunShape, rounder: str) -> Iterator[Leak]
     """Yield a leak if the scores of a new row can disclose too much about another party's columns.
 
     Args:
-        job: the job.
-        shape: the shape of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         rounder: the party that rounds scores.
     """
     options = job.protocol.shares

@@ -95,8 +95,8 @@ class Measurements:
 
     Args:
         training: the training that is measured.
-        job: the job.
-        context: the context of this party.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
 
     """
 
@@ -105,13 +105,14 @@ class Measurements:
         self._chunk = -1
         self._shuffles: dict[int, Shuffle] = {}
         self._losses: dict[int, Measurement] = {}  # by number of iterations
+        self._recorded: set[int] = set()  # numbers of iterations whose measurement this session has recorded
         self._reported_share = 0.0  # share of rows that the latest warning reported
 
     def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int, *, last: bool) -> Measurement:
         """Measure the model on the evaluated rows.
 
         Args:
-            loss: the loss of the job's model.
+            loss: the loss function that the training minimises (`securevfl.models.loss`).
             data: the training data of this party.
             state: this party's shares of the weights.
             rounds: number of rounds so far.
@@ -128,10 +129,14 @@ class Measurements:
             warnings.warn(f"party {self._context.me}: {statement}.", DataNotice, stacklevel=2)
             return Measurement(notes=[statement])
         mean_loss = self._losses.get(state.iterations)
-        if mean_loss is None:
+        opens_pairs = last and supports_pairs(loss)
+        # a loss of an earlier session does not cover pairs: the active party could rejoin to have them opened again
+        if mean_loss is None or (opens_pairs and state.iterations not in self._recorded):
             self._record_evaluation(data, rows)
+            self._recorded.add(state.iterations)
+        if mean_loss is None:
             mean_loss = self._losses[state.iterations] = self._measure_loss(loss, data, rows, state, rounds)
-        return self._measure_pairs(loss, data, rows, state, mean_loss) if last and supports_pairs(loss) else mean_loss
+        return self._measure_pairs(loss, data, rows, state, mean_loss) if opens_pairs else mean_loss
 
     def reuse(self, iterations: int, measurement: Measurement) -> None:
         """Use a loss that an earlier session measured after this number of iterations, in place of another sum."""
@@ -140,6 +145,7 @@ class Measurements:
     def forget(self, iterations: int) -> None:
         """Discard the loss that was measured after this number of iterations, because the model has changed."""
         self._losses.pop(iterations, None)
+        self._recorded.discard(iterations)
 
     def _measure_pairs(
         self, loss: Loss, data: TrainingData, rows: ScaledRows, state: SharedState, mean_loss: Measurement

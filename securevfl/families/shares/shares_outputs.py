@@ -73,8 +73,8 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
     """Return the number of bits in each score of a new row.
 
     Args:
-        job: the job.
-        shape: the shape of the run.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         rounder: the party that rounds scores; its table limits the bits if it is available.
 
     Returns:
@@ -222,7 +222,7 @@ def partner_of(job: SharesJob, passives: Sequence[str], columns: Mapping[str, in
     Of parties with equally many columns it is the first one by name, so that all parties and sheets agree on it.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         passives: names of the passive parties.
         columns: number of columns of each party; empty if unknown.
 

@@ -82,7 +82,7 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollback
     ConfigError is raised if numbers need too many bits, or momentum has over `MAX_REMEMBERED_ITERATIONS` iterations.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         rows: number of rows of the largest batch.
         batches: number of batches of an epoch.
         parties: number of parties.
@@ -143,8 +143,8 @@ def reason_code_bits(job: SharesJob, name: str, columns: int) -> float:
     """Return how many bits about a scored row a party's reason codes disclose; 0 if it sends none.
 
     Args:
-        job: the job.
-        name: the party.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        name: name of the party.
         columns: number of columns of the party.
 
     Returns:

@@ -147,7 +147,7 @@ def table_error(loss: Loss, step: float) -> float:
     It is computed for outputs between -1 and 1 and for the mean label, or the label of a class.
 
     Args:
-        loss: the loss.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
         step: distance between two entries.
 
     Returns:

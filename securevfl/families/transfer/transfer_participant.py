@@ -68,8 +68,8 @@ class TransferParticipant(BatchParticipant):
     """The participant of the guest or of the host: its network and, at the guest, Phi.
 
     Args:
-        job: the job.
-        context: the context of this party.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         columns: number of columns of this party.
         state: the state to resume from, or the model state to predict with; None to start a training.
     """

@@ -74,7 +74,7 @@ class TwoWayExchange(Link):
 
     Args:
         residual: the residual protocol.
-        context: the context of this party.
+        context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         subchannel: the subchannel of the exchange.
         asks: for each party, the number of values that it may have decrypted at a time. A party that is not listed
             requests nothing and receives no vector.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -220,7 +220,7 @@ def vectors() -> Outcome:
     for z in range(q):
         word = (2 * t * z + q) // (2 * q) % t
         left = (z - (2 * q * word + t) // (2 * t) + q // 2) % q - q // 2
-        counts[word] += abs(left) <= seeded_vectors.remainder_limit(_Modulus(q), 3)
+        counts[word] += abs(left) <= seeded_vectors.remainder_limit(cast(Any, _Modulus(q)), 3)
     if len(set(counts.tolist())) > 1:
         outcome.add("uniform", "evaluator", "words from a seed have different numbers of remainders")
     return outcome

@@ -60,7 +60,8 @@ def _one_key(self: Any, number: int, purposes: Any, schemes: Any = ()) -> Any:
             keys[coin] = scheme.keygen(coin)
         return keys[coin]
 
-    return _keys(self, number, [purposes[0]] * len(purposes), [Stand(scheme, keygen=keygen)] * len(purposes))
+    stands: list[Any] = [Stand(scheme, keygen=keygen)] * len(purposes)
+    return _keys(self, number, [purposes[0]] * len(purposes), stands)
 
 
 class _Known(Prg):
