@@ -33,7 +33,7 @@ def rounds_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 
 
 def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
-    """List the outputs about labels that residuals disclose to each passive party."""
+    """List what residuals disclose about labels to each passive party."""
     about, residuals = (shape.active,), shape.residuals
     defence = getattr(job.protocol.residual, "defence", None)
     rho = defence.rho(shape.epochs) if isinstance(defence, Gaussian) else 0.0
@@ -187,7 +187,7 @@ def evaluated_sums(
         numbers_per_row: numbers that a party sends for each row.
 
     Returns:
-        The output record.
+        The sums as an output, with its counts.
     """
     return Output(
         "sums of evaluated rows" if len(about) > 1 else f"{SINGLE_OUTPUTS}, evaluated rows",

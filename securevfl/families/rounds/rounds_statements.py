@@ -140,7 +140,7 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        learner: the party that receives the numbers.
+        learner: the party that receives the numbers, and to whom the sheet belongs.
         facts: the facts of the run; without them, the lines contain formulas.
 
     Returns:
