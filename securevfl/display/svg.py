@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, pairwise
 
 from securevfl.display.html import escape
 
@@ -215,7 +215,7 @@ def tick_labels(positions: Sequence[float]) -> list[str]:
     """Return labels of equally spaced numbers, with as many digits as their step needs: no two labels are equal."""
     if len(positions) < 2:
         return [f"{position:.6g}" for position in positions]
-    step = min(high - low for low, high in zip(positions, positions[1:], strict=False))
+    step = min(high - low for low, high in pairwise(positions))
     size = max(map(abs, positions))
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     if size < 1e6 and decimals <= 5:

@@ -29,7 +29,7 @@ MEANINGS = {
     "log_loss": "mean negative logarithm of the probability of the right class",
     "loss": "mean value of the function that the training minimises",
     "brier": "mean squared error of the probability",
-    "ks": "largest difference between the shares of positive rows and of other rows that have a score above a threshold",
+    "ks": "largest difference, over all thresholds, between the shares of positive and of other rows above a threshold",
     "pr_auc": "area under the curve of precision over recall; the share of positive rows is guessing",
     "lift": "share of positive rows in the tenth with the highest scores, divided by their share of all rows",
     "r2": "share of the variance of the labels that the model explains; 0 is their mean",

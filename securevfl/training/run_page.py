@@ -205,8 +205,9 @@ def metric_table(lead: ModelPart, alone: LocalQuality | None) -> str:
     if lead.positive is not None:
         caption += f" Positive class: {lead.positive}."
     words = html.terms({label_of(name): meaning_of(name) for name in names if meaning_of(name)})
+    table = html.table(["metric", *models], rows, figures=range(1, 1 + len(models)))
     return (
-        f"<div>{html.table(['metric', *models], rows, figures=range(1, 1 + len(models)))}<p class='soft'>{html.escape(caption)}</p>"
+        f"<div>{table}<p class='soft'>{html.escape(caption)}</p>"
         f"{html.details('What the metrics mean', words)}{notes(lead)}</div>"
     )
 
