@@ -51,6 +51,7 @@ class PairwiseSum(SumProtocol):
     """A sum of summands with pairwise masks. It needs two or more contributors."""
 
     name: ClassVar[str] = "pairwise"
+    min_contributors: ClassVar[int] = 2
 
     @property
     def strength(self) -> str:
@@ -60,7 +61,7 @@ class PairwiseSum(SumProtocol):
     def role(self, context: PartyContext) -> SumRole:
         """Create this party's role; see `SumProtocol.role`."""
         passives = len(context.contributors)
-        if passives < 2:
+        if passives < self.min_contributors:
             raise ConfigError(
                 f"a pairwise sum needs at least two passive parties, but the job has {passives}",
                 'use sum = "direct", because a sum of one summand hides nothing',

@@ -59,6 +59,7 @@ class TreeSum(SumProtocol):
     """A sum of masked summands along a tree T1, and of their masks along another tree T2."""
 
     name: ClassVar[str] = "tree"
+    min_contributors: ClassVar[int] = 2
     topology: Topology = "tree"
     """Shape of the tree along which masked outputs are added; the tree of the masks is chosen to fit."""
 

@@ -34,9 +34,10 @@ def single_passive(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
     if len(sizes.passives) == 1 and chosen.hides_parts:
         yield Leak(
             SINGLE_PASSIVE,
-            sizes.passives[0],
+            sizes.active,
             f"a {chosen.name} sum of one passive party's outputs is that party's outputs, so it protects nothing",
             'use sum = "direct" (or "auto"), which states that it hides nothing',
+            acceptable=chosen.min_contributors == 1,
         )
 
 

@@ -23,6 +23,8 @@ from securevfl.protocols.residuals.defences import Gaussian
 
 LABEL_LEAKS = RANK.name, FRESH_EQUATIONS.name, LABEL_AUC.name
 COLUMN_LEAKS = (COLUMN_RECOVERY.name,)
+SINGLE_OUTPUTS = "one party's forward outputs, in the clear"
+"""The name of the output if the collector can read each party's outputs, as with a direct sum or one passive party."""
 
 
 def rounds_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
@@ -134,7 +136,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     subjects = [passives] if hides_parts else [(name,) for name in passives]
     outputs = [
         Output(
-            "sums of forward outputs",
+            "sums of forward outputs" if len(about) > 1 else SINGLE_OUTPUTS,
             "columns",
             shape.active,
             about,
@@ -188,7 +190,7 @@ def evaluated_sums(
         The sums as an output, with its counts.
     """
     return Output(
-        "sums of evaluated rows",
+        "sums of evaluated rows" if len(about) > 1 else f"{SINGLE_OUTPUTS}, evaluated rows",
         "columns",
         shape.active,
         about,

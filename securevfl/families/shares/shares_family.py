@@ -116,8 +116,8 @@ class SharesFamily(Family[SharesJob]):
                     f"would disclose an equation about labels for each leaf; add a section [protocol.shares]"
                 )
             raise ValueError(
-                f"protocol.shares: optimizer {job.optimizer.name} trains only on shares; add a section "
-                f"[protocol.shares]"
+                f"protocol.shares: optimizer {job.optimizer.name} trains only on shares; use protocol = "
+                '"shares", or the optimizer "block_newton", which is the nearest one for encrypted or open residuals'
             )
         if not job.model.loss.elementwise:
             raise ValueError(
