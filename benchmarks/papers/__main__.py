@@ -14,8 +14,9 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from benchmarks.papers.origin import origin
+from benchmarks.papers.samples import sample
 from benchmarks.papers.study import Part, Runs
-from securevfl.bench.result_file import machine
 
 PAPERS = ("fedbcd", "celu", "fdml", "fdskl", "ftl")
 RESULTS = Path(__file__).parent / "results"
@@ -72,7 +73,9 @@ def run(
         runs = Runs(partial(print, f"{name}:", file=sys.stderr, flush=True), stored)
         with threadpool_limits(1):
             rows = part.run(data, plan, runs)
-        known[name] = {"plan": asdict(plan), "quick": quick, "machine": machine(), "rows": rows}
+        known[name] = {"plan": asdict(plan), "quick": quick, "origin": origin(plan), "rows": rows}
+        if not quick:
+            known[name]["sample"] = sample(part)
         print(f"{paper}, {name}: {len(rows)} rows")
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
