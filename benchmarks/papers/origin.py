@@ -17,8 +17,14 @@ from typing import Any
 from securevfl.bench.result_file import machine
 
 CHECKOUT = Path(__file__).parents[2]
-SOURCES = ("securevfl", "crypto", "protocols", "benchmarks/papers", "benchmarks/tables.py")
-RESULTS = ":!benchmarks/papers/results"
+SOURCES = (
+    *("securevfl", "crypto", "protocols", "benchmarks/papers", "benchmarks/tables.py"),
+    *(
+        f":!benchmarks/papers/{name}"
+        for name in ("results", "page*", "pictures.py", "origin.py", "samples.py", "__main__.py")
+    ),
+)
+"""The code that decides what a part computes, as paths of git: not the pages, and not this module."""
 SPLIT_FIELDS = ("splits", "seeds")
 
 
@@ -35,7 +41,7 @@ def origin(plan: Any) -> dict[str, Any]:
     """
     computer, commit = machine(), _git("rev-parse", "--short=8", "HEAD")
     return {
-        "commit": f"{commit}+" if _git("diff", "HEAD", "--", *SOURCES, RESULTS) else commit,
+        "commit": f"{commit}+" if _git("diff", "HEAD", "--", *SOURCES) else commit,
         "date": datetime.now(UTC).date().isoformat(),
         "splits": max((value for name, value in _numbers(plan) if name in SPLIT_FIELDS), default=1),
         "starts": max((value for name, value in _numbers(plan) if name == "starts"), default=None),
@@ -53,7 +59,7 @@ def is_current(part: Mapping[str, Any]) -> bool:
     if part["origin"].get("stored_only") or commit.endswith("+"):
         return False
     try:
-        return not _git("diff", commit, "--", *SOURCES, RESULTS)
+        return not _git("diff", commit, "--", *SOURCES)
     except subprocess.CalledProcessError:  # the commit is not in this clone
         return False
 

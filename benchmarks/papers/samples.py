@@ -23,7 +23,7 @@ RANGES = 3
 TIMES = re.compile(r"(^|_)(s|ms|seconds|in_step)$")
 """Names of figures that depend on the machine; they are not compared."""
 
-Sample = list[dict[str, Any]]
+Sample = dict[str, Any]
 
 
 def compute(part: Part) -> Rows:
@@ -32,10 +32,19 @@ def compute(part: Part) -> Rows:
         return part.run(None, part.quick, Runs(lambda _: None))
 
 
-def sample(part: Part) -> Sample:
-    """Compute the sample several times; each figure becomes its mean and its range, `[mean, range]`."""
+def sample(part: Part, origin: Mapping[str, Any]) -> Sample:
+    """Compute the sample of a part several times.
+
+    Args:
+        part: the part.
+        origin: the origin of this run (`benchmarks.papers.origin`).
+
+    Returns:
+        `commit` and `date` of the run, and `rows`, in which each number became its mean and its range, `[mean, range]`.
+    """
     runs = [compute(part) for _ in range(REPETITIONS)]
-    return [_merged([_figures(row) for row in rows]) for rows in zip(*runs, strict=True)]
+    rows = [_merged([_figures(row) for row in rows]) for rows in zip(*runs, strict=True)]
+    return {"commit": origin["commit"], "date": origin["date"], "rows": rows}
 
 
 def differences(stored: Sequence[Mapping[str, Any]], rows: Rows) -> list[str]:
