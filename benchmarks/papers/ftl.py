@@ -355,7 +355,7 @@ PARTS = {
         run,
     ),
     "small": Part(
-        SmallPlan(Plan("paper", targets=(0.94, 0.97, 0.985), most=80)),
+        SmallPlan(Plan("paper", targets=(0.94, 0.97, 0.985), most=80, splits=2)),
         SmallPlan(Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, starts=2), 2.0),
         small,
     ),

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.papers.origin import words
+from benchmarks.papers import origin
 from benchmarks.papers.page_cells import Part, Row
 from benchmarks.papers.page_celu import (
     celu_line,
@@ -60,7 +60,7 @@ def text(results: Path) -> str:
         parts.append(f"\n## {title}\n\n```sh\npython -m benchmarks.papers {paper} --data ../shared/data\n```\n")
         for name, part in result.items():
             if name in sections:
-                parts.append(f"\n{sections[name](part)}\n{words(part['origin'])}\n")
+                parts.append(f"\n{sections[name](part)}\n{origin.words(part['origin'])}\n")
         if paper == "celu" and {"long", "seconds"} <= result.keys():
             parts.append(f"\n{celu_line(result)}")
         if lacking := [f"`--only {name}`" for name in sections if name not in result]:
