@@ -20,8 +20,9 @@ def fedbcd_linear(part: Part) -> str:
     head = ["parties", "algorithm", "Q", "rule", "own step", "rounds", "seconds", "one step", "rounds"]
     return (
         "### Rounds of logistic regression\n"
-        f"support2 in place of MIMIC-III, batches of {plan['batch']}, {plan['splits']} splits, {plan.get('starts', 1)} starts "
-        f"of each, at most {plan['cap']} rounds; rounds until the held-out AUC is .995 of scikit-learn's on the pooled columns.\n\n"
+        f"support2 in place of MIMIC-III, batches of {plan['batch']}, {plan['splits']} splits, "
+        f"{plan.get('starts', 1)} starts of each, at most {plan['cap']} rounds; rounds until the held-out AUC is .995 "
+        "of scikit-learn's on the pooled columns.\n\n"
         + table(head, cells)
         + "\n**The paper** goes from 334 rounds to 71 with Q = 5 (.21). **Ours**, at one constant step of "
         f"{plain['one_step']:g}: {number(typical(plain, 'one_'))} to {number(typical(five, 'one_'))} with Q = 5 "
