@@ -36,8 +36,9 @@ def _credit(part: Part, title: str, words: str) -> str:
     few, many = (pick(rows, q=q, one_opening=True, target=top) for q in (5, 10))
     return (
         f"### {title}\n{words} {plan['rows']:,} rows are shared and as many held out, {plan['units']} units, "
-        f"{plan['splits']} splits, {plan.get('starts', 1)} starts of each. *Share* is of the AUC of logistic regression "
-        "on the host's columns; *openings* are those of a round, one for each local step or one in all (`linearised`).\n\n"
+        f"{plan['splits']} splits, {plan.get('starts', 1)} starts of each. *Share* is of the AUC of logistic "
+        "regression on the host's columns; *openings* are those of a round, one for each local step or one in all "
+        "(`linearised`).\n\n"
         + table(head, cells)
         + "\n**The paper** takes 46, 13 and 7 rounds with Q = 1, 5 and 10. **Ours** to the last share: "
         f"{_three(one, five, ten)} with own steps, {_three(one, five, ten, 'one_')} at one step; "
