@@ -95,6 +95,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "mutants": _mutants,
     "results": _results,
     "sample-sheet": _sample_sheet,
+    "scikit-learn": _notebook("scikit_learn"),
     "what-a-job-discloses": _notebook("what_a_job_discloses"),
 }
 

@@ -105,7 +105,7 @@ def _read_bins(text: str) -> Any:
         except tomllib.TOMLDecodeError:
             continue
         is_wrapped_twice = len(bins) == 1 and isinstance(bins[0], list) and not all(isinstance(x, str) for x in bins[0])
-        if isinstance(bins, list) and not is_wrapped_twice:
+        if bins and not is_wrapped_twice:
             return bins
     raise ConfigError(
         "--bins: neither edges nor lists of texts",
