@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,37 @@ from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+
+
+@dataclass(frozen=True)
+class BinOptions:
+    """Options of the bins to list."""
+
+    edges: Annotated[
+        str | None,
+        typer.Option(
+            "--bins",
+            metavar="BINS",
+            help='Bins as in a declaration: 1000,2000,5000 are edges of numbers, and ["A", "B"], ["C"] texts that '
+            "share a bin. By default the declared ones, or else quantiles or frequent texts.",
+        ),
+    ] = None
+    merge: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NUMBERS", help="Merge these bins of the table, such as 2-4 or 1,3. Repeatable."),
+    ] = None
+    monotone: Annotated[
+        bool,
+        typer.Option(
+            "--monotone", help="Find bins along which the rate of the positive class only rises or only falls."
+        ),
+    ] = False
+    max_bins: Annotated[
+        int, typer.Option(metavar="COUNT", min=2, max=100, help="Maximum number of bins that are found.")
+    ] = 10
+    min_rows: Annotated[
+        int, typer.Option(metavar="ROWS", min=20, help="Minimum number of rows of a bin that is found.")
+    ] = 50
 
 
 def register(app: typer.Typer) -> None:
@@ -31,31 +62,7 @@ def bins(
         ),
     ],
     column: Annotated[str, typer.Option(metavar="COLUMN", help="The column.")],
-    edges: Annotated[
-        str | None,
-        typer.Option(
-            "--bins",
-            metavar="BINS",
-            help='Bins as in a declaration: 1000,2000,5000 are edges of numbers, and ["A", "B"], ["C"] texts that '
-            "share a bin. By default the declared ones, or else quantiles or frequent texts.",
-        ),
-    ] = None,
-    merge: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NUMBERS", help="Merge these bins of the table, such as 2-4 or 1,3. Repeatable."),
-    ] = None,
-    monotone: Annotated[
-        bool,
-        typer.Option(
-            "--monotone", help="Find bins along which the rate of the positive class only rises or only falls."
-        ),
-    ] = False,
-    max_bins: Annotated[
-        int, typer.Option(metavar="COUNT", min=2, max=100, help="Maximum number of bins that are found.")
-    ] = 10,
-    min_rows: Annotated[
-        int, typer.Option(metavar="ROWS", min=20, help="Minimum number of rows of a bin that is found.")
-    ] = 50,
+    division: BinOptions = BinOptions(),
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")
     ] = None,
@@ -80,21 +87,21 @@ def bins(
     declared = option_groups.declared_in(columns)
     read = copy_to_temporary_table if is_large(data) else read_party
     owner = read(name, data, replace(row_ids.options, label_column=label_column, declared=declared))
-    found = bin_table(
+    listed = bin_table(
         owner,
         column,
-        bins=None if edges is None else _read_bins(edges),
-        monotone=monotone,
-        merge=[_read_numbers(item) for item in merge or ()],
-        max_bins=max_bins,
-        min_rows=min_rows,
+        bins=None if division.edges is None else _read_bins(division.edges),
+        monotone=division.monotone,
+        merge=[_read_numbers(item) for item in division.merge or ()],
+        max_bins=division.max_bins,
+        min_rows=division.min_rows,
     )
-    report.write("bins", found.plain, found.page)
+    report.write("bins", listed.plain, listed.page)
     out = console()
-    out.print(found.head, soft_wrap=True)
-    out.print(table(found.heads, found.cells()))
+    out.print(listed.head, soft_wrap=True)
+    out.print(table(listed.heads, listed.cells()))
     typer.echo("Declare these bins in a file for --columns, or under [columns.NAME] in the job file:")
-    typer.echo(found.declaration_line)
+    typer.echo(listed.declaration_line)
 
 
 def _read_bins(text: str) -> Any:

@@ -164,18 +164,18 @@ def test_job_file_option_and_python_declare_the_same(tmp_path: Path) -> None:
     (tmp_path / "declared.toml").write_text(f"{keys}[columns.bank]\n{declaration}")
     (tmp_path / "types.toml").write_text(declaration)
     tables = [f"--data={name}={tmp_path / name}.csv" for name in ("bank", "shop")]
-    found = []
+    parts = []
     for job, option in (("declared", []), ("plain", [f"--columns=bank={tmp_path / 'types.toml'}"])):
         words = ["train", str(tmp_path / f"{job}.toml"), *tables, *option, "--save", str(tmp_path / job)]
         result = CliRunner().invoke(app, [*words, "--ledger", str(tmp_path / f"{job}.ledgers")])
         assert result.exit_code == 0, result.output
-        found.append(ModelPart.load(tmp_path / job / "bank.json"))
+        parts.append(ModelPart.load(tmp_path / job / "bank.json"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
-        found.append(vfl.simulate(logistic_job({}), bank_and_shop()).parts["bank"])
-    assert found[0].preparation.plain() == found[1].preparation.plain() == found[2].preparation.plain()
-    for part in found[1:]:
-        np.testing.assert_allclose(part.theta, found[0].theta, atol=1e-12)
+        parts.append(vfl.simulate(logistic_job({}), bank_and_shop()).parts["bank"])
+    assert parts[0].preparation.plain() == parts[1].preparation.plain() == parts[2].preparation.plain()
+    for part in parts[1:]:
+        np.testing.assert_allclose(part.theta, parts[0].theta, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,15 @@ def bank(labels: Any = LATE, **columns: Any) -> vfl.Party:
     return vfl.Party("bank", frame, labels, ids=range(N), columns=declared)
 
 
-def names_of(found: BinTable) -> list[str]:
-    return [one.bin for one in found.bins]
+def names_of(listed: BinTable) -> list[str]:
+    return [one.bin for one in listed.bins]
 
 
-def by_hand(found: BinTable) -> list[list[Any]]:
+def by_hand(listed: BinTable) -> list[list[Any]]:
     """Return rows, positives, rate, weight and part of the information value of each bin, from a loop over rows."""
-    counts = {one.bin: [0, 0] for one in found.bins}
+    counts = {one.bin: [0, 0] for one in listed.bins}
     for value, town, label in zip(INCOME.tolist(), TOWN.tolist(), LATE.tolist(), strict=True):
-        if found.column == "town":
+        if listed.column == "town":
             name = next((name for name in counts if (town or "(missing)") in name.strip("{}").split(", ")), "(other)")
         elif math.isnan(value):
             name = "(missing)"
@@ -83,26 +83,26 @@ def by_hand(found: BinTable) -> list[list[Any]]:
     ],
 )
 def test_figures_are_those_of_a_loop(column: str, options: dict[str, Any]) -> None:
-    found = bin_table(bank(), column, **options)
-    assert found.positive == "yes"
-    for one, (rows, late, rate, weight, iv) in zip(found.bins, by_hand(found), strict=True):
+    listed = bin_table(bank(), column, **options)
+    assert listed.positive == "yes"
+    for one, (rows, late, rate, weight, iv) in zip(listed.bins, by_hand(listed), strict=True):
         assert (one.rows, one.positives) == (rows, late), one.bin
         assert one.share == rows / N
         assert one.rate == rate
         assert (one.weight, one.iv) == (pytest.approx(weight, abs=1e-12), pytest.approx(iv, abs=1e-12))
         assert bool(one.note) == (rows < options.get("min_rows", 50))
-    assert found.iv == pytest.approx(sum(one.iv or 0.0 for one in found.bins), abs=1e-12)
-    json.dumps(found.plain(), allow_nan=False)
-    assert "<h1>Bins of" in found.page()
+    assert listed.iv == pytest.approx(sum(one.iv or 0.0 for one in listed.bins), abs=1e-12)
+    json.dumps(listed.plain(), allow_nan=False)
+    assert "<h1>Bins of" in listed.page()
 
 
 def test_the_declaration_gives_the_model_these_bins_and_weights() -> None:
     """A job with weights of evidence on all rows has the listed weights, and so does a second listing."""
-    found = bin_table(bank(), "income", bins=[1000, 1500, 2000, 2500], merge=[[2, 3]])
-    declared = tomllib.loads(found.declaration_line)
+    listed = bin_table(bank(), "income", bins=[1000, 1500, 2000, 2500], merge=[[2, 3]])
+    declared = tomllib.loads(listed.declaration_line)
     assert declared == {"income": {"type": "number", "special": ["-1"], "bins": [1000, 2000, 2500]}}
     again = bank(**read_types(declared))
-    assert bin_table(again, "income").cells() == found.cells()
+    assert bin_table(again, "income").cells() == listed.cells()
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=2, prepare={"woe": {"rows": 30}},
                   accepts=("columns", "rank", "label_auc", "fresh_equations"))  # fmt: skip
     members = [again.without(["day"]), vfl.Party("shop", {"v": HIDDEN}, ids=range(N))]
@@ -110,8 +110,8 @@ def test_the_declaration_gives_the_model_these_bins_and_weights() -> None:
     assert isinstance(step, NumericWoe)
     probes = np.array([0.0, 1000.0, 2000.0, 2500.0, -1.0, np.nan])
     weights = step.apply(probes, ())[:, 0]
-    np.testing.assert_allclose(weights, [one.weight for one in found.bins], atol=1e-12)
-    assert step.iv == pytest.approx(found.iv, abs=1e-12)
+    np.testing.assert_allclose(weights, [one.weight for one in listed.bins], atol=1e-12)
+    assert step.iv == pytest.approx(listed.iv, abs=1e-12)
 
 
 def test_texts_are_merged_with_missing_and_with_all_others() -> None:
@@ -152,7 +152,7 @@ def _likelihood(late: Any, above: Any) -> float:
     return total
 
 
-def test_columns_without_an_order_or_effect_have_one_monotone_bin() -> None:
+def test_a_column_without_effect_has_one_monotone_bin() -> None:
     late = np.arange(400) % 2 == 0
     assert monotone_edges(np.repeat(np.arange(200.0), 2), late, bins=10, min_rows=20) == ()
     assert monotone_edges(np.ones(400), late, bins=10, min_rows=20) == ()
@@ -182,9 +182,9 @@ def test_bins_that_do_not_fit_are_refused(column: str, options: dict[str, Any], 
 
 def test_without_labels_of_two_classes_rows_alone_are_counted() -> None:
     for labels in (None, np.arange(N) % 3):
-        found = bin_table(bank(labels), "income", bins=[1000])
-        assert found.heads == ["number", "bin", "rows", "share", "note"]
-        assert [one.rate for one in found.bins] == [None] * 4
+        listed = bin_table(bank(labels), "income", bins=[1000])
+        assert listed.heads == ["number", "bin", "rows", "share", "note"]
+        assert [one.rate for one in listed.bins] == [None] * 4
         with raises_code(ConfigError, "SVFL-COMMAND-USAGE"):
             bin_table(bank(labels), "income", monotone=True)
     empty = vfl.Party("bank", {"c": np.append(-1.0, np.full(99, -1.0)), "n": np.arange(100)}, ids=range(100),
