@@ -91,12 +91,12 @@ class BinTable:
 
     def cells(self) -> list[list[html.Cell]]:
         """Return the table of bins under `heads`."""
-        return [
-            [number, one.bin, one.rows, one.share]
-            + ([one.positives, one.rate, one.weight, one.iv] if self.positive is not None else [])
-            + [one.note]
-            for number, one in enumerate(self.bins, 1)
-        ]
+        rows = list[list[html.Cell]]()
+        for number, one in enumerate(self.bins, 1):
+            figures: list[html.Cell] = [one.positives, one.rate, one.weight, one.iv]
+            with_labels = figures if self.positive is not None else []
+            rows.append([number, one.bin, one.rows, one.share, *with_labels, one.note])
+        return rows
 
     @property
     def head(self) -> str:

@@ -31,7 +31,7 @@ def monotone_edges(values: Floats, is_positive: NDArray[np.bool_], *, bins: int,
     """
     optimize: Any = import_extra("scipy.optimize", "sklearn", "monotone bins")
     distinct, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    positives = np.bincount(inverse, weights=is_positive, minlength=len(distinct))
+    positives: Floats = np.bincount(inverse, weights=is_positive, minlength=len(distinct)).astype(np.float64)
     best, edges = -np.inf, tuple[float, ...]()
     for increasing in (True, False):
         blocks = optimize.isotonic_regression(positives / counts, weights=counts, increasing=increasing).blocks

@@ -525,7 +525,7 @@ def _fit_evidence(
 
 
 def _fit_texts(
-    name: str, kind: ColumnType, column: str, counts: Mapping[str, int], options: Preparation
+    name: str, kind: ColumnType, column: str, counts: dict[str, int], options: Preparation
 ) -> ColumnTransform:
     """Fit the transform of a text column on the number of training rows of each category."""
     rows = sum(counts.values())
