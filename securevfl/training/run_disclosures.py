@@ -46,15 +46,15 @@ def _cells(output: Output) -> list[html.Cell]:
     times = "once" if output.times == 1 else f"{output.times:,} times"
     source = "labels" if output.kind == "labels" else "columns"
     rows = f", {output.rows:,} rows" if output.rows else ""
-    numbers = f"{output.numbers:,} of {output.bits} bits" if output.numbers else "-"
+    numbers = f"{output.numbers:,} of {output.bits} bits" if output.numbers else ""
     about = f"{source} of {', '.join(output.about)}"
     return [output.name, about, f"{times} ({output.occasion}){rows}", numbers, share_of(output)]
 
 
 def share_of(output: Output) -> str:
-    """Return how much of the labels or columns a complete run reveals by an output, as text; "-" if unlimited."""
+    """Return how much of the labels or columns a complete run reveals by an output, as text; empty without a bound."""
     if not output.capacity or not output.count:
-        return "-"
+        return ""
     share = output.count / output.capacity
     if share >= 1:
         return "all"

@@ -96,7 +96,8 @@ def title_of(job: Job, lead: ModelPart) -> str:
 def subtitle(job: Job, lead: ModelPart, costs: Costs) -> str:
     """Return the model, the rows, the date and the job in a line."""
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    rows = f" {lead.trained:,} rows trained it and {lead.held_out:,} held-out rows measured it." if lead.leads else ""
+    measured = f"{lead.held_out:,} held-out rows measured it" if lead.held_out else "no rows were held out"
+    rows = f" {lead.trained:,} rows trained it and {measured}." if lead.leads else ""
     return (
         f"Model: {job.model.name}; optimizer: {costs.algorithm}; protocol: {costs.protocol}.{rows} "
         f"Written {when} by securevfl {__version__}; job {job.digest.hex()[:16]}."
@@ -194,7 +195,8 @@ def comparison(lead: ModelPart, alone: LocalQuality | None) -> str:
         text = f"On the {lead.evaluated_on}, the {label_of(name)} is {value}."
     meaning = meaning_of(name)
     explained = f"{label_of(name)}: {meaning}. " if meaning else ""
-    sentences = f"<p class='gain'>{html.escape(text)}</p><p class='soft'>{html.escape(explained + STD_ERROR_NOTE)}</p>"
+    explained += STD_ERROR_NOTE if lead.metric_std_errors else ""
+    sentences = f"<p class='gain'>{html.escape(text)}</p><p class='soft'>{html.escape(explained)}</p>"
     return sentences + '<div class="charts">' + quality_chart(lead, gain) + metric_table(lead, alone) + "</div>"
 
 
@@ -213,7 +215,8 @@ def metric_table(lead: ModelPart, alone: LocalQuality | None) -> str:
         ]
         for name in names
     ]
-    caption = f"{lead.held_out:,} held-out rows; trained on {lead.trained:,} rows."
+    measured = f"{lead.held_out:,} held-out rows" if lead.held_out else "Measured on the training rows"
+    caption = f"{measured}; trained on {lead.trained:,} rows."
     if lead.positive is not None:
         caption += f" Positive class: {lead.positive}."
     words = html.terms({label_of(name): meaning_of(name) for name in names if meaning_of(name)})
