@@ -36,7 +36,7 @@ MIN_RELATIVE_SPAN = 1e-6  # an axis is at least as wide as this share of its lar
 
 MIN_RAW_STEP = 1e-300  # smaller steps between ticks would not be exact numbers
 
-MAX_LABEL_CHARACTERS = 44  # longer labels of bars are cut, because a bar's label is one line
+MAX_LABEL_CHARACTERS = 32  # longer labels of bars are cut, because a bar's label is one line
 
 Points = Sequence[tuple[float, float]]
 

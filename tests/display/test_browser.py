@@ -52,6 +52,7 @@ function ground(node, view) {
 }
 function look(frame) {
   const page = frame.contentDocument, view = frame.contentWindow, where = frame.width + ': '
+  page.querySelectorAll('details').forEach(each => { each.open = true })
   if (page.documentElement.scrollWidth > frame.clientWidth) found.push(where + 'wider than the screen')
   const texts = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT)
   while (texts.nextNode()) {
@@ -65,7 +66,9 @@ function look(frame) {
     range.selectNodeContents(text)
     const place = range.getBoundingClientRect(), holder = inSvg || node.closest('td, th, p, h1, h2, pre') || page.body
     const edge = holder.getBoundingClientRect()
-    if (place.right > edge.right + 1 || place.left < edge.left - 1 || (inSvg && place.bottom > edge.bottom + 1))
+    if (node.tagName === 'PRE') {  // spaces at the end of its lines may be beyond its edge
+      if (node.scrollWidth > node.clientWidth + 1) found.push(where + 'cut ' + shown(text.data))
+    } else if (place.right > edge.right + 1 || place.left < edge.left - 1 || (inSvg && place.bottom > edge.bottom + 1))
       found.push(where + 'cut ' + shown(text.data))
   }
   for (const svg of page.querySelectorAll('svg')) {
