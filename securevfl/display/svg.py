@@ -1,8 +1,6 @@
 """Charts as SVG for an HTML page: lines, bars with standard errors, and bars that are divided into kinds.
 
-They need no script, no font and no other file. Plotly, Bokeh and Vega draw by scripts of 1 to 4 MB, which the content
-security policy of the pages forbids; matplotlib is an optional dependency, and its SVG has neither the colours of the
-reader's screen nor text that a reader can select. So the charts are drawn here.
+They need no script, no font and no other file. docs/architecture.md lists the libraries that were weighed.
 
 Axes show round numbers, no label occurs twice, and an axis is at least as wide as its caller demands, so that noise
 does not fill the chart.
