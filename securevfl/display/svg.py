@@ -18,8 +18,6 @@ SERIES_COLOURS = "#3a6ea5", "#b23a2e", "#3c8d5a", "#8a5fa8", "#b8862b", "#5b6675
 
 CHART_WIDTH, CHART_HEIGHT = 360.0, 240.0
 
-REFERENCE = "reference"  # colour of a line or bar that a reader compares with, such as guessing
-
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 52.0, 16.0, 28.0, 42.0
 
 BAR_HEIGHT, BAR_PITCH = 18.0, 48.0  # height of a bar, and distance between the tops of two bars with their labels
