@@ -21,7 +21,7 @@ from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
-from securevfl.families.shares.metric_notes import far_labels, metric_notes, too_few_rows
+from securevfl.families.shares.metric_notes import far_labels, metric_notes, rounded_auc, too_few_rows
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
@@ -175,6 +175,10 @@ class Measurements:
         values, curve = metric_labels.metrics(pairs)
         from_loss = metric_labels.loss_metrics(mean_loss.metrics["loss"])
         notes = metric_notes(loss, weighted=data.metric_weights(rows.rows) is not None)
+        if "auc" in values:
+            bias, is_subtracted = metric_labels.auc_bias(pairs)
+            if np.isfinite(bias):
+                notes.append(rounded_auc(bias, 2**quantizer.bits, subtracted=is_subtracted))
         if unmeasured := set(metric_labels.unmeasured(pairs)) - set(from_loss):
             notes.append(far_labels(unmeasured, quantizer.reach))
             warnings.warn(f"party {self._context.me}: {notes[-1]}.", DataNotice, stacklevel=2)
