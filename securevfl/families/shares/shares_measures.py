@@ -33,7 +33,13 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS, LossTable, LossTransfers, open_loss
+from securevfl.protocols.shares.opened_loss import (
+    MIN_LOSS_ROWS,
+    LossTable,
+    LossTransfers,
+    open_loss,
+    select_measured,
+)
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
 from securevfl.protocols.shares.score_label_pairs import PairInputs, open_pairs
@@ -305,13 +311,7 @@ class Measurements:
             self._reported_share = share
 
     def _measured_rows(self, data: TrainingData) -> ScaledRows:
-        """Return the measured rows: all evaluated rows, or the maximum number of them, evenly spaced over the table.
-
-        In a table that is sorted by time, the measured rows thus come from all periods.
-        """
-        rows, limit = np.sort(data.evaluated.rows), MAX_LOSS_ROWS // self._context.outputs
-        positions = np.linspace(0, len(rows) - 1, min(len(rows), limit)).astype(np.intp)
-        return ScaledRows(data, rows[positions])
+        return ScaledRows(data, select_measured(data.evaluated.rows, self._context.outputs))
 
     def _quantizer(self, loss: Loss) -> Quantizer:
         numbers = self._training.facts.plan.numbers
