@@ -190,7 +190,7 @@ def test_a_job_of_ten_million_rows_is_admitted_after_100_others(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_an_admission_without_the_search_decides_as_the_search_does(seed: int, tmp_path: Path) -> None:
+def test_admissions_decide_by_the_worst_row(seed: int, tmp_path: Path) -> None:
     """The totals at the row about which most was disclosed decide, whether they are searched or not."""
     draw = np.random.default_rng(seed)
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")

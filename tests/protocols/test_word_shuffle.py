@@ -302,7 +302,7 @@ def test_offsets_by_order_stay_below_the_bound_of_the_proof() -> None:
     assert multisets * len(orders) == 24 < largest < len(orders) * math.sqrt(2**n * multisets)
 
 
-def test_offsets_by_order_give_no_more_information_than_multisets() -> None:
+def test_offsets_by_order_give_no_more_information() -> None:
     """Three words of one bit, all D, and the distribution of words that gives most information: two bits, never more.
 
     For any guess q of the distribution of answers, the largest divergence of a row of the channel from q bounds the
