@@ -179,9 +179,7 @@ def test_random_schedules_never_lose_a_disclosure(seed: int, account: Account, m
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_every_refusal_of_a_ledger_states_a_way_on(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_refusal_of_a_ledger_states_a_way_on(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty schedules a seed of sessions, kills and restored copies of a ledger; the draw's seed is 20 * seed + k.
 
     After a refusal the owner takes one of the ways that its message states: the newest copy, or `ledger --adopt`, by

@@ -62,8 +62,9 @@ def rounded_auc(bias: float, levels: int, *, subtracted: bool) -> str:
         The statement.
     """
     change = f"by about {bias:+.4f}" if abs(bias) >= 0.00005 else "by less than 0.0001"
-    correction = "the reported AUC is corrected for this" if subtracted else "the reported AUC is not corrected for this"
-    return f"auc is computed from scores that are rounded to {levels} levels. Rounding changes it {change}; {correction}"
+    correction = f"the reported AUC is {'' if subtracted else 'not '}corrected for this"
+    scores = f"auc is computed from scores that are rounded to {levels} levels"
+    return f"{scores}. Rounding changes it {change}; {correction}"
 
 
 def metric_notes(loss: Loss, *, weighted: bool) -> list[str]:
