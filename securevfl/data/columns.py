@@ -164,7 +164,8 @@ def join_columns(names: list[str], columns: Iterable[ColumnValues], rows: int, w
 
     Args:
         names: the names of the columns.
-        columns: the values of each column, with their types. They are taken one at a time, so that the table is in memory once.
+        columns: the values of each column, with their types. They are taken one at a time, so that the table is in
+            memory once.
         rows: the number of rows, n.
         where: the party or the file, for the notice.
 
