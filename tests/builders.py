@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from pyarrow import csv, parquet
 
 import securevfl as vfl
+from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.crypto.transfers import base_transfers, punctured_seeds
 from securevfl.crypto.transfers.field_transfers import TransferReceiver, TransferSender
 from securevfl.data.preparation import FittedPreparation
@@ -244,3 +246,24 @@ def transfer_pair(
     sums, seeds = punctured_seeds.grow(base.pairs(points), coin)
     punctured = punctured_seeds.puncture(secret, keys, coin, sums)
     return receiver(seeds, coin, bits, pad_octets), sender(secret, punctured, coin, bits, pad_octets)
+
+
+def sheet_part(sheet: str, party: str) -> str:
+    """Return the words below this party's headings in a consent sheet."""
+    lines, current = list[str](), ""
+    for line in sheet.splitlines():
+        if line.startswith("    "):
+            lines += [line] if current == party else []
+        else:
+            current = line.split()[0] if re.fullmatch(r"  [\w-]+( \(.*\))?", line) else current if not line else ""
+    return " ".join(" ".join(lines).split())
+
+
+def learned_rows(sheet: ConsentSheet) -> list[tuple[str, ...]]:
+    """Return the rows of the table of a sheet that states who learns what."""
+    return [
+        row
+        for section in sheet.sections
+        if section.table is not None and section.title.startswith("Who learns what")
+        for row in section.table.rows
+    ]

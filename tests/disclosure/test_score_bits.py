@@ -113,8 +113,8 @@ def test_the_sheet_begins_with_the_result_of_the_audits_attack() -> None:
     """The sheet's figure covers what the audit reads from the scores of the trained model, and both allow the job."""
     parties = _tables_with_a_shared_factor()
     job = vfl.Job(model="logistic", epochs=4, test_fraction=0.5)
-    first, *_ = vfl.explain(job, parties).first_screen.split("\n")
-    stated = re.fullmatch(r"readable  scores can reveal up to (\d+)% of one column of shop to bank, by .*", first)
+    _, first, *_ = vfl.explain(job, parties).first_screen.split("\n")
+    stated = re.fullmatch(r"  readable  scores can reveal up to (\d+)% of one column of shop to bank, by .*", first)
     assert stated is not None
     audit = run_audit(job, parties, seeds=(0,))
     (attack,) = (inference for inference in audit.inferences if inference.name == "score columns")
