@@ -74,7 +74,7 @@ def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
     both = noise_tables(1200, 10)
     few, many = (trains_on_shares(score_bits=3).model_copy(update={"reason_codes": k}) for k in (1, 5))
     assert "reason codes" in vfl.explain(few, both)
-    assert "1 reason codes" not in vfl.explain(few, both)
+    assert "disclose up to 3 bits and 1 reason codes" not in vfl.explain(few, both)
     assert "disclose up to 3 bits and 5 reason codes 14.9 more" in vfl.explain(many, both)
 
 
