@@ -26,6 +26,7 @@ from pyarrow import csv, parquet
 
 import securevfl as vfl
 from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.sheet_document import SheetSection
 from securevfl.crypto.transfers import base_transfers, punctured_seeds
 from securevfl.crypto.transfers.field_transfers import TransferReceiver, TransferSender
 from securevfl.data.preparation import FittedPreparation
@@ -267,3 +268,12 @@ def learned_rows(sheet: ConsentSheet) -> list[tuple[str, ...]]:
         if section.table is not None and section.title.startswith("Who learns what")
         for row in section.table.rows
     ]
+
+
+def section_words(section: SheetSection) -> list[str]:
+    """Return all words of a section of a consent sheet."""
+    table = section.table
+    texts = [section.title, *([] if table is None else [*table.heads, *(cell for row in table.rows for cell in row)])]
+    for block in section.blocks:
+        texts += [block.heading, *(part for statement in block.statements for part in statement)]
+    return " ".join(texts).split()

@@ -10,9 +10,10 @@ import pytest
 
 import securevfl as vfl
 from securevfl.consent.consent_sheet import ConsentSheet
-from securevfl.consent.sheet_document import WIDTH, SheetSection
+from securevfl.consent.sheet_document import WIDTH
+from securevfl.display.text_layout import RULE
 from securevfl.families.run_facts import pooled_run_facts
-from tests.builders import learned_rows
+from tests.builders import learned_rows, section_words
 from tests.disclosure.disclosed_jobs import cases
 
 CASES = cases()
@@ -24,21 +25,12 @@ def sheets() -> dict[str, ConsentSheet]:
     return {name: vfl.explain(job, parties) for name, (job, parties) in CASES.items()}
 
 
-def words_of(section: SheetSection) -> list[str]:
-    """Return all words of a section."""
-    table = section.table
-    texts = [section.title, *([] if table is None else [*table.heads, *(cell for row in table.rows for cell in row)])]
-    for block in section.blocks:
-        texts += [block.heading, *(part for statement in block.statements for part in statement)]
-    return " ".join(texts).split()
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_no_line_is_wider_than_a_terminal_and_no_word_is_broken(name: str, sheets: dict[str, ConsentSheet]) -> None:
     sheet = sheets[name]
     assert [line for line in sheet.splitlines() if len(line) > WIDTH or line != line.rstrip()] == []
-    expected = Counter(word for section in sheet.sections for word in words_of(section))
-    assert Counter(word for word in sheet.first_screen.split() if set(word) != {"\N{BOX DRAWINGS LIGHT HORIZONTAL}"}) == expected
+    expected = Counter(word for section in sheet.sections for word in section_words(section))
+    assert Counter(word for word in sheet.first_screen.split() if set(word) != {RULE}) == expected
     assert sheet.startswith(f"{sheet.first_screen}\n\n")
 
 
@@ -71,7 +63,7 @@ def test_the_page_has_the_same_sections_in_the_same_order(name: str, sheets: dic
     titles = [unescape(title) for title in re.findall(r"<h2>(.*?)</h2>", page)]
     assert titles == [section.title for section in sheet.sections]
     text = unescape(re.sub(r"<[^>]*>", " ", sheet._repr_html_()))
-    assert Counter(text.split()) == Counter(word for section in sheet.sections for word in words_of(section))
+    assert Counter(text.split()) == Counter(word for section in sheet.sections for word in section_words(section))
     assert sheet.digest in page
     assert "<script" not in page
 

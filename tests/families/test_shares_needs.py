@@ -96,7 +96,7 @@ def test_columns_count_as_the_model_makes_them() -> None:
         vfl.explain(block_descent_job(model=model), noise_parties((4, 4))) for model in ("logistic", "trees")
     ]
     disk, memory = (
-        [printed_number(sheet, what) for sheet in sheets] for what in ("of disk", "of memory and .* of disk")
+        [printed_number(sheet, what) for sheet in sheets] for what in ("of disk", r"of memory and \S+ \S+ of disk")
     )
     assert disk[1] - disk[0] == pytest.approx(6 * ROWS * 100 * 16, rel=0.15)
     assert memory[1] - memory[0] == pytest.approx(12 * ROWS * 100 * 16, rel=0.15)

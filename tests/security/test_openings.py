@@ -92,7 +92,7 @@ def test_the_figures_of_one_page_agree(name: str, count: int) -> None:
     accepted = ["columns", "rank", "label_auc", "fresh_equations"]
     job = vfl.Job(**(defaults | SEALED[name]), protocol=vfl.Protocol(residual="ckks"), accepts=accepted)
     parties = vfl.datasets.breast_cancer(count)
-    page = vfl.explain(job, parties)
+    page = " ".join(vfl.explain(job, parties).split())
 
     def numbers(pattern: str) -> list[int]:
         return [int(result.replace(",", "")) for result in re.findall(pattern, page)]
