@@ -262,12 +262,7 @@ def sheet_part(sheet: str, party: str) -> str:
 
 def learned_rows(sheet: ConsentSheet) -> list[tuple[str, ...]]:
     """Return the rows of the table of a sheet that states who learns what."""
-    return [
-        row
-        for section in sheet.sections
-        if section.table is not None and section.title.startswith("Who learns what")
-        for row in section.table.rows
-    ]
+    return [tuple(row.values()) for row in sheet.learned]
 
 
 def section_words(section: SheetSection) -> list[str]:

@@ -242,7 +242,13 @@ def explain(
         parties = with_helpers(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
         sheet = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
         below = "" if details else "--details lists every message, the encryption and the resources"
-    summary = {"digest": sheet.digest, "job": job.to_dict(), "sheet": str(sheet), "first_screen": sheet.first_screen}
+    summary: dict[str, Any] = {
+        "digest": sheet.digest,
+        "job": job.to_dict(),
+        "sheet": str(sheet),
+        "first_screen": sheet.first_screen,
+    }
+    summary["learned"] = sheet.learned
     write_results(json, "explain", lambda: summary)
     if html is not None:
         write_atomic(html, sheet.page().encode())

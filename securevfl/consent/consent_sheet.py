@@ -23,6 +23,7 @@ from securevfl.consent.sheet_sections import (
     ASSUMPTIONS as ASSUMPTIONS,
 )
 from securevfl.consent.sheet_sections import (
+    LEARNED_TITLE,
     REFUSAL,
     disclosure_sections,
     later_section,
@@ -83,7 +84,7 @@ class ConsentSheet(str):
     @property
     def digest(self) -> str:
         """16 hex digits by which a person agrees to the first screen and the text."""
-        return hashlib.sha256(f"{self.first_screen}\n{str(self)}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self.first_screen}\n{self!s}".encode()).hexdigest()[:16]
 
     @property
     def footer(self) -> str:
@@ -91,11 +92,24 @@ class ConsentSheet(str):
         today = datetime.now(UTC).date().isoformat()
         return f"Sheet {self.digest}, printed on {today} by securevfl {__version__}"
 
+    @property
+    def learned(self) -> list[dict[str, str]]:
+        """The rows of the table that states who learns what, by the heads of its columns.
+
+        Empty if the sheet was written without tables, because only these determine the numbers.
+        """
+        tables = (item.table for item in self.sections if item.title == LEARNED_TITLE)
+        return [dict(zip(table.heads, row, strict=True)) for table in tables if table is not None for row in table.rows]
+
     def page(self) -> str:
         """Return the first screen as an HTML page without scripts, with the same sections in the same order."""
         return html.page(
             "Consent sheet",
-            [_PAGE_STYLE, f"<h1>{html.escape(self.sections[0].title)}</h1>" if self.sections else "", self._repr_html_()]
+            [
+                _PAGE_STYLE,
+                f"<h1>{html.escape(self.sections[0].title)}</h1>" if self.sections else "",
+                self._repr_html_(),
+            ]
             + [f"<p class='soft'>{html.escape(self.footer)}.</p>"],
         )
 

@@ -96,9 +96,7 @@ def forecast(
             )
         if len(everybody) > 1:
             so_far, after = total_of(before, kind), sum_disclosures(of_kind)
-            rows.append(
-                ForecastRow("all peers together", f"{so_far.of(kind)} in {_runs(so_far)}", f"{after}", limit)
-            )
+            rows.append(ForecastRow("all peers together", f"{so_far.of(kind)} in {_runs(so_far)}", f"{after}", limit))
         if any(item.rho for item in disclosures if item.kind == kind):
             epsilon = zcdp_epsilon(sum(item.rho for _, item in of_kind), DELTA)
             notes.append(

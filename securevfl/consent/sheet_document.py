@@ -74,9 +74,7 @@ def _section_lines(item: SheetSection) -> list[str]:
     lines = paragraph(item.title, WIDTH, hang="  ")
     if item.table is not None:
         table = item.table
-        lines += text_table(
-            table.heads, table.rows, WIDTH, flexible=table.flexible, right=table.right, indent="  "
-        )
+        lines += text_table(table.heads, table.rows, WIDTH, flexible=table.flexible, right=table.right, indent="  ")
     for number, block in enumerate(item.blocks):
         lines += [""] if number or item.table is not None else []
         if block.heading:

@@ -20,6 +20,7 @@ from securevfl.job import Job
 ASSUMPTIONS = (
     "every party follows the protocol and may study what it received (semi-honest); certificates say who is who"
 )
+LEARNED_TITLE = "Who learns what, at most, in a complete run"
 LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
 SIZES_TEXT = "Every party learns the sizes: rows, columns of each party, batches, iterations."
@@ -42,7 +43,10 @@ REFUSAL = (
 def subject_section(job: Job, roles: Roles, facts: RunFacts | None, heading: str) -> SheetSection:
     """Return the title of the sheet, with the model, the method, and the rows and columns of the training."""
     title = f"Consent sheet {heading}" if heading else "Consent sheet: what this job discloses, and to whom"
-    statements = [*_readable_shares(job, roles, facts), ("model", f"{job.model.name}, on {job.family.title(job, roles)}")]
+    statements = [
+        *_readable_shares(job, roles, facts),
+        ("model", f"{job.model.name}, on {job.family.title(job, roles)}"),
+    ]
     statements += [("code", line) for line in code_lines(job)]
     if facts is not None:
         sizes = facts.shape
@@ -105,11 +109,9 @@ def disclosure_sections(
     if facts is None:
         return [SheetSection("Who learns what", (*blocks, SheetBlock((("", SIZES_TEXT),)))), *before]
     rows = [row for name in roles.parties for row in _learned_rows(name, facts.outputs, bool(meanings[name]))]
-    table = SheetTable(
-        ("Party", "Learns", "About", "How many", "Bits", "Share"), tuple(rows), flexible=1, right=(4, 5)
-    )
+    table = SheetTable(("Party", "Learns", "About", "How many", "Bits", "Share"), tuple(rows), flexible=1, right=(4, 5))
     learned = SheetSection(
-        "Who learns what, at most, in a complete run",
+        LEARNED_TITLE,
         (SheetBlock((("", _EXPLAINED), ("", SIZES_TEXT))),),
         table,
     )
@@ -158,7 +160,9 @@ def _score_texts(job: Job, facts: RunFacts, requester: str) -> list[str]:
 def without_repeated_words(statements: Sequence[Statement]) -> list[Statement]:
     """Replace a word that is that of the previous statement by "also"."""
     previous = ["", *(word for word, _ in statements)]
-    return [("also" if word == before else word, text) for before, (word, text) in zip(previous, statements, strict=False)]
+    return [
+        ("also" if word == before else word, text) for before, (word, text) in zip(previous, statements, strict=False)
+    ]
 
 
 def nobody_section(job: Job, roles: Roles) -> SheetSection:
@@ -177,12 +181,16 @@ def later_section(job: Job, roles: Roles, facts: RunFacts | None) -> SheetSectio
         "of them are in their tables. The ledger counts both."
     )
     blocks = [
-        SheetBlock(tuple(items), name) for name in roles.parties if (items := _later_statements(job, roles, facts, name))
+        SheetBlock(tuple(items), name)
+        for name in roles.parties
+        if (items := _later_statements(job, roles, facts, name))
     ]
     return SheetSection("Questions later", (SheetBlock((("", asked),)), *blocks))
 
 
-def ledger_sections(forecasts: Mapping[str, LedgerForecast], trusted: Mapping[str, Sequence[str]]) -> list[SheetSection]:
+def ledger_sections(
+    forecasts: Mapping[str, LedgerForecast], trusted: Mapping[str, Sequence[str]]
+) -> list[SheetSection]:
     """Return the section on earlier jobs and limits, one for each ledger that counts for the job.
 
     Args:

@@ -63,9 +63,7 @@ def text_table(
     """
     columns = [[head, *(row[j] for row in rows)] for j, head in enumerate(heads)]
     longest = [max(len(word) for cell in column for word in (cell.split() or [""])) for column in columns]
-    widths = [
-        max(word, min(widest, max(map(len, column)))) for word, column in zip(longest, columns, strict=True)
-    ]
+    widths = [max(word, min(widest, max(map(len, column)))) for word, column in zip(longest, columns, strict=True)]
     available = width - len(indent) - GAP * (len(heads) - 1)
     widths[flexible] = available - sum(widths) + widths[flexible]
     if widths[flexible] < max(longest[flexible], widest):

@@ -81,7 +81,10 @@ def test_limits_are_set_shown_kept_and_taken_away(trained: list[str]) -> None:
 def test_explain_counts_earlier_disclosures(trained: list[str], tmp_path: Path) -> None:
     run("ledger", "--party", "shop", "--limit", "columns=6")
     sheet = " ".join(run("explain", *trained).stdout.split())
-    for cells in (("bank", "4 numbers about each row", "8 (53%)", "at most 6"), ("shop", "15 numbers about the", "none")):
+    for cells in (
+        ("bank", "4 numbers about each row", "8 (53%)", "at most 6"),
+        ("shop", "15 numbers about the", "none"),
+    ):
         assert re.search(".*?".join(map(re.escape, cells)), sheet.partition("So far and your limits")[2])
     assert "would be refused: party shop: its ledger allows all peers together at most 6" in sheet
     assert "it receives 9 numbers about each row" in sheet  # 4 then, 4 now, and an evaluation

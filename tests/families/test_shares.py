@@ -275,7 +275,9 @@ def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:
     assert "openings  1 sums of losses of 120 rows; (score, label) pairs of these rows in random order, once" in sheet
     assert "a score discloses at most 7 bits of a row" in sheet
     assert "shop (partner)" in sheet
-    assert [row[:2] for row in learned_rows(sheet)][-2:] == [(name, "nothing about a row") for name in ("shop", "telco")]
+    assert [row[:2] for row in learned_rows(sheet)][-2:] == [
+        (name, "nothing about a row") for name in ("shop", "telco")
+    ]
     assert "gradient" not in sheet
     assert sheet.count("would be refused") == 1  # because the table has only 120 held-out rows
     assert "bank and shop together learn every residual" in sheet

@@ -92,9 +92,7 @@ def test_all_epochs_are_one_chunk_if_there_is_room(limit: int, chunks: int, monk
 def test_columns_count_as_the_model_makes_them() -> None:
     """Of trees each leaf is one, and each cosine, a third of them: 6 bytes a row of disk; a block of rows with all of
     them is in memory."""
-    sheets = [
-        vfl.explain(block_descent_job(model=model), noise_parties((4, 4))) for model in ("logistic", "trees")
-    ]
+    sheets = [vfl.explain(block_descent_job(model=model), noise_parties((4, 4))) for model in ("logistic", "trees")]
     disk, memory = (
         [printed_number(sheet, what) for sheet in sheets] for what in ("of disk", r"of memory and \S+ \S+ of disk")
     )
@@ -105,7 +103,9 @@ def test_columns_count_as_the_model_makes_them() -> None:
 def test_what_has_no_bits_is_refused_by_the_key_to_set() -> None:
     small = vfl.BlockDescent(lr=1e-5)
     sheet = vfl.explain(block_descent_job(optimizer=small), noise_parties((2, 2), rows=20_000))
-    assert re.search(r"would be refused .*[Ss]et batch_size to at most [\d,]+ rows, raise optimizer\.lr", " ".join(sheet.split()))
+    assert re.search(
+        r"would be refused .*[Ss]et batch_size to at most [\d,]+ rows, raise optimizer\.lr", " ".join(sheet.split())
+    )
 
 
 @pytest.mark.parametrize("rarest", [0, 1, 5])

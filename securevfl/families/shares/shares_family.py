@@ -52,8 +52,8 @@ from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
     PAIRS_TEXT,
     SCORE_PARTS_TEXT,
-    opened_text,
     column_share_text,
+    opened_text,
     scores_text,
     stop_decisions_text,
     table_error,
