@@ -109,8 +109,8 @@ class ConsentSheet(str):
                 _PAGE_STYLE,
                 f"<h1>{html.escape(self.sections[0].title)}</h1>" if self.sections else "",
                 self._repr_html_(),
-            ]
-            + [f"<p class='soft'>{html.escape(self.footer)}.</p>"],
+                f"<p class='soft'>{html.escape(self.footer)}.</p>",
+            ],
         )
 
     def __contains__(self, words: object) -> bool:

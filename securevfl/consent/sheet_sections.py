@@ -196,6 +196,9 @@ def ledger_sections(
     Args:
         forecasts: the forecast from the ledger of each party.
         trusted: the peers that each ledger trusts.
+
+    Returns:
+        The sections.
     """
     sections = []
     for name, forecast in forecasts.items():
