@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.cli.show import console, costs_table, rounded_parts, styled_sheet
+from securevfl.cli.show import console, costs_table, styled_sheet
+from securevfl.training.run_costs import rounded_parts
 
 
 @pytest.fixture
