@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-GAP = 2  # number of blanks between the columns of a table
+COLUMN_GAP = 2  # number of blanks between the columns of a table
 RULE = "\u2500"
 
 
@@ -64,7 +64,7 @@ def text_table(
     columns = [[head, *(row[j] for row in rows)] for j, head in enumerate(heads)]
     longest = [max(len(word) for cell in column for word in (cell.split() or [""])) for column in columns]
     widths = [max(word, min(widest, max(map(len, column)))) for word, column in zip(longest, columns, strict=True)]
-    available = width - len(indent) - GAP * (len(heads) - 1)
+    available = width - len(indent) - COLUMN_GAP * (len(heads) - 1)
     widths[flexible] = available - sum(widths) + widths[flexible]
     if widths[flexible] < max(longest[flexible], widest):
         return [line for row in rows for line in _row_as_paragraph(heads, row, width, indent)]
@@ -79,7 +79,7 @@ def text_table(
                 part.rjust(size) if j in aligned else part.ljust(size)
                 for j, (part, size) in enumerate(zip(parts, widths, strict=True))
             )
-            lines.append(indent + (" " * GAP).join(padded).rstrip())
+            lines.append(indent + (" " * COLUMN_GAP).join(padded).rstrip())
         return lines
 
     lines = [*lines_of(heads), indent + RULE * (width - len(indent))]
