@@ -13,6 +13,7 @@ HELP_GROUPS: dict[str, dict[str, str]] = {
     },
     "Prepare your table; nothing is sent": {
         "describe": "Describe each column before a training.",
+        "bins": "List and merge the bins of a column, with bad rates.",
         "fetch": "Store the result of a database query as a file.",
     },
     "Between organisations; every party runs these": {

@@ -193,7 +193,7 @@ class Description:
 def describe(party: Party) -> Description:
     """Describe this party's table, column by column. Nothing is sent to anyone."""
     check_is_party(party)
-    table, positive = party.table, _positive(party)
+    table, positive = party.table, positive_class(party)
     X, rows, at = table.X, np.arange(len(table.X)), range(len(table.names))
     twins, vif = _twins(table, X), _inflation(table, X)
     is_positive = None if positive is None else party.y == positive
@@ -205,7 +205,7 @@ def describe(party: Party) -> Description:
     return Description(party.name, len(X), doubled, named, columns, decided_from_values(table.types))
 
 
-def _positive(party: Party) -> Any:
+def positive_class(party: Party) -> Any:
     """Return the positive class; None if the party has no labels of two classes."""
     if party.y is None or len(np.unique(party.y)) != 2:
         return None

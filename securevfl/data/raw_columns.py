@@ -138,7 +138,13 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
                 "has special codes, but it is read as categories",
                 'leave special out, since each text is a category already, or declare type = "number"',
             )
-        update = {"missing": declared.missing, "special": declared.special, "on_error": declared.on_error}
+        if (declared.edges and target.kind in ("category", "date")) or (declared.groups and target.kind != "category"):
+            written = "lists of texts" if declared.groups else "edges"
+            raise place.error(
+                f"is read as {KIND_NAMES[target.kind]}, but its declared bins are {written}",
+                "declare the type of the column, or correct its bins",
+            )
+        update = {key: getattr(declared, key) for key in ("missing", "special", "bins", "on_error")}
         target = target.model_copy(update=update)
         if declared.decimal or declared.format:
             target = target.model_copy(update={"decimal": declared.decimal, "format": declared.format})
