@@ -152,7 +152,7 @@ def styled_sheet(text: str) -> Text:
     """Return a consent sheet with bold titles; a leak that would be refused is red.
 
     Args:
-        text: the sheet, in lines.
+        text: the lines of the consent sheet.
 
     Returns:
         The same lines with styles, which a console without colours leaves out.

@@ -67,17 +67,17 @@ class ColumnFigures:
     """Figures of one column.
 
     Attributes:
-        column: its name.
-        kind: how it was read.
-        missing: see the module.
-        different: see the module.
-        commonest: see the module.
+        column: name of the column.
+        kind: the type that the column was read as, such as a number or a date.
+        missing: share of rows without a value.
+        different: number of different values.
+        commonest: share of rows with the most common value; missing counts as a value.
         quartiles: minimum, 25 %, median, 75 % and maximum of numbers, None for texts; dates are days since 1970-01-01.
-        far: see the module.
-        vif: see the module; None for texts and constants.
-        iv: see the module; None without labels of two classes.
-        auc: see the module; None without labels of two classes.
-        notes: remarks.
+        far: share of values more than three interquartile ranges outside the quartiles.
+        vif: variance inflation factor among the party's columns; None for texts and constants.
+        iv: information value; None without labels of two classes.
+        auc: AUC of the column alone; None without labels of two classes.
+        notes: remarks about the column, such as that it is constant.
         origin: what decided the type: a declaration, the type in the file, or the values.
     """
 

@@ -53,7 +53,7 @@ class ScorecardScale:
 
     Attributes:
         points: points at odds of `odds` to 1 against the positive class.
-        odds: see `points`.
+        odds: odds against the positive class that correspond to `points` points.
         double: points that double the odds.
     """
 
@@ -268,13 +268,13 @@ def _above(value: float, codes: Mapping[str, float]) -> float:
 
 
 def scale_of(part: ModelPart, text: str) -> ScorecardScale:
-    """Read the scale of points for this part's model from a text; raises as `ScorecardScale.read`."""
+    """Read the scale of points for this part's model from a text. Raises the errors of `ScorecardScale.read`."""
     _check_model(part)
     return ScorecardScale.read(text)
 
 
 def points_column(part: ModelPart, text: str) -> Callable[[Floats], Floats]:
-    """Return how log odds (m, 1) of this part's model become points (m,); arguments and errors: see `scale_of`."""
+    """Return a function from log odds (m, 1) of this part's model to points (m,); see `scale_of`."""
     scale = scale_of(part, text)
     return lambda f: scale.of(f[:, 0]).round(2)
 

@@ -34,7 +34,7 @@ EPOCH_WEEKDAY = 3
 
 
 class ColumnTransform(NamedOption, ABC):
-    """A fitted transform of one column, `column`, into k numeric columns."""
+    """A transform that was fitted to training rows: it turns the column named `column` into k numeric columns."""
 
     column: str
 
@@ -61,7 +61,7 @@ SpecialCodes = tuple[tuple[str, float], ...]
 
 
 def code_columns(values: Floats, codes: SpecialCodes) -> Floats:
-    """Return a 0/1 column (m, k) for each of k special codes, which marks its rows."""
+    """Return one 0/1 column for each of k special codes, which is 1 in rows with that code (m, k)."""
     numbers = np.array([number for _, number in codes], np.float64)
     return (values[:, None] == numbers).astype(np.float64)
 
@@ -70,11 +70,11 @@ class ImputedTransform(ColumnTransform):
     """A transform of a numeric column that fills missing values and replaces special codes.
 
     Attributes:
-        fill: replaces missing values; None if none were missing in training.
+        fill: the number that replaces missing values; None if no value was missing in training.
         indicator: whether to add a 0/1 column that marks missing values.
         marked: the special codes that have a 0/1 column.
         unmarked: the special codes that were too rare for one.
-        special_fill: replaces special codes.
+        special_fill: the number that replaces special codes.
     """
 
     fill: float | None = None

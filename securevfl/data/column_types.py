@@ -49,7 +49,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 
 class ColumnType(Config):
-    """The type of a column."""
+    """The type of a column: its kind (number, category, date ...), special and missing texts, and unit."""
 
     type: Kind | None = None
     """What the values are; None leaves it to the file or the values. "text" is another name for "category"."""
@@ -152,7 +152,7 @@ class ColumnType(Config):
         return self.kind == "number" and not (self.missing or self.special) and self.on_error == "refuse"
 
     def __str__(self) -> str:
-        """Return the kind with its unit and the origin, as `describe` prints it."""
+        """Return the kind, its unit and how the type was decided, as the command `describe` prints them."""
         unit = f" ({self.unit})" if self.unit else ""
         return f"{self.kind}{unit}, {self.origin}"
 

@@ -176,7 +176,7 @@ class Party:
         """Return a copy of this party that uses a numeric column as weights or exposures of its rows.
 
         Args:
-            use: the attribute that receives the column.
+            use: the attribute that receives the column, "weights" or "exposure".
             column: the column, which is removed from the table.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Preparation of each party's columns: fitted on its training rows, stored in its part, and applied to new rows.
+"""Preparation of a party's columns: fitted to its training rows, stored in its part of the model, applied to new rows.
 
     missing numbers   the median of the column, and a 0/1 column that marks where it was filled in
     special codes     the same, with a 0/1 column for each declared code, or a bin of its own with weights of evidence
@@ -142,7 +142,7 @@ class SourceColumn(SerializableFields):
 
 @dataclass(frozen=True)
 class FittedPreparation:
-    """A fitted preparation.
+    """A preparation that was fitted to training rows: one transform for each original column.
 
     Attributes:
         columns: the names of the original columns, in order.
@@ -305,7 +305,7 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
     """Fit a preparation on training rows.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         table: the columns of all rows.
         train: the training rows.
         options: the job's options for the preparation of columns.
@@ -403,7 +403,7 @@ def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> 
 
 
 def _find_gaps(X: Floats | ExternalTable) -> NDArray[np.bool_]:
-    """Return whether each column (d,) lacks a value in any row."""
+    """Return for each column (d,) whether a value is missing in any row."""
     gaps = np.zeros(X.shape[1], bool)
     for block in row_blocks(X):
         gaps |= np.isnan(block).any(axis=0)
@@ -425,7 +425,7 @@ def read_columns(X: Floats | ExternalTable, rows: Rows, columns: Sequence[int]) 
 
 
 def _suspected_tails(X: ExternalTable, rows: Rows, columns: Sequence[int]) -> list[int]:
-    """Return the columns for which a sample and one pass over the table do not prove that they have no heavy tails."""
+    """Return columns that may have heavy tails: a sample and one pass over the table do not prove the opposite."""
     if not columns:
         return []
     sample = X[rows[:: max(1, len(rows) // _PROBED_VALUES)]][:, columns]
@@ -463,7 +463,7 @@ def is_ordinary(values: Floats, codes: SpecialCodes) -> NDArray[np.bool_]:
 
 
 def _fit_filling(values: Floats, gaps: bool, codes: SpecialCodes, options: Preparation) -> dict[str, Any]:
-    """Fit what replaces missing values and special codes of a numeric column, and the 0/1 columns that mark them.
+    """Fit the numbers that replace missing values and special codes, and choose the 0/1 columns that mark them.
 
     Args:
         values: the values (n,) of the training rows.
@@ -499,7 +499,7 @@ def _fit_number(
     Args:
         column: the name of the column.
         present: its values (m,) in the training rows, without missing ones and special codes.
-        filling: what replaces missing values and special codes (`_fit_filling`).
+        filling: the numbers that replace missing values and special codes (`_fit_filling`).
         options: the job's options for the preparation of columns.
         date: whether the column holds dates.
         squash: whether the column has heavy tails.

@@ -61,7 +61,7 @@ class Woe(Config):
 
 
 class WoeTransform(ColumnTransform):
-    """A column as weights of its bins, or as bin numbers as long as there are no weights.
+    """A column in bins: each value becomes the weight of its bin, or the number of its bin before weights are known.
 
     Attributes:
         weights: the weight of each bin.
@@ -92,7 +92,7 @@ class WoeTransform(ColumnTransform):
         return np.where(np.isnan(bin_numbers), np.nan, np.array(self.weights)[known])
 
     def with_counts(self, positives: NDArray[np.intp], rows: NDArray[np.intp], options: Woe) -> Self:
-        """Return the same bins with weights.
+        """Return a copy with weights, computed from the class counts of the bins.
 
         Args:
             positives: training rows of the positive class in each bin (bins,).
@@ -100,7 +100,7 @@ class WoeTransform(ColumnTransform):
             options: the smoothing and the minimum information value.
 
         Returns:
-            The transform with weights.
+            The copy with weights.
         """
         negatives, s = rows - positives, options.smoothing
         P, N = positives.sum(), negatives.sum()
@@ -167,8 +167,8 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe, codes: Sp
         values: the values of the column in the training rows (n,).
         gaps: whether a value is missing in any row, training or not.
         options: the number and the size of bins.
-        codes: the special codes. Each code with enough rows gets a bin of its own, up to half of the bins; the others
-            join the bin of missing values or the median.
+        codes: the special codes of the column (such as -999). Each code with enough rows gets a bin of its own, up to
+            half of the bins; the others join the bin of missing values or the median.
 
     Returns:
         The bins, without weights.
