@@ -48,6 +48,12 @@ def typical(row: Row, prefix: str = "") -> float | None:
     return median if mean is None else mean
 
 
+def starts(plan: Mapping[str, Any]) -> str:
+    """Format the numbers of splits and of random starts; a plan without starts has one for each split."""
+    number_of_starts = plan.get("starts", 1)
+    return f"{plan['splits']} splits, {number_of_starts} random start{'s' * (number_of_starts != 1)} each"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.page_cells import Part, number, pick, rounds_cell, share, spread, table, typical
+from benchmarks.papers.page_cells import Part, number, pick, rounds_cell, share, spread, starts, table, typical
 
 
 def fedbcd_linear(part: Part) -> str:
@@ -20,8 +20,8 @@ def fedbcd_linear(part: Part) -> str:
     head = ["parties", "algorithm", "Q", "rule", "own step", "rounds", "seconds", "one step", "rounds"]
     return (
         "### Rounds of logistic regression\n"
-        f"support2 in place of MIMIC-III, batches of {plan['batch']}, {plan['splits']} splits, "
-        f"{plan.get('starts', 1)} starts of each, at most {plan['cap']} rounds; rounds until the held-out AUC is .995 "
+        f"support2 in place of MIMIC-III, batches of {plan['batch']}, {starts(plan)}, "
+        f"at most {plan['cap']} rounds; rounds until the held-out AUC is .995 "
         "of scikit-learn's on the pooled columns.\n\n"
         + table(head, cells)
         + "\n**The paper** goes from 334 rounds to 71 with Q = 5 (.21). **Ours**, at one constant step of "
