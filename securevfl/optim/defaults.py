@@ -184,8 +184,8 @@ def _long_steps(factor: float, warm_up: int = 0) -> dict[str, Any]:
 
     Args:
         factor: factor of the numbers of iterations.
-        warm_up: number of safe steps before the long ones. Models that end early need them: on four of ten tables long
-            steps pass the best model before the first evaluation (`python -m benchmarks tree-schedule`).
+        warm_up: number of safe steps before the long ones. On tables on which a model overfits, long steps pass its
+            best weights before the first evaluation (`python -m benchmarks tree-schedule`).
 
     Returns:
         The options.
