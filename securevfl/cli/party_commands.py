@@ -171,7 +171,7 @@ def join(
     from securevfl.organisations.join import join as join_training
     from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
     from securevfl.training.json_report import part_report
-    from securevfl.training.local_baseline import baseline_metrics
+    from securevfl.training.local_baseline import baseline_figures
     from securevfl.training.model_part import PartStatus
     from securevfl.training.run_page import write_report
     from securevfl.training.run_setup import run_key
@@ -221,8 +221,10 @@ def join(
             on_round=on_round,
         )
     if report.report_json is not None or report.page is not None:
-        alone = baseline_metrics(job, member)
-        write_results(report.report_json, "join", lambda: part_report(part, alone=alone))
+        alone = baseline_figures(job, member)
+        write_results(
+            report.report_json, "join", lambda: part_report(part, alone=None if alone is None else alone.metrics)
+        )
         if report.page is not None:
             sheet = "".join(sheet.first_screen for sheet in sheets)
             write_report(report.page, part, alone=alone, sheet=sheet)
