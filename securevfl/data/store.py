@@ -44,6 +44,7 @@ from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
 from securevfl.data.party import Party, split
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.prepared_table import PreparedTable, SelectedColumns
+from securevfl.data.raw_columns import release_arrow_memory
 from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import errors_name
 from securevfl.data.register import KEYS_PER_READ, Register
@@ -204,7 +205,7 @@ class StoredParty(Party):
 
     @property
     def has_ids(self) -> bool:
-        """True: the file contains the digests of the ids."""
+        """Whether the rows have ids: always True, because the file contains digests of the ids."""
         return True
 
     def keys_of(self, rows: Rows) -> list[bytes]:
@@ -255,7 +256,7 @@ def store_table(
         on_progress: called after each batch of rows.
 
     Returns:
-        The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
+        The party. A DataError (or a subclass) is raised if the source cannot be used or the disk lacks space.
     """
     data, table = Path(data), Path(table)
     if rows is not None:
@@ -292,7 +293,7 @@ def copy_to_temporary_table(
         on_progress: called after each batch of rows.
 
     Returns:
-        The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
+        The party. A DataError (or a subclass) is raised if the source cannot be used or the disk lacks space.
     """
     data = Path(data)
     source = source_type(data)(name, data, options)
@@ -316,7 +317,7 @@ def table_path(data: str | Path) -> Path:
 
 
 def _stamp(data: Path, options: ReadOptions, rows: Rows | None, job: Batched | None) -> str:
-    """Return a digest of everything on which the stored table of a file depends."""
+    """Return a digest of the source file, the options and the job, which together determine the stored table."""
     with errors_name(data):
         files = [(str(part), part.stat()) for part in parts_of(data)]
     facts: list[Any] = [[name, status.st_size, status.st_mtime_ns] for name, status in files]
@@ -365,6 +366,7 @@ def _write(
         done += len(X)
         if on_progress is not None:
             on_progress(done, source.rows)
+    release_arrow_memory(source.rows * len(source.columns))
     draft = folder / "table"
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
         header = TableHeader(
