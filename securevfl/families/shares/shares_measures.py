@@ -364,7 +364,11 @@ class Measurements:
     def _record_evaluation(self, data: TrainingData, rows: ScaledRows) -> None:
         """Record in this party's ledger that the active party measures these rows; refuse if that is too often."""
         context = self._context
-        if not (context.me == context.active or context.resources.simulated or context.resources.evaluations_reserved):
+        if context.me == context.active or context.resources.simulated:
+            return
+        if context.resources.use_reserved_evaluation is not None:
+            context.resources.use_reserved_evaluation()
+        else:
             limited = "small_metrics" not in self._job.accepts
             ids = data.ids(rows.rows)
             self._training.ledger.record_evaluation(context.active, ids, limited=limited, me=context.me)
@@ -390,7 +394,7 @@ class Measurements:
         if (
             context.me == context.active
             or context.resources.simulated
-            or context.resources.evaluations_reserved
+            or context.resources.use_reserved_evaluation is not None
             or "small_metrics" in self._job.accepts
             or len(rows) < MIN_LOSS_ROWS
         ):

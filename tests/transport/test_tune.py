@@ -1,0 +1,186 @@
+"""A search between organisations: one consent, one sum of losses for each alternative, one model with all metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, ConsentError, LeakageError, PeerStopped, TransportError
+from securevfl.organisations import tune
+from securevfl.organisations.compare import exclusive_comparison
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.tune import tune_with
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.training.model_part import ModelPart
+from tests.builders import raises_code
+from tests.training.test_comparison import tables
+from tests.transport.processes import at_each
+
+TUNED_JOB = vfl.Job(model=vfl.Logistic(), epochs=6, evaluate_every=0, test_fraction=0.25, seed=2)
+GRID = {"l2": (0.01, 0.1, 1.0)}
+ROWS = 1600  # 400 held-out rows permit four measurements: three alternatives, and the chosen one
+LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
+
+
+def measured(party: vfl.Party, ledger: Path) -> int:
+    """Return how often the party's held-out rows were measured."""
+    return ScoreLedger(ledger).evaluation_count(party.keys_of(TUNED_JOB.schedule(party.register).test))
+
+
+class Search:
+    """The same search at all parties."""
+
+    def __init__(self, meeting: Any, folder: Path, parties: list[vfl.Party]) -> None:
+        self.meeting, self.folder, self.parties = meeting, folder, parties
+        self.sheets: dict[str, list[str]] = {party.name: [] for party in parties}
+        self.models: list[str] = []
+
+    def ledger(self, party: vfl.Party) -> Path:
+        return self.folder / f"{party.name}.ledger"
+
+    def run(self, grids: dict[str, Any] | None = None, consent: Any = None, **options: Any) -> dict[str, Any]:
+        def play(party: vfl.Party, kit: Path) -> Any:
+            def ask(sheet: Any) -> None:
+                self.sheets[party.name].append(sheet)
+                if consent is not None:
+                    consent(party.name)
+
+            return tune_with(
+                TUNED_JOB,
+                (grids or {}).get(party.name, GRID),
+                party,
+                PeerSettings.of(kit / "peers.toml", **LINE),
+                ledger=self.ledger(party),
+                consent=ask,
+                checkpoints=self.folder / f"{party.name}.states",
+                save=self.folder / f"{party.name}.model.json",
+                on_model=self.models.append,
+                **options,
+            )
+
+        return at_each(self.meeting, play, self.parties)
+
+
+@pytest.fixture
+def search(meet: Any, tmp_path: Path) -> Search:
+    return Search(meet(2, None, TUNED_JOB), tmp_path, tables(ROWS))
+
+
+def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) -> None:
+    results = search.run()
+    bank, shop = results["bank"], results["shop"]
+    losses = [item.loss for item in bank.alternatives]
+    assert bank.chosen == shop.chosen == bank.alternatives[int(np.argmin(losses))].name
+    assert [item.loss for item in shop.alternatives] == [None] * 3
+    assert "auc" in bank.part.metrics
+    assert not shop.part.metrics
+    for party in search.parties:
+        part = ModelPart.load(search.folder / f"{party.name}.model.json")
+        assert part.parsed_job.digest == bank.job.digest
+        (sheet,) = search.sheets[party.name]
+        assert "trains 3 alternatives" in sheet
+        assert "4 measurements" in sheet
+    ledger = DisclosureLedger(search.ledger(search.parties[1]), "shop")
+    entries = [entry.disclosure for entry in ledger.read().entries]
+    assert len(entries) == 4
+    assert 0 < sum(entry.count for entry in entries) <= shop.opened_bits
+    assert shop.entered == (f"bank received {sum(entry.count for entry in entries):,} bits about this party's columns",)
+    choices = [entry.disclosure for entry in DisclosureLedger(search.ledger(search.parties[0]), "bank").read().entries]
+    assert [(entry.kind, entry.group, entry.count) for entry in choices] == [("labels", "verdicts", 2)]
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 4
+    assert not [*search.folder.rglob("*.search.json")]
+    again = search.run()  # the models exist
+    assert all(isinstance(error, ConfigError) for error in again.values())
+    for path in search.folder.glob("*.model.json"):
+        path.unlink()
+    again = search.run()  # the rows have been measured often enough
+    assert isinstance(again["shop"], LeakageError)
+    assert isinstance(again["bank"], PeerStopped)
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 4
+
+
+def test_a_peer_with_more_alternatives_is_refused_before_anything_is_counted(search: Search) -> None:
+    results = search.run({"bank": {"l2": (0.01, 0.1, 1.0, 10.0)}})
+    assert all(isinstance(error, ConfigError) for error in results.values()), results
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 0
+    assert search.sheets == {"bank": [], "shop": []}
+
+
+def test_a_refused_consent_counts_nothing(search: Search) -> None:
+    def refuse(name: str) -> None:
+        if name == "bank":
+            raise ConsentError("not agreed")
+
+    results = search.run(consent=refuse)
+    assert isinstance(results["bank"], ConsentError)
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 0
+
+
+def interrupt_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the trainings of all parties stop when each has finished this number of them."""
+    finished: dict[str, int] = {}
+    original = tune.take_part
+
+    def stopping(job: Any, party: Any, channel: Any, **options: Any) -> Any:
+        if finished.get(party.name, 0) == count:
+            raise TransportError("stopped here")
+        part = original(job, party, channel, **options)
+        finished[party.name] = finished.get(party.name, 0) + 1
+        return part
+
+    monkeypatch.setattr(tune, "take_part", stopping)
+
+
+@pytest.mark.parametrize("finished", [1, 3])
+def test_an_interrupted_search_resumes_without_another_consent_or_sum(
+    search: Search, finished: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        interrupt_after(finished, patch)
+        assert all(isinstance(error, TransportError) for error in search.run().values())
+    shop = search.parties[1]
+    entries = len(DisclosureLedger(search.ledger(shop), "shop").read().entries)
+    assert measured(shop, search.ledger(shop)) == 4  # all are counted before the first
+    results = search.run()
+    assert "auc" in results["bank"].part.metrics, results
+    assert [len(sheets) for sheets in search.sheets.values()] == [1, 1]
+    assert measured(shop, search.ledger(shop)) == 4
+    assert len(DisclosureLedger(search.ledger(shop), "shop").read().entries) == 4
+    assert entries == finished
+
+
+def test_a_peer_that_has_lost_its_results_gets_no_further_measurement(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        interrupt_after(3, patch)
+        search.run()
+    bank, shop = search.parties
+    for path in (search.folder / "bank.states").glob("*"):  # but for its record of the search
+        if "search" not in path.name:
+            path.unlink()
+    results = search.run()
+    assert isinstance(results["shop"], LeakageError), results
+    assert "all measurements that its consent covers" in str(results["shop"])
+    assert measured(shop, search.ledger(shop)) == 4
+
+
+def test_three_parties_search(meet: Any, tmp_path: Path) -> None:
+    search = Search(meet(3, None, TUNED_JOB), tmp_path, tables(ROWS, parties=3))
+    results = search.run()
+    assert len({result.chosen for result in results.values()}) == 1, results
+    bank = DisclosureLedger(search.ledger(search.parties[0]), "bank").read().entries
+    assert {entry.disclosure.learner for entry in bank} == {"shop", "telco"}
+
+
+def test_a_party_takes_part_in_one_search_at_a_time(search: Search) -> None:
+    bank = search.parties[0]
+    ledger = DisclosureLedger(search.ledger(bank), "bank")
+    settings = PeerSettings.of(search.meeting.folder / "bank" / "peers.toml", **LINE)
+    with exclusive_comparison(ledger), raises_code(ConfigError, "SVFL-LEDGER-BUSY", party="bank"):
+        tune_with(TUNED_JOB, GRID, bank, settings, ledger=ledger)
