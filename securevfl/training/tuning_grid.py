@@ -9,6 +9,7 @@ measured once, at its end: it opens one sum of losses. The chosen alternative is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import product
 from typing import Any, get_args
 
@@ -21,8 +22,11 @@ from securevfl.optim.defaults import PRECISE_ITERATIONS
 
 MAX_ALTERNATIVES = 64
 """Largest number of alternatives of a search; each one discloses a sum of losses of the same rows."""
-Grid = Mapping[str, tuple[float, ...]]
-"""The values of each option that a search combines, by the name of the option."""
+Grid = Mapping[str, tuple[float | str, ...]]
+"""The values of each option that a search combines, by the name of the option: numbers, or columns for `drop`."""
+DROP = "drop"
+"""The option of a party's own search whose values are columns that the model does not get; "none" drops no column."""
+KEEP_ALL = "none"
 
 _SCHEDULE = ("optimizer", "batch_size", "epochs", "patience")
 """The options that are derived again for a job whose steps or end depend on evaluations during the training."""
@@ -38,7 +42,7 @@ _FIXED = {
 """Options that a search cannot change, with the reason."""
 
 
-def read_grid(items: Iterable[str]) -> dict[str, tuple[float, ...]]:
+def read_grid(items: Iterable[str]) -> dict[str, tuple[float | str, ...]]:
     """Read the values of options from texts such as `l2=0.01,0.1,1`.
 
     Args:
@@ -50,14 +54,13 @@ def read_grid(items: Iterable[str]) -> dict[str, tuple[float, ...]]:
     Raises:
         ConfigError: a text is not of this form, or names an option twice.
     """
-    grid: dict[str, tuple[float, ...]] = {}
+    grid: dict[str, tuple[float | str, ...]] = {}
     for item in items:
         name, _, values = item.partition("=")
-        try:
-            numbers = tuple(_number(value) for value in values.split(","))
-        except ValueError:
-            numbers = ()
-        if not name or not numbers or name in grid:
+        numbers: tuple[float | str, ...] = ()
+        with suppress(ValueError):
+            numbers = tuple(value if name == DROP else _number(value) for value in values.split(","))
+        if not name or not all(value != "" for value in numbers) or not numbers or name in grid:
             raise ConfigError(
                 f"--grid {item} does not list the values of one more option as numbers",
                 "write it once for each option, as in --grid l2=0.01,0.1,1",
@@ -74,7 +77,7 @@ def _number(text: str) -> float:
         return float(text)
 
 
-def alternative_jobs(job: Job, grid: Grid) -> dict[str, Job]:
+def alternative_jobs(job: Job, grid: Grid, *, alone: bool = False) -> dict[str, Job]:
     """Return the jobs of a search by their values, such as `l2 = 0.1, epochs = 40`.
 
     If the grid contains l2 and not epochs, block descent gets the number of epochs that a penalty needs.
@@ -82,15 +85,18 @@ def alternative_jobs(job: Job, grid: Grid) -> dict[str, Job]:
     Args:
         job: the options that all alternatives have in common.
         grid: the values of each option.
+        alone: whether one party tries them on its columns, so that nothing is disclosed and any mode can be tuned.
 
     Returns:
-        The jobs, each of which opens one sum of losses.
+        The jobs, each of which opens one sum of losses if it is trained with other parties.
 
     Raises:
         ConfigError: the job cannot be tuned, an option is none that a search can change, or a value is invalid.
     """
-    job = tuned_job(job)
-    keys = {name: _key_of(job, name) for name in grid}
+    job = job if alone else tuned_job(job)
+    if not isinstance(job.model, LinearModel):
+        raise _unusable(f"its {job.model.name} model is not linear", "use a linear model or trees")
+    keys = {name: ("prepare", DROP) if alone and name == DROP else _key_of(job, name) for name in grid}
     tunes_l2 = ("model", "l2") in keys.values() and ("epochs",) not in keys.values()
     if tunes_l2 and isinstance(job.optimizer, BlockDescent):
         job = Job.from_dict(job.to_dict() | {"epochs": max(job.epochs, PRECISE_ITERATIONS)})
@@ -106,7 +112,8 @@ def alternative_jobs(job: Job, grid: Grid) -> dict[str, Job]:
         )
     jobs = {}
     for values in product(*grid.values()):
-        name = ", ".join(f"{option} = {value:g}" for option, value in zip(grid, values, strict=True))
+        texts = [value if isinstance(value, str) else f"{value:g}" for value in values]
+        name = ", ".join(f"{option} = {text}" for option, text in zip(grid, texts, strict=True))
         jobs[name] = _with_values(job, dict(zip(keys.values(), values, strict=True)))
     return jobs
 
@@ -183,13 +190,16 @@ def _key_of(job: Job, name: str) -> tuple[str, ...]:
     raise _unusable(f"{name} cannot be tuned: {reason}", f"tune one of {', '.join(options)}")
 
 
-def _with_values(job: Job, values: Mapping[tuple[str, ...], float]) -> Job:
+def _with_values(job: Job, values: Mapping[tuple[str, ...], float | str]) -> Job:
     """Return the alternative with these values, which opens one sum of losses and nothing else."""
     plain, shares = job.to_dict(), job.protocol.shares
-    assert shares is not None, "`tuned_job` has checked it"
-    silent = job.protocol.model_copy(update={"shares": shares.model_copy(update=_SILENT | {"metrics": "loss"})})
-    plain |= {"protocol": to_plain(silent), "reason_codes": 0}
+    if shares is not None:
+        silent = job.protocol.model_copy(update={"shares": shares.model_copy(update=_SILENT | {"metrics": "loss"})})
+        plain |= {"protocol": to_plain(silent), "reason_codes": 0}
     for key, value in values.items():
+        if key[-1] == DROP:
+            plain["prepare"][DROP] = [*plain["prepare"][DROP], *([] if value == KEEP_ALL else [value])]
+            continue
         table = plain
         for part in key[:-1]:
             table = table.setdefault(part, {})

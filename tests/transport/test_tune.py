@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError, LeakageError, PeerStopped, TransportError
 from securevfl.organisations import tune
@@ -18,6 +24,7 @@ from securevfl.organisations.tune import tune_with
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.training.model_part import ModelPart
 from tests.builders import raises_code
+from tests.forked import Forked
 from tests.training.test_comparison import tables
 from tests.transport.processes import at_each
 
@@ -184,3 +191,56 @@ def test_a_party_takes_part_in_one_search_at_a_time(search: Search) -> None:
     settings = PeerSettings.of(search.meeting.folder / "bank" / "peers.toml", **LINE)
     with exclusive_comparison(ledger), raises_code(ConfigError, "SVFL-LEDGER-BUSY", party="bank"):
         tune_with(TUNED_JOB, GRID, bank, settings, ledger=ledger)
+
+
+def command(meeting: Any, party: str, *options: str) -> Any:
+    """Start the command of one party."""
+    arguments = ["compare", f"{party}/job.toml", "--party", party, "--data", f"{party}.csv"]
+    arguments += ["--ledger", f"{party}.ledger", "--grid", "l2=0.001,0.01,0.1,1,10", *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = [sys.executable, "-c", "from securevfl.cli.main import main; main()"]
+    return Forked([*program, *arguments], cwd=meeting.folder, env=os.environ | {"COLUMNS": "100"}, text=True, **pipes)
+
+
+def ended(processes: list[Any], running: list[Any]) -> list[tuple[int, str, str]]:
+    running += processes
+    outputs = [process.communicate(timeout=240) for process in processes]
+    return [(process.returncode, *streams) for process, streams in zip(processes, outputs, strict=True)]
+
+
+@pytest.mark.long
+def test_commands_of_two_organisations_search_five_alternatives(meet: Any, running: list[Any]) -> None:
+    """One consent at each party, the same command at both, and the entries of the account in the output."""
+    meeting = meet(2, None, TUNED_JOB)
+    for party in tables(2400):
+        columns = [f"{party.name}{j}" for j in range(party.X.shape[1])] + ["y"] * party.active
+        rows = party.X if party.y is None else np.column_stack([party.X, party.y])
+        lines = [
+            ",".join(["id", *columns]),
+            *(f"{k}," + ",".join(map(repr, row)) for k, row in enumerate(rows.tolist())),
+        ]
+        (meeting.folder / f"{party.name}.csv").write_text("\n".join(lines) + "\n")
+        write_rows(meeting.folder / f"{party.name}.csv", np.arange(2400))
+    digests: dict[str, str] = {}
+    while len(digests) < 2:  # each command asks for its consent; the other party has given it or not
+        names = [("bank", digests.get("bank")), ("shop", digests.get("shop"))]
+        started = [command(meeting, name, *(["--accept", digest] if digest else [])) for name, digest in names]
+        for (code, _, errors), (name, _) in zip(ended(started, running), names, strict=True):
+            assert code != 0
+            if found := re.search(r"--accept ([0-9a-f]{16})", errors):
+                digests.setdefault(name, found.group(1))
+                assert "This search trains 5 alternatives" in errors
+                assert "6 measurements" in errors
+    started = [command(meeting, name, "--accept", digest, "--json", f"{name}.json") for name, digest in digests.items()]
+    (code, table, errors), (other, nothing, why) = ended(started, running)
+    assert (code, other) == (0, 0), errors + why
+    assert "6 measurements" in table
+    assert re.search(r"bank received [\d,]+ bits about this party's columns", nothing)
+    assert "shop received 3 bits about this party's labels" in table
+    result = json.loads((meeting.folder / "bank.json").read_text())
+    losses = {item["name"]: item["loss"] for item in result["alternatives"]}
+    assert len(losses) == 5
+    assert result["chosen"] == min(losses, key=lambda name: losses[name])
+    assert {item["loss"] for item in json.loads((meeting.folder / "shop.json").read_text())["alternatives"]} == {None}
+    for name in digests:
+        assert ModelPart.load(meeting.folder / f"{name}.model.json").parsed_job.model.l2 in (0.001, 0.01, 0.1)
