@@ -38,6 +38,12 @@ def _licences(path: Path) -> None:
     path.write_text(licences_page.page(), encoding="utf-8")
 
 
+def _optimizers(path: Path) -> None:
+    from docs import optimizers_page
+
+    path.write_text(optimizers_page.page(), encoding="utf-8")
+
+
 def _sample_sheet(path: Path) -> None:
     from docs import sample_sheet_page
 
@@ -93,6 +99,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "job-file": _job_file,
     "licences": _licences,
     "mutants": _mutants,
+    "optimizers": _optimizers,
     "results": _results,
     "sample-sheet": _sample_sheet,
     "what-a-job-discloses": _notebook("what_a_job_discloses"),

@@ -48,11 +48,11 @@ def send_classes(context: PartyContext, residual: ResidualProtocol, positive: ND
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        residual: the residual protocol.
+        residual: the residual protocol, which sends y encrypted or in the clear.
         positive: whether each row (n,) belongs to the positive class.
     """
     role = residual.active(context, _agreement(len(positive)))
-    role.publish(np.where(positive, 1.0, -1.0)[:, None], epoch=0, to=context.passives)  # 1
+    role.publish(np.where(positive, 1.0, -1.0)[:, None], epoch=0, to=context.passives)  # step 1
     role.close()
 
 
@@ -63,7 +63,7 @@ def receive_counts(
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        residual: the residual protocol.
+        residual: the residual protocol, which sends y encrypted or in the clear.
         bins: the matrix J (n, k), 1 if a row falls into a bin and 0 otherwise.
         rows: the number of rows in each bin (k,).
 
@@ -76,9 +76,9 @@ def receive_counts(
     role = residual.passive(context, _agreement(len(bins)))
     J: Floats = materialize(bins)  # type: ignore[assignment]  # may be a chunked matrix, which products accept too
     with context.channel.gate.about_rows("bins"):
-        products = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]  # 2
+        products = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]  # step 2
     role.close()
-    counts = (products + rows) / 2  # 3
+    counts = (products + rows) / 2  # step 3
     rounded = np.rint(counts)
     if (np.abs(counts - rounded) > _MAX_ROUNDING_ERROR).any() or (rounded < 0).any() or (rounded > rows).any():
         raise ProtocolError(

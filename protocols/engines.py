@@ -138,7 +138,7 @@ class Encrypted(MessageProtocol):
     engine: AnyEngine
 
     def linear(self, context: PartyContext) -> LinearScheme:
-        """Return the engine's scheme for products J^T [[g]], wrapped so that the party's meter measures its calls."""
+        """Return the engine's scheme for products J^T [[g]]; the party's meter measures the time of its calls."""
         return context.meter.linear(self.engine.scheme())
 
     @property
@@ -148,7 +148,7 @@ class Encrypted(MessageProtocol):
 
     @property
     def encrypts(self) -> bool:
-        """True: the protocol computes on ciphertexts."""
+        """Whether the protocol computes on ciphertexts: always True."""
         return True
 
     @property

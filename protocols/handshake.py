@@ -42,7 +42,7 @@ class RunHello(DisclosingMessage, frozen=True):
         rows: number of its rows.
         columns: number of its columns after preparation.
         parameters: number of parameters of its network module; 0 if the columns determine it.
-        outputs: number of outputs of its model part.
+        outputs: number of values that its part of the model computes for each row.
         order: keyed digest of the ids of its rows in their order, which must be equal at all parties.
         saved: numbers of the rounds after which it stored a checkpoint.
         run: name of the training to which these checkpoints belong.
@@ -82,8 +82,8 @@ def exchange_hellos(channel: Channel, parties: Iterable[str], hello: RunHello) -
     """Send this party's hello to all others, and return every party's hello by name, in the order of `parties`."""
     peers = [name for name in parties if name != channel.me]
     for peer in peers:
-        channel.send(peer, hello, permit=permit_sizes(channel, peer))  # 1
-    received = {peer: channel.recv(peer, RunHello) for peer in peers}  # 1
+        channel.send(peer, hello, permit=permit_sizes(channel, peer))  # step 1
+    received = {peer: channel.recv(peer, RunHello) for peer in peers}  # step 1
     return {name: received.get(name, hello) for name in parties}
 
 

@@ -146,8 +146,8 @@ def predict(
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        sums: this party's role in the sum.
-        part: this party's part of the model.
+        sums: runs this party's side of the sum protocol, as collector or contributor.
+        part: this party's part of the model, which computes H_k from its columns.
         rows: this party's columns of the m rows.
         outputs: number of final outputs per row.
         sanitize: returns this party's outputs on a block of rows as the party may send them, for example rounded.
@@ -159,8 +159,8 @@ def predict(
     for start in range(0, len(rows), ROWS_PER_MESSAGE):
         block = slice(start, min(start + ROWS_PER_MESSAGE, len(rows)))
         if context.me == context.active:
-            others = sums.collect((block.stop - start, context.outputs), context.reals)  # 1
+            others = sums.collect((block.stop - start, context.outputs), context.reals)  # step 1
             f[block] = part.combine(rows[block], others)
         else:
-            sums.contribute(sanitize(part.forward(rows[block]), block), context.reals)  # 1
+            sums.contribute(sanitize(part.forward(rows[block]), block), context.reals)  # step 1
     return f if context.me == context.active else None

@@ -60,8 +60,8 @@ class ActiveLink(Link):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        sums: its role in the sum protocol.
-        residual: its role in the residual protocol.
+        sums: runs this party's side of the sum protocol.
+        residual: runs this party's side of the residual protocol.
     """
 
     def __init__(self, context: PartyContext, sums: SumRole, residual: ActiveResidual) -> None:
@@ -128,8 +128,8 @@ class PassiveLink(Link):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        sums: its role in the sum protocol.
-        residual: its role in the residual protocol.
+        sums: runs this party's side of the sum protocol.
+        residual: runs this party's side of the residual protocol.
         sanitize: returns the outputs H (n, c) of a batch as this party may send them, for example rounded.
     """
 

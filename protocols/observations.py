@@ -1,9 +1,9 @@
 """Facts that a protocol reports to an observer in the same process: its progress, and what the party has learned.
 
 The protocol reports a fact by `Channel.note`. The facts never leave the process. An audit runs all parties itself and
-compares the facts with the messages. A family of protocols may report facts of further types; an observer selects the
-types that it knows. n is the number of rows of a batch, and c the number of model outputs per row. J is the derivative
-of a party's outputs by its parameters, and g (n, c) the residual, the derivative of the loss by the outputs.
+compares the facts with the messages. A protocol family may report facts of further types; an observer selects the types
+that it knows. n is the number of rows of a batch, and c the number of model outputs per row. J is the derivative of a
+party's outputs by its parameters, and g (n, c) the residual, the derivative of the loss by the outputs.
 """
 
 from __future__ import annotations

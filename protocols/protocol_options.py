@@ -121,7 +121,7 @@ class Protocol(Config):
 
     @property
     def family(self) -> str | None:
-        """The name of the family of training code that these options require; None if the optimizer decides that."""
+        """The protocol family (kind of training) that these options require; None if the optimizer decides."""
         return None if self.shares is None else self.shares.name
 
     def sum_for(self, contributors: int) -> SumProtocol:

@@ -31,7 +31,7 @@ from securevfl.families.family import Family, FamilyJob
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.defaults import why_not_on_shares
+from securevfl.optim.defaults import RESIDUAL_FAMILIES, why_not_on_shares
 from securevfl.options import JobKeywords
 from securevfl.untrusted import MAX_TOML_BYTES, UntrustedInputError, check_plain, parse_toml
 
@@ -77,9 +77,15 @@ class Job(FamilyJob):
         if not family.supports_model(type(self.model)):
             supported = [name for name, kind in MODELS.items() if family.supports_model(kind)]
             if self.protocol.family is not None:
+                sends_residuals = (self.model.family or self.optimizer.family) in RESIDUAL_FAMILIES
+                remedy = (
+                    'use protocol = "ckks"'
+                    if sends_residuals
+                    else 'use protocol = {sum = "auto"}, which sends no residual'
+                )
                 raise ValueError(
                     f"model: protocol.{self.protocol.family} trains {', '.join(supported)} models only: "
-                    f'{why_not_on_shares(self.model) or self.model.name + " is another model"}; use protocol = "ckks"'
+                    f"{why_not_on_shares(self.model) or self.model.name + ' is another model'}; {remedy}"
                 )
             fits = [
                 name for name, kind in OPTIMIZERS.items() if FAMILIES[kind.family]().supports_model(type(self.model))

@@ -1,9 +1,10 @@
-"""The journal of an alignment in a folder, with one file for each chunk. It is single-use.
+"""The journal of a private alignment in a folder: completed work, so that an interrupted alignment can resume.
 
-The journal consists of streams, each of which is a named list of chunks of completed work (psi_work.py).
-A journal contains the secrets by which a party answers requests about its ids. If an older copy of it answered again, a
-peer could ask about further ids under the same secrets. The party's account (`securevfl.account`) therefore lists the
-chunks of the journal with their digests, and the list decides:
+In an alignment, parties learn which of their rows' ids all of them have. The journal consists of streams: named lists
+of chunks, where a chunk is one piece of completed work, such as 65,536 encrypted ids (psi_work.py). Each chunk is a
+file. A journal serves one alignment only. It contains the secrets that a party needs to answer requests about its ids.
+If an older copy of it answered again, a peer could ask about further ids under the same secrets. The party's account
+(`securevfl.account`) therefore lists the chunks of the journal with their digests, and the list decides:
 
 1. A chunk is written to its file, then entered in the account, and only then used. A chunk that is not in the account
    was never used and is overwritten.
@@ -96,7 +97,7 @@ class FolderJournal(Journal):
             tables.execute("INSERT INTO alignment_chunks VALUES (?, ?, ?, ?)", entry)
 
     def chunk(self, stream: str, number: int) -> bytes:
-        """Read a chunk, or raise DataError if it is missing, or is not the one that the account lists."""
+        """Read a chunk. Raises DataError if it is missing, or if its digest differs from the one in the account."""
         with self._account.reading() as tables:
             digest = self._digest(tables, stream, number)
         try:
@@ -151,10 +152,10 @@ class FolderJournal(Journal):
 
 
 def discard_journals(tables: Tables) -> None:
-    """Delete the lists of all journals, so that no journal that exists is used again.
+    """Delete the account's lists of all journals, so that no existing journal can be used again.
 
     Args:
-        tables: the tables of an account, inside a transaction.
+        tables: the SQL tables of the account, inside a transaction.
     """
     for statement in filter(str.strip, JOURNAL_TABLES.split(";")):
         tables.execute(statement)

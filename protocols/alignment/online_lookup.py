@@ -15,7 +15,7 @@ for each request
    A          divides by a, computes F(x), and looks for its tags in the list of step 0
 3. A -> B     the proofs of the common ids, sorted
 
-Numbers in comments refer to these steps. B sees uniform points, and learns which of its ids are common. A sees digests
+Comments refer to these steps by number. B sees uniform points, and learns which of its ids are common. A sees digests
 under a key that it does not have, and learns for each id that it asks about whether B has it. A proof shows that F was
 evaluated at that id. So A cannot name a row that it has not asked about, and not more rows than the number of points
 that B has granted it. B computes F for its table once (0.1 ms per row), and not for every request.
@@ -100,15 +100,15 @@ class TableServer:
         """Start a session: send the tags of the table to the client (step 0)."""
         for start in range(0, len(self._first), _TAGS_PER_MESSAGE):
             chunk = self._first[start : start + _TAGS_PER_MESSAGE]
-            channel.send(asker, TableTags(chunk.tobytes(), len(self._first) - start - len(chunk)))  # 0
+            channel.send(asker, TableTags(chunk.tobytes(), len(self._first) - start - len(chunk)))  # step 0
 
     def answer(self, channel: Channel, asker: str, granted: int, executor: Executor | None = None) -> NDArray[np.intp]:
-        """Answer one request.
+        """Answer one request of the client: compute which of its ids are in the table.
 
         Args:
             channel: this party's channel.
             asker: name of the client.
-            granted: number of ids that the request must be about.
+            granted: the number of ids that the request must ask about, as agreed by both parties.
             executor: runs curve operations.
 
         Returns:
@@ -118,7 +118,7 @@ class TableServer:
             LeakageError: if the request is about another number of ids; nothing is disclosed then.
             ProtocolError: if the client sends proofs of ids that it has not asked about.
         """
-        points = channel.recv(asker, QueryPoints).points  # 1
+        points = channel.recv(asker, QueryPoints).points  # step 1
         if len(points) != granted * POINT_BYTES:
             raise LeakageError(
                 f"{channel.me} has granted {asker} a request about {granted:,} ids, but received {len(points)} bytes "
@@ -128,8 +128,8 @@ class TableServer:
                 party=asker,
             )
         permit = channel.permit(DisclosureRecord(asker, "ids", granted, 1, about=(channel.me,)))
-        channel.send(asker, EvaluatedPoints(self._key.blind(points, executor)), permit=permit)  # 2
-        proofs = channel.recv(asker, NamedRows).proofs  # 3
+        channel.send(asker, EvaluatedPoints(self._key.blind(points, executor)), permit=permit)  # step 2
+        proofs = channel.recv(asker, NamedRows).proofs  # step 3
         named = [proofs[start : start + _HALF_BYTES] for start in range(0, len(proofs), _HALF_BYTES)]
         if len(named) > granted or named != sorted(set(named)) or not all(proof in self._rows for proof in named):
             raise ProtocolError(
@@ -152,7 +152,7 @@ class TableClient:
         self._channel, self._server = channel, server
         parts, remaining = list[bytes](), 1
         while remaining:
-            message = channel.recv(server, TableTags)  # 0
+            message = channel.recv(server, TableTags)  # step 0
             if len(message.tags) % _HALF_BYTES or not message.tags or not 0 <= message.remaining < 1 << 40:
                 raise ProtocolError(f"{server} sent an invalid list of tags", code="SVFL-PROTOCOL-VALUES", party=server)
             parts.append(message.tags)
@@ -161,7 +161,7 @@ class TableClient:
         self._known = np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
 
     def ask(self, ids: Sequence[object], executor: Executor | None = None) -> NDArray[np.intp]:
-        """Ask which of these ids the server has.
+        """Ask the server which of these ids are in its table.
 
         Args:
             ids: the ids, all different.
@@ -174,8 +174,8 @@ class TableClient:
             ProtocolError: if the server answers with another number of points.
         """
         canonical, blinder, channel = canonical_ids(ids), Blinder(), self._channel
-        channel.send(self._server, QueryPoints(blinder.blind(hash_to_group(canonical, executor), executor)))  # 1
-        points = channel.recv(self._server, EvaluatedPoints).points  # 2
+        channel.send(self._server, QueryPoints(blinder.blind(hash_to_group(canonical, executor), executor)))  # step 1
+        points = channel.recv(self._server, EvaluatedPoints).points  # step 2
         if len(points) != len(canonical) * POINT_BYTES:
             raise ProtocolError(
                 f"{self._server} answered a request about {len(canonical):,} ids with {len(points)} bytes",
@@ -188,7 +188,7 @@ class TableClient:
         common = np.flatnonzero((self._known[0][index] == high) & (self._known[1][index] == low))
         order = common[np.argsort(tags[common, 1], kind="stable")]
         permit = channel.permit(DisclosureRecord(self._server, "ids", len(ids), 1, about=(channel.me,)))
-        channel.send(self._server, NamedRows(tags[order, 1].tobytes()), permit=permit)  # 3
+        channel.send(self._server, NamedRows(tags[order, 1].tobytes()), permit=permit)  # step 3
         return order
 
 

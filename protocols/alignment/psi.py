@@ -6,7 +6,7 @@ A is the active party, which has the labels, and P_i a passive party. Each has a
    A -> P_i   its number of rows, a nonce, and the protocol for the pseudorandom function (PRF)
    all        compare their ids with an oblivious PRF, so that they learn only the common ones (psi_many.py)
 
-Numbers in comments refer to this step. If each table has fewer than 4,096 rows, the PRF is evaluated on elliptic-curve
+Comments refer to this step by number. If each table has fewer than 4,096 rows, the PRF is evaluated on elliptic-curve
 points (psi_points.py). Otherwise it is evaluated by oblivious transfer (psi_transfers.py), which needs no curve
 operation for each id and is faster for large tables (docs/benchmarks.md).
 
@@ -69,7 +69,7 @@ def declares(passives: Sequence[str], *, transfers: bool) -> list[MessageDeclara
 
 def align_active(work: AlignmentWork) -> NDArray[np.intp]:
     """Run the active party's side: return the indices of its rows that all parties have, in the common order."""
-    hellos = {passive: work.channel.recv(passive, AlignmentHello) for passive in work.passives}  # 0
+    hellos = {passive: work.channel.recv(passive, AlignmentHello) for passive in work.passives}  # step 0
     for passive, hello in hellos.items():
         check_count(passive, "rows", hello.rows, 1, 1 << 40)
     rows = {passive: hello.rows for passive, hello in hellos.items()}
@@ -89,7 +89,7 @@ def align_active(work: AlignmentWork) -> NDArray[np.intp]:
             passive,
             AlignmentStart(work.rows, nonce, transfers, resumes, *counts),
             permit=permit_sizes(work.channel, passive),
-        )  # 0
+        )  # step 0
     work.start(nonce, transfers=transfers, resumes=resumes)
     done = {passive: hello.done if resumes else 0 for passive, hello in hellos.items()}
     return psi_many.lead(work, rows, done)
@@ -100,8 +100,8 @@ def align_passive(work: AlignmentWork) -> NDArray[np.intp]:
     saved = work.saved()
     done = 0 if saved is None else work.journal.count("theirs")
     hello = AlignmentHello(work.rows, b"" if saved is None else saved.nonce, done)
-    work.channel.send(work.active, hello, permit=permit_sizes(work.channel, work.active))  # 0
-    begin = work.channel.recv(work.active, AlignmentStart)  # 0
+    work.channel.send(work.active, hello, permit=permit_sizes(work.channel, work.active))  # step 0
+    begin = work.channel.recv(work.active, AlignmentStart)  # step 0
     check_count(work.active, "rows", begin.rows, 1, 1 << 40)
     check_granted(work, begin)
     fits = saved is not None and (saved.nonce, saved.transfers) == (begin.nonce, begin.transfers)

@@ -17,7 +17,7 @@ the XOR of 16-byte values.
            P_1         v_i(x) = T_i(x) ^ F_i'(x); x is common if s_1(x) ^ (XOR over all i of v_i(x)) is 0
 3. P_1 -> P_i  the tags F_i"(x) of the common x, ascending
 
-Numbers in comments refer to these steps. The protocol follows Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017
+Comments refer to these steps by number. The protocol follows Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017
 ("Practical multi-party private set intersection from symmetric-key techniques").
 
 With K = 2, P_1 learns which of its ids are common, and the size of X_2; F_2' of other ids is pseudorandom to it.
@@ -119,7 +119,7 @@ def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]
     """Run the side of P_1, the active party, from step 1 on.
 
     Args:
-        work: the state of this party.
+        work: this party's state in the alignment: its ids, secrets, journal and channel.
         passive_rows: the number of rows of each passive party.
         done: for each passive party, the number of messages of step 1 that it received before an interruption.
 
@@ -128,15 +128,15 @@ def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]
     """
     work.record_ids(passive_rows)
     ask = psi_transfers.ask if work.transfers else psi_points.ask
-    answers = ask(work, done)  # 1
-    values = {passive: answers(passive) for passive in work.passives}  # 1
+    answers = ask(work, done)  # step 1
+    values = {passive: answers(passive) for passive in work.passives}  # step 1
     if len(values) == 1:
         ((passive, prf),) = values.items()
         common = intersect(prf[:, :2], _values_of(work, passive, passive_rows[passive]))
     else:
         total = work.zero_share()
         for passive, prf in values.items():
-            seed, table = _store_of(work, passive, passive_rows[passive])  # 2
+            seed, table = _store_of(work, passive, passive_rows[passive])  # step 2
             total ^= okvs.decode(seed, work.keys, table)[0] ^ prf[:, :2]
         common = np.flatnonzero(~total.any(axis=1))
     shared = work.in_shared_order(common)
@@ -144,18 +144,18 @@ def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]
         names = values[passive][shared, 2:]
         tags = names[ascending_order(names)].tobytes()
         permit = work.permit_ids(passive, passive_rows[passive])
-        work.channel.send(passive, IntersectionSize(len(shared)), permit=permit)  # 3
+        work.channel.send(passive, IntersectionSize(len(shared)), permit=permit)  # step 3
         for start in range(0, len(tags), ITEMS_PER_MESSAGE * TAG_BYTES):
             work.channel.send(
                 passive, IntersectionTags(tags[start : start + ITEMS_PER_MESSAGE * TAG_BYTES]), permit=permit
-            )  # 3
+            )  # step 3
     return shared
 
 
 def _values_of(work: AlignmentWork, passive: str, rows: int) -> Words:
     stream = work.stream("store", passive)
     for number in range(work.journal.count(stream), chunks(rows)):
-        chunk = work.channel.recv(passive, PrfValues).values  # 2
+        chunk = work.channel.recv(passive, PrfValues).values  # step 2
         check_size(passive, "values", chunk, okvs.VALUE_BYTES, number, rows)
         work.journal.append(stream, chunk)
     values = words(work.journal.read(stream))
@@ -165,7 +165,7 @@ def _values_of(work: AlignmentWork, passive: str, rows: int) -> Words:
 
 def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Words]:
     stream = work.stream("store", passive)
-    head = work.channel.recv(passive, StoreHeader)  # 2
+    head = work.channel.recv(passive, StoreHeader)  # step 2
     if head.slots != okvs.table_rows(rows) or len(head.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
             f"{passive} sent a store of {head.slots} slots, but its {rows} rows need {okvs.table_rows(rows)}",
@@ -173,7 +173,7 @@ def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Word
             party=passive,
         )
     for number in range(work.journal.count(stream), chunks(head.slots)):
-        chunk = work.channel.recv(passive, StoreSlots).slots  # 2
+        chunk = work.channel.recv(passive, StoreSlots).slots  # step 2
         check_size(passive, "slots", chunk, okvs.VALUE_BYTES, number, head.slots)
         work.journal.append(stream, chunk)
     return head.seed, words(work.journal.read(stream))
@@ -183,7 +183,7 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
     """Run the side of P_i, a passive party, from step 1 on.
 
     Args:
-        work: the state of this party.
+        work: this party's state in the alignment: its ids, secrets, journal and channel.
         begin: the active party's message that started the alignment.
 
     Returns:
@@ -194,7 +194,7 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
     questions = prf.questions(begin.rows)
     work.record_ids({work.active: questions})
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
-    values = prf.serve(work, begin)()  # 1
+    values = prf.serve(work, begin)()  # step 1
     if not work.journal.count("store"):
         # The store is saved before it is sent, because a different store after a resume would reveal ids in both.
         if two_parties:
@@ -206,20 +206,20 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
     seed, answers = store[: -items * okvs.VALUE_BYTES], store[-items * okvs.VALUE_BYTES :]
     permit = work.permit_ids(work.active, questions)
     if not two_parties:
-        work.channel.send(work.active, StoreHeader(seed, items))  # 2
+        work.channel.send(work.active, StoreHeader(seed, items))  # step 2
     step = ITEMS_PER_MESSAGE * okvs.VALUE_BYTES
     for start in range(begin.second * step, len(answers), step):
         part = answers[start : start + step]
-        work.channel.send(work.active, PrfValues(part) if two_parties else StoreSlots(part), permit=permit)  # 2
+        work.channel.send(work.active, PrfValues(part) if two_parties else StoreSlots(part), permit=permit)  # step 2
     return _rows_of_tags(work, values[:, 2:], min(work.rows, begin.rows))
 
 
 def _rows_of_tags(work: AlignmentWork, names: Words, limit: int) -> NDArray[np.intp]:
-    count = work.channel.recv(work.active, IntersectionSize).rows  # 3
+    count = work.channel.recv(work.active, IntersectionSize).rows  # step 3
     check_count(work.active, "common rows", count, 0, limit)
     parts = []
     for number in range(chunks(count)):
-        parts.append(work.channel.recv(work.active, IntersectionTags).tags)  # 3
+        parts.append(work.channel.recv(work.active, IntersectionTags).tags)  # step 3
         check_size(work.active, "tags", parts[-1], TAG_BYTES, number, count)
     tags = words(b"".join(parts))
     check_ascending_blocks(work.active, "tags", tags)

@@ -11,7 +11,7 @@ P_1 learns it on its ids, which P_i does not see (Diffie-Hellman; Jarecki, Kiayi
 2. P_i -> P_1  these points multiplied by b_i, in the same order
    P_1         divides by a, and computes F_i(x) = Hash(H(x), b_i * H(x))
 
-Numbers in comments refer to these steps. P_i sees points that are pseudorandom under the decisional Diffie-Hellman
+Comments refer to these steps by number. P_i sees points that are pseudorandom under the decisional Diffie-Hellman
 assumption. P_1 learns F_i only on its ids. Lists are sent in chunks of 65,536 points.
 """
 
@@ -40,7 +40,7 @@ from securevfl.protocols.alignment.psi_work import (
 
 
 def questions(rows: int) -> int:
-    """Return about how many ids P_1 can ask P_i if its stated number of rows is `rows`: one id per point."""
+    """Return about how many ids P_1 can ask P_i if it has stated that it has `rows` rows: one id for each point."""
     return rows
 
 
@@ -48,7 +48,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     """Run the side of P_1: send its points to all passive parties.
 
     Args:
-        work: the state of this party.
+        work: this party's state in the alignment: its ids, secrets, journal and channel.
         done: for each passive party, the number of chunks of points that it received before an interruption.
 
     Returns:
@@ -63,7 +63,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     for number in range(min(done.values()), chunks(work.rows)):
         for passive in work.passives:
             if number >= done[passive]:
-                work.send_points(passive, sorted_blinded, number)  # 1
+                work.send_points(passive, sorted_blinded, number)  # step 1
     sorted_points = _take(points, order)
 
     def answers(passive: str) -> Words:
@@ -71,7 +71,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
         stream = work.stream("back", passive)
         for number in range(chunks(work.rows)):
             if number >= work.journal.count(stream):
-                points = work.channel.recv(passive, TwiceBlinded).points  # 2
+                points = work.channel.recv(passive, TwiceBlinded).points  # step 2
                 check_size(passive, "points", points, POINT_BYTES, number, work.rows)
                 start = number * ITEMS_PER_MESSAGE * POINT_BYTES
                 hashed = sorted_points[start : start + len(points)]
@@ -88,7 +88,7 @@ def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
     """Run the side of P_i: multiply P_1's points, and send them back.
 
     Args:
-        work: the state of this party.
+        work: this party's state in the alignment: its ids, secrets, journal and channel.
         begin: P_1's message that started the alignment.
 
     Returns:
@@ -98,9 +98,9 @@ def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
     work.expect(work.rows + begin.rows)
     points = hash_to_group(work.ids, work.executor)
     blinded = work.blinded(points)
-    for number, chunk in enumerate(work.blind_theirs(work.active, begin.rows)):  # 1
+    for number, chunk in enumerate(work.blind_theirs(work.active, begin.rows)):  # step 1
         if number >= begin.first:
-            work.channel.send(work.active, TwiceBlinded(chunk))  # 2
+            work.channel.send(work.active, TwiceBlinded(chunk))  # step 2
     return partial(_prf, points, blinded)
 
 

@@ -17,7 +17,7 @@ from 128 slow base transfers, with trees of pseudorandom blocks:
    P_1         computes F_i on X_1 from c
    P_i         computes F_i on its ids from b, d and Delta
 
-Numbers in comments refer to these steps. Everything that P_i sees looks uniform to it, under the assumptions of dual
+Comments refer to these steps by number. Everything that P_i sees looks uniform to it, under the assumptions of dual
 LPN, computational Diffie-Hellman and a secure pseudorandom generator. P_1 learns F_i only on its ids; all other values
 are pseudorandom to it (with hashes as random oracles and AES as an ideal cipher), whatever it sends. It can store more
 ids than its stated number, but not more than about one per slot (docs/proof.md), and P_i records this larger number.
@@ -132,7 +132,7 @@ def ready(work: AlignmentWork) -> bool:
 
 
 def questions(rows: int) -> int:
-    """Return about how many ids P_1 can ask P_i if its stated number of rows is `rows`: one id per slot."""
+    """Return about how many ids P_1 can ask P_i if it has stated that it has `rows` rows: one id for each slot."""
     return okvs.table_rows(rows)
 
 
@@ -140,7 +140,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     """Run the side of P_1, which sends only the messages that a passive party has not received yet.
 
     Args:
-        work: the state of this party.
+        work: this party's state in the alignment: its ids, secrets, journal and channel.
         done: for each passive party, the number of messages that it received before an interruption.
 
     Returns:
@@ -150,7 +150,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
         passive: BaseSender() for passive in work.passives if not work.journal.count(work.stream("pairs", passive))
     }
     for passive, offerer in offerers.items():
-        work.channel.send(passive, BaseOtOffer(offerer.offer))  # 0
+        work.channel.send(passive, BaseOtOffer(offerer.offer))  # step 0
     hashing = PrfHash(_coin(work, "all"))
     if not work.journal.count("request"):
         seed, table = okvs.encode(work.keys, hashing.target(work.keys))
@@ -159,7 +159,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     seed, store = request[: okvs.OKVS_SEED_BYTES], words(request[okvs.OKVS_SEED_BYTES :])
     pieces = split_outcomes(len(store))
     for passive, offerer in offerers.items():
-        points = work.channel.recv(passive, BaseOtChoices).points  # 0
+        points = work.channel.recv(passive, BaseOtChoices).points  # step 0
         if len(points) != ROW_BASES * EDWARDS_POINT_BYTES:
             raise ProtocolError(
                 f"{passive} sent {len(points)} bytes of choices instead of {ROW_BASES * EDWARDS_POINT_BYTES}",
@@ -175,7 +175,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
         check_count(passive, "messages", done[passive], 0, len(pieces) + 1 + chunks(len(store)))
         work.channel.send(
             passive, VoleRequest(seed, len(store)), permit=permits.permit_sizes(work.channel, passive)
-        )  # 1
+        )  # step 1
         try:
             a, c = _receive_vole(work, passive, len(store), done[passive])
         except CryptoError:
@@ -186,7 +186,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
             if len(pieces) + 1 + number >= done[passive]:
                 work.channel.send(
                     passive, MaskedStore(a[number * ITEMS_PER_MESSAGE : (number + 1) * ITEMS_PER_MESSAGE].tobytes())
-                )  # 5
+                )  # step 5
             work.add_progress(chunk_rows(len(store), number))
         answers[passive] = vole_prf.evaluate_stored(hashing, seed, c, work.keys)
         work.add_progress(work.rows)
@@ -197,7 +197,7 @@ def _receive_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> t
     """Run the side of P_1 in the vector OLE with one passive party, and return a and c (slots, 2).
 
     Args:
-        work: the state of this party.
+        work: this party's state in the alignment: its ids, secrets, journal and channel.
         passive: the passive party.
         slots: the number of entries of the vector OLE.
         done: the number of messages that the passive party received before an interruption.
@@ -218,16 +218,16 @@ def _receive_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> t
         choices, left = left[: choice_bytes(size)], left[choice_bytes(size) :]
         rows = receiver.ask(number, size, choices)
         if number >= done:
-            work.channel.send(passive, VoleRows(rows))  # 1
+            work.channel.send(passive, VoleRows(rows))  # step 1
     received = []
     for number, size in enumerate(pieces):
         if number >= work.journal.count(stream):
-            work.journal.append(stream, work.channel.recv(passive, VoleTrees).sums)  # 2
+            work.journal.append(stream, work.channel.recv(passive, VoleTrees).sums)  # step 2
         received.append(receiver.take(number, size, work.journal.chunk(stream, number)))
     if done <= len(pieces):
-        work.channel.send(passive, VoleSums(b"".join(piece.response for piece in received)))  # 3
+        work.channel.send(passive, VoleSums(b"".join(piece.response for piece in received)))  # step 3
     if work.journal.count(stream) == len(pieces):
-        work.journal.append(stream, work.channel.recv(passive, VoleDigests).digests)  # 4
+        work.journal.append(stream, work.channel.recv(passive, VoleDigests).digests)  # step 4
     confirmed = work.journal.chunk(stream, len(pieces))
     for number, piece in enumerate(received):
         piece.check(confirmed[CHECK_DIGEST_BYTES * number : CHECK_DIGEST_BYTES * (number + 1)])
@@ -241,10 +241,10 @@ def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
     work.expect(slots + work.rows)
     if not work.journal.count("chosen"):
         secret, bits = fresh_secret()
-        points, seeds = receive_keys(work.channel.recv(work.active, BaseOtOffer).public, bits)  # 0
+        points, seeds = receive_keys(work.channel.recv(work.active, BaseOtOffer).public, bits)  # step 0
         work.journal.append("chosen", secret + os.urandom(SYMMETRIC_KEY_BYTES) + b"".join(seeds))
-        work.channel.send(work.active, BaseOtChoices(points))  # 0
-    request = work.channel.recv(work.active, VoleRequest)  # 1
+        work.channel.send(work.active, BaseOtChoices(points))  # step 0
+    request = work.channel.recv(work.active, VoleRequest)  # step 1
     if request.slots != slots or len(request.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
             f"{work.active} announced a store of {request.slots} slots, but its {begin.rows} rows need {slots}",
@@ -261,7 +261,7 @@ def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
         raise
     for number in range(chunks(slots)):
         if len(pieces) + 1 + number >= work.journal.count("theirs"):
-            masked = work.channel.recv(work.active, MaskedStore).slots  # 5
+            masked = work.channel.recv(work.active, MaskedStore).slots  # step 5
             check_size(work.active, "slots", masked, okvs.VALUE_BYTES, number, slots)
             work.journal.append("theirs", masked)
         work.add_progress(chunk_rows(slots, number))
@@ -272,28 +272,28 @@ def _send_vole(work: AlignmentWork, sender: VoleSender, slots: int, first: int) 
     """Run the side of P_i in the vector OLE with P_1.
 
     Args:
-        work: the state of this party.
+        work: this party's state in the alignment: its ids, secrets, journal and channel.
         sender: this party's side of the vector OLE.
         slots: the number of entries of the vector OLE.
         first: the number of messages that P_1 received before an interruption; they are not sent again.
 
     Returns:
-        The pieces of the vector OLE.
+        P_i's values b and Delta, piece by piece.
     """
     journal, channel, active = work.journal, work.channel, work.active
     sizes, pieces = split_outcomes(slots), list[VoleSenderPiece]()
     check_count(active, "messages", first, 0, len(sizes) + 1)
     for number, size in enumerate(sizes):
         fresh = number >= journal.count("theirs")
-        rows = channel.recv(active, VoleRows).rows if fresh else journal.chunk("theirs", number)  # 1
+        rows = channel.recv(active, VoleRows).rows if fresh else journal.chunk("theirs", number)  # step 1
         sums, piece = sender.answer(number, size, rows)
         if fresh:
             journal.append("theirs", rows)
         if number >= first:
-            channel.send(active, VoleTrees(sums))  # 2
+            channel.send(active, VoleTrees(sums))  # step 2
         pieces.append(piece)
     if len(sizes) >= journal.count("theirs"):
-        check_sums = channel.recv(active, VoleSums).sums  # 3
+        check_sums = channel.recv(active, VoleSums).sums  # step 3
         if len(check_sums) != SUM_BYTES * len(sizes):
             raise ProtocolError(
                 f"{active} sent {len(check_sums)} bytes of check sums instead of {SUM_BYTES * len(sizes)}",
@@ -304,7 +304,7 @@ def _send_vole(work: AlignmentWork, sender: VoleSender, slots: int, first: int) 
     check_sums = journal.chunk("theirs", len(sizes))
     digests = [piece.confirm(check_sums[SUM_BYTES * k : SUM_BYTES * (k + 1)]) for k, piece in enumerate(pieces)]
     if first <= len(sizes):
-        channel.send(active, VoleDigests(b"".join(digests)))  # 4
+        channel.send(active, VoleDigests(b"".join(digests)))  # step 4
     return pieces
 
 

@@ -265,17 +265,17 @@ class AlignmentWork:
     def _agree(self, nonce: bytes) -> dict[str, bytes]:
         pair = KeyPair()
         for peer in self.peers:
-            self.channel.send(peer, PairKey(pair.public))  # 0
+            self.channel.send(peer, PairKey(pair.public))  # step 0 of psi_many.py
         domain = "alignment zero sharing"
         return {
             peer: pair.agree(
                 self.channel.recv(peer, PairKey).public, session=nonce.hex(), party=self.me, peer=peer, domain=domain
-            )  # 0
+            )  # step 0 of psi_many.py
             for peer in self.peers
         }
 
     def expect(self, points: int) -> None:
-        """Set the total number of operations for progress reports, and start to count at 0."""
+        """Set the total number of operations that progress reports name, and count from 0 again."""
         self._progress = [0, points]
 
     def add_progress(self, points: int) -> None:
@@ -300,7 +300,7 @@ class AlignmentWork:
         self.channel.send(to, Points(chunk))
 
     def record_with(self, recorder: IdRecorder) -> None:
-        """Pass the number of ids that each peer can test to this recorder before any of this party's ids leave."""
+        """Set the function that records how many ids each peer can test, before any id of this party is sent."""
         self._recorder = recorder
 
     def record_ids(self, ids: Mapping[str, int]) -> None:
@@ -320,7 +320,7 @@ class AlignmentWork:
         previous = b""
         for number in range(chunks(rows)):
             if number >= self.journal.count("theirs"):
-                points = self.channel.recv(sender, Points).points  # 1, 2
+                points = self.channel.recv(sender, Points).points  # sent in step 1 or 2 of psi_points.py
                 check_size(sender, "points", points, POINT_BYTES, number, rows)
                 previous = check_ascending(sender, "points", points, POINT_BYTES, previous)
                 self.journal.append("theirs", self.blinder.blind(points, self.executor))
@@ -383,12 +383,12 @@ def chunk_rows(rows: int, number: int) -> int:
 
 
 def words(raw: bytes, width: int = 2) -> Words:
-    """Read bytes as an array (n, width) of words of 64 bits."""
+    """Read bytes as an array (n, width) of integers of 64 bits."""
     return np.frombuffer(raw, np.uint64).reshape(-1, width)
 
 
 def check_count(sender: str, what: str, count: int, low: int, high: int) -> None:
-    """Raise ProtocolError unless low <= count <= high; `what` is counted, for the error message."""
+    """Raise ProtocolError unless low <= count <= high; the error names the counted items `what`."""
     if not low <= count <= high:
         raise ProtocolError(
             f"{sender} stated {count} {what}, but the number must be between {low} and {high}",

@@ -69,7 +69,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The limits and the format of a residual protocol, on which all parties agree before a run.
+    """The limits on the use of each residual and its format in messages, agreed by all parties before a run.
 
     The optimizer and the model determine them.
 
@@ -238,7 +238,7 @@ class ResidualProtocol(MessageProtocol):
             values: number of values that are decrypted in each epoch.
             epochs: number of epochs.
             columns: number of columns of g, over all products of an epoch; each has its check values.
-            once: number of values that are decrypted before the first epoch.
+            once: number of values that are decrypted once in a run, before the first epoch.
 
         Returns:
             One line of text.
@@ -267,5 +267,5 @@ class ResidualProtocol(MessageProtocol):
 
     @property
     def passive_view(self) -> str:
-        """A few words that describe the numbers that a passive party learns."""
+        """A few words for documents that describe which numbers a passive party learns."""
         return "its gradient J^T g" if self.seals else "g of every row of every batch"

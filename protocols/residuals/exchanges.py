@@ -39,8 +39,8 @@ class Exchanges:
     Two threads share this object: one publishes residuals, and the other one answers requests about them.
 
     Args:
-        context: the active party's context.
-        agreement: the agreed limits.
+        context: the active party's channel to the others, and the roles of all parties.
+        agreement: the limits on openings and on open exchanges, agreed by all parties.
 
     Attributes:
         asking: the passive parties that may still send requests.
@@ -131,7 +131,7 @@ class Exchanges:
                 self._end(passive, exchange)
 
     def served(self) -> None:
-        """Record that the answering thread has stopped, and wake the publishing thread if it waits."""
+        """Record that the thread that answers requests has stopped; wake the one that publishes residuals."""
         with self._changed:
             self._server_stopped = True
             self._changed.notify_all()

@@ -73,14 +73,14 @@ class OpenResidual(ResidualProtocol):
 
     @property
     def passive_view(self) -> str:
-        """A few words that describe the numbers that a passive party learns."""
+        """A few words for documents that describe which numbers a passive party learns."""
         if self.defence is not None:
             return f"g of every row of every batch, with fresh noise in each iteration ({self.defence.guarantee})"
         return "g of every row of every batch: its sign is the label"
 
     @property
     def strength(self) -> str:
-        """A line of text: no cryptographic strength, or the noise of the defence alone."""
+        """One line of text: nothing is encrypted; only the noise of the defence, if any, protects labels."""
         return "none: g is sent in the clear" if self.defence is None else f"none: {self.defence.name} noise alone"
 
 
@@ -89,7 +89,7 @@ class OpenActive(ActiveResidual):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        agreement: the agreed limits and format.
+        agreement: the largest number of gradients per residual, and the format of g in messages.
         defence: noise or rounding that is applied to g before it is sent, if any.
     """
 
@@ -112,7 +112,7 @@ class OpenActive(ActiveResidual):
         for passive in to:
             record = self._agreement.record(passive, g.size, self._channel.me)
             permit = self._channel.permit(replace(record, bits=self._reals.bits))
-            self._channel.send(passive, Residual(exchange, rounded), self._subchannel, permit=permit)  # 1
+            self._channel.send(passive, Residual(exchange, rounded), self._subchannel, permit=permit)  # step 1
 
 
 class OpenPassive(PassiveResidual):
@@ -124,7 +124,7 @@ class OpenPassive(PassiveResidual):
 
     def receive(self) -> Reply:
         """Receive the next residual."""
-        residual = self.context.channel.recv(self.context.active, Residual, self._subchannel)  # 1
+        residual = self.context.channel.recv(self.context.active, Residual, self._subchannel)  # step 1
         check_bits(self.context.active, residual.g, self.context.reals.bits)
         return OpenReply(residual.exchange, np.asarray(residual.g, np.float64), self.context)
 

@@ -15,7 +15,7 @@ any J. An exchange is one residual with all requests about it. An opening is the
    passive             subtracts r; raises a ProtocolError unless the check values match
 4. passive -> active   a message that it sends no more requests about one exchange, or about all
 
-Numbers in comments refer to these steps. The gradient is p linear equations about the n * c numbers of g. The equations
+Comments refer to these steps by number. The gradient is p linear equations about the n * c numbers of g. The equations
 are the same in every epoch as long as J and the division into batches are the same (assumption A2 of FedBCD). If J
 depends on the weights, steps 2 and 3 are repeated in every local step, otherwise they run once (FedBCD eq. 57). If the
 optimizer gives rows different weights in local steps, steps 2 and 3 run in every local step, so that their number
@@ -179,7 +179,7 @@ class SealedResidual(Encrypted, ResidualProtocol):
 
     @property
     def seals(self) -> bool:
-        """True: passive parties receive only the encrypted residual."""
+        """Whether passive parties cannot read the residual: always True, because it is encrypted."""
         return True
 
 
@@ -195,8 +195,8 @@ class SealedActive(ActiveResidual):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        scheme: the encryption scheme.
-        agreement: the agreed limits and format.
+        scheme: the encryption scheme of g and of the products with it.
+        agreement: the largest number of gradients per residual, and the format of g in messages.
         defence: noise or rounding that is applied to g before encryption, if any.
     """
 
@@ -234,11 +234,12 @@ class SealedActive(ActiveResidual):
         exchange = self._exchanges.begin(self._holder, to, shape, self._server.join, used=used)
         for passive in to:
             if passive not in self._have_key:
-                self._context.channel.send(passive, ResidualKey(self._holder.public), self._residuals)  # 0
+                self._context.channel.send(passive, ResidualKey(self._holder.public), self._residuals)  # step 0
                 self._have_key.add(passive)
         for piece, last in chain((first,), pieces):
             for passive in to:
-                self._context.channel.send(passive, ResidualCiphertext(exchange, piece, last), self._residuals)  # 1
+                # step 1
+                self._context.channel.send(passive, ResidualCiphertext(exchange, piece, last), self._residuals)
 
     def _key(self) -> KeyHolder:
         return self._scheme.keygen(columns=self._columns, openings=self._agreement.openings)
@@ -265,11 +266,11 @@ class SealedActive(ActiveResidual):
                     shape = self._shape(sender, spent)
                     record = self._agreement.record(sender, self._context.parameters[sender], channel.me)
                     permit = channel.permit(replace(record, max_bytes=self._scheme.opened_size(shape)))
-                    values = self._open_one(sender, spent, message.ciphertext, shape)  # 2
+                    values = self._open_one(sender, spent, message.ciphertext, shape)  # step 2
                     del spent  # a key must not outlive its last exchange
-                    channel.send(sender, OpenedProduct(message.exchange, values), subchannel, permit=permit)  # 3
+                    channel.send(sender, OpenedProduct(message.exchange, values), subchannel, permit=permit)  # step 3
                 elif isinstance(message, ResidualClosed):
-                    exchanges.forget(sender, message.exchange)  # 4
+                    exchanges.forget(sender, message.exchange)  # step 4
         finally:
             exchanges.served()
 
@@ -298,8 +299,8 @@ class SealedPassive(PassiveResidual):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        scheme: the encryption scheme.
-        agreement: the agreed limits and format.
+        scheme: the encryption scheme of g and of the products with it.
+        agreement: the largest number of gradients per residual, and the format of g in messages.
     """
 
     def __init__(self, context: PartyContext, scheme: LinearScheme, agreement: Agreement) -> None:
@@ -323,7 +324,7 @@ class SealedPassive(PassiveResidual):
             self._latest.wait()
         message = channel.recv_any((active,), (ResidualKey, ResidualCiphertext), self._residuals)[1]
         if isinstance(message, ResidualKey):
-            self._evaluator = self._scheme.evaluator(message.key)  # 0
+            self._evaluator = self._scheme.evaluator(message.key)  # step 0
             message = channel.recv(active, ResidualCiphertext, self._residuals)
         assert isinstance(message, ResidualCiphertext)
         if self._evaluator is None:
@@ -332,7 +333,7 @@ class SealedPassive(PassiveResidual):
             )
         exchange, again = message.exchange, self.agreement.openings > 1
         more = partial(self._next, exchange)
-        self._latest = Pieces((message.ciphertext, message.last), more, again=again)  # 1
+        self._latest = Pieces((message.ciphertext, message.last), more, again=again)  # step 1
         reply = SealedReply(self, exchange, self._latest, self._evaluator)
         self._replies.append(reply)
         if len(self._replies) > self.agreement.max_open_exchanges:
@@ -398,8 +399,8 @@ class SealedPassive(PassiveResidual):
         """Send a blinded product to the active party, and return its decryption."""
         channel, active = self._context.channel, self._context.active
         with self._request_lock:
-            channel.send(active, BlindedProduct(exchange, blinded), self._requests)  # 2
-            opened = channel.recv(active, OpenedProduct, self._requests)  # 3
+            channel.send(active, BlindedProduct(exchange, blinded), self._requests)  # step 2
+            opened = channel.recv(active, OpenedProduct, self._requests)  # step 3
         if opened.exchange != exchange:
             raise ProtocolError(
                 f"{self.me}: {active} answered a request about exchange {exchange} with exchange {opened.exchange}",
@@ -411,7 +412,7 @@ class SealedPassive(PassiveResidual):
     def end(self, exchange: int | None) -> None:
         """Tell the active party that this party sends no more requests about an exchange (step 4); None for all."""
         with self._request_lock:
-            self._context.channel.send(self._context.active, ResidualClosed(exchange), self._requests)  # 4
+            self._context.channel.send(self._context.active, ResidualClosed(exchange), self._requests)  # step 4
 
     def close(self) -> None:
         """Tell the active party that this party sends no more requests."""

@@ -28,7 +28,7 @@ def content_digests(X: Floats, key: bytes) -> list[bytes]:
 
 
 def block_digests(chunk: RowChunk, key: bytes) -> bytes:
-    """Return the concatenated digests of a chunk's rows. This function is sent to the process that stores the chunk."""
+    """Return the concatenated digests of some rows. This function is sent to the process that stores these rows."""
     return b"".join(digest for _, X in chunk.blocks() for digest in content_digests(X, key))
 
 

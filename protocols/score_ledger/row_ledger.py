@@ -120,7 +120,7 @@ class ScoreQuery:
     committed: Sequence[bytes]
 
     def where(self, mask: NDArray[np.bool_]) -> ScoreQuery:
-        """Return the query restricted to the rows for which the mask (n,) is True."""
+        """Return a copy of the query with only those rows for which the mask (n,) is True."""
         indices = np.flatnonzero(mask).tolist()
         return ScoreQuery(self.model, self.peer, [self.rows[i] for i in indices], [self.committed[i] for i in indices])
 
@@ -197,7 +197,7 @@ class ScoreLedger:
             commitments: the commitments that the peer sent, `COMMITMENT_BYTES` for each row.
 
         Returns:
-            The query.
+            The request, with the names and digests that the ledger uses to look up its rows.
         """
         starts = range(0, len(commitments), COMMITMENT_BYTES)
         committed = [commitments[start : start + COMMITMENT_BYTES] for start in starts]
@@ -216,7 +216,7 @@ class ScoreLedger:
         """Decide which requested rows may be scored, and record them as disclosed.
 
         Args:
-            query: the query of a peer.
+            query: a peer's request for scores.
             X: this party's columns (n, d) of the requested rows.
             bits: number of bits that a score of a row discloses.
             max_bits: number of bits that all scores and reason codes of a row together may disclose.
@@ -279,7 +279,7 @@ class ScoreLedger:
         """Decide which rows of a query may be scored, and record those that may.
 
         Args:
-            tables: the tables, inside a transaction.
+            tables: the SQL tables of the ledger, inside a transaction.
             query: the query.
             contents: digests of this party's columns of the rows.
             columns: the number of this party's columns.
@@ -355,7 +355,7 @@ class ScoreLedger:
         """Refuse a peer if its requested rows equal training rows more often than training rows equal each other.
 
         Args:
-            tables: the tables, inside a transaction.
+            tables: the SQL tables of the ledger, inside a transaction.
             name: name of the peer.
             peer: number of the peer.
             model: number of the model.

@@ -46,7 +46,7 @@ def check_evaluations(tables: Tables, peer: str, rows: Sequence[bytes], times: i
     """Check that `peer` may evaluate models on these rows `times` more times.
 
     Args:
-        tables: the tables of the ledger.
+        tables: the SQL tables of the ledger.
         peer: name of the party that learns the metrics.
         rows: digests of the rows' ids.
         times: number of further evaluations.

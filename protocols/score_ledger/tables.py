@@ -113,7 +113,7 @@ def use_up_everything(tables: Tables) -> None:
     """Record that every model may have been scored and every row evaluated as often as allowed.
 
     Args:
-        tables: the tables, inside a transaction.
+        tables: the SQL tables of the ledger, inside a transaction.
     """
     for statement in filter(str.strip, SCORE_TABLES_SQL.split(";")):
         tables.execute(statement)

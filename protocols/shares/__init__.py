@@ -2,6 +2,6 @@
 
 Every such number is the sum, modulo 2^L, of random-looking integers ("shares") at different parties. The party with
 labels and its partner, the share holders, have shares of everything; every other party has shares of its own weights.
-Modules of the offline phase (offline_phase.py) compute random products in advance, which the iterations (iteration.py)
-then use up.
+The offline phase (offline_phase.py) computes random products in advance, and every iteration of the training
+(iteration.py) uses some of them up.
 """

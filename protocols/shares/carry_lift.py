@@ -1,8 +1,9 @@
 """Lift of secret shares from k bits to L bits: the label party and its partner compute the carry of their shares.
 
-A number u has two shares modulo 2^k, and shares modulo 2^L are needed, for L > k. The shares of k bits are a at A (the
-label party) and b at B (its partner), and u = a + b - w * 2^k with a carry w of 0 or 1. Sending tables of entries of k
-bits and then lifting the entries that B has read costs fewer bytes than sending tables of entries of L bits.
+Two parties, A (which has the labels) and B (its partner), share a number u: A has a random-looking integer a and B an
+integer b of k bits each, whose sum modulo 2^k is u. They need such shares of u modulo 2^L, for L > k. The *lift*
+computes them without revealing u. As integers, u = a + b - w * 2^k with a carry w of 0 or 1. The lift saves traffic: B
+reads entries from tables of short numbers (k bits), and only the entries that it has read become long numbers (L bits).
 
 The top bit of u must be 0: u < 2^(k-1). Then w is 1 exactly if the top bit of a or the top bit of b is 1:
 
@@ -42,11 +43,11 @@ _ONE = np.uint64(1)
 
 
 class SplitMask(NamedTuple):
-    """A's mask of each number (m,), in two parts.
+    """A's random mask a + alpha * 2^k of each of m numbers, split into its low and its high bits (m,).
 
     Attributes:
-        low: a, the lowest k bits.
-        high: alpha, the other bits.
+        low: a, the lowest k bits of each mask (m,).
+        high: alpha, the upper L - k bits of each mask (m,).
     """
 
     low: Words
@@ -54,17 +55,17 @@ class SplitMask(NamedTuple):
 
 
 class CarryLift:
-    """The lift from k bits to L bits.
+    """The lift: turns two parties' shares modulo 2^k of some numbers into shares modulo 2^L.
 
     Args:
-        short_bits: the number k.
-        ring: the integers modulo 2^L.
+        short_bits: k, the number of bits of a share before the lift.
+        ring: the integers modulo 2^L, to which the shares belong after the lift.
 
     Raises:
         RangeError: L does not exceed k.
 
     Attributes:
-        short_ring: the integers modulo 2^k.
+        short_ring: the integers modulo 2^k, to which the shares belong before the lift.
         high_ring: the integers modulo 2^(L-k), to which pads and words of step 2 belong.
     """
 
@@ -85,11 +86,11 @@ class CarryLift:
         return SplitMask(self.short_ring.reduce(reduced), reduced >> self._shift)
 
     def join(self, mask: SplitMask) -> Words:
-        """Return A's masks, integers modulo 2^L, from their parts."""
+        """Return A's masks as integers modulo 2^L, from their low and high bits."""
         return self._ring.reduce(mask.low + (mask.high << self._shift))
 
     def top_bits(self, words: Words) -> Bits:
-        """Return the top bit of each word of k bits."""
+        """Return the highest bit of each integer of k bits."""
         return (words >> self._top).astype(np.uint8)
 
     def request(self, b: Words, c: Bits) -> Bits:

@@ -1,7 +1,7 @@
 """Agreement on stored preprocessing: all parties use a chunk, or all of them discard it and generate a new one.
 
 A chunk is the random material for a number of iterations of a training on shares, which the parties generated together
-and stored. Each party has its part of the chunk, under a common name.
+and stored. Each party stores the random numbers that it alone knows, under a name that all parties use for the chunk.
 
 1. all -> all   the name of the stored chunk for the next iterations; empty if the party has none
 2. all -> all   an empty name, after the last iteration
@@ -37,12 +37,12 @@ def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iter
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        phase: its offline phase.
-        number: the number of the chunk.
+        phase: this party's offline phase, which stores its chunks.
+        number: the number of the chunk; chunks of a training are counted from 0.
         iterations: the number of iterations that the chunk must have.
 
     Returns:
-        Whether the chunk can be used.
+        Whether all parties have the same unused chunk with this number.
     """
     name = phase.usable_chunk(number, iterations)
     names = [name, *_exchange(context, name)]
@@ -54,12 +54,12 @@ def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iter
 
 def wait_for_all(context: PartyContext) -> None:
     """Wait until every party has reached the end of the training."""
-    _exchange(context, b"")  # 2
+    _exchange(context, b"")  # step 2
 
 
 def _exchange(context: PartyContext, name: bytes) -> list[bytes]:
     """Send a chunk's name to all other parties, and return the names that they sent."""
     others = [party for party in context.parties if party != context.me]
     for party in others:
-        context.channel.send(party, ChunkName(name), context.subchannel)  # 1
-    return [context.channel.recv(party, ChunkName, context.subchannel).name for party in others]  # 1
+        context.channel.send(party, ChunkName(name), context.subchannel)  # step 1
+    return [context.channel.recv(party, ChunkName, context.subchannel).name for party in others]  # step 1

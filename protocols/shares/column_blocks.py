@@ -38,7 +38,7 @@ class ColumnBlocks(ABC):
 
     @abstractmethod
     def integers(self, block: RowBlock) -> tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]:
-        """Return X and W (n, d) of a block's n rows, for products with ciphertexts."""
+        """Return the columns X and the steps W (n, d) of a block's n rows, to multiply them with ciphertexts."""
 
     @abstractmethod
     def sums(self, block: RowBlock, theta: Words) -> Words:
@@ -87,7 +87,7 @@ class LocalColumns(ColumnBlocks):
     Args:
         encoding: the fixed-point encoding.
         rate: the step size eta.
-        X: returns the columns (n, d) of a batch, by its number.
+        X: returns a batch's columns (n, d), given the number of the batch.
         P: the party's preconditioner (d, d), or None.
         folder: folder for the temporary file, or None.
     """
@@ -125,7 +125,7 @@ class LocalColumns(ColumnBlocks):
         return factors
 
     def factors(self, block: RowBlock) -> tuple[IntegerFactor, IntegerFactor]:
-        """Return X and W (n, d) of a block, prepared for products with words."""
+        """Return X and W (n, d) of a block as floats, for exact products with integers modulo 2^L."""
         if block in self._factor_cache:
             return self._factor_cache[block]
         X, W = self.integers(block)

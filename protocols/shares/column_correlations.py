@@ -10,7 +10,7 @@ and h_B at B, whose sum modulo 2^L is the scaled product. Disclosed correlations
    A -> B   floor((h_A + D) / s) mod 2^6       with another D
    both     add the received number to their h / s, and divide by 30
 
-Numbers in comments refer to these steps. The values received in steps 1 and 2 are ciphertexts under the other party's
+Comments refer to these steps by number. The values received in steps 1 and 2 are ciphertexts under the other party's
 key, or uniform. So each party learns d_A * d_B numbers of 6 bits, which D rounds up or down at random: their mean is
 the correlation, their error is below 1/30, and its standard deviation is at most half of that. Exact correlations would
 reveal more. If a column of A is 1 at one row and 0 at all others, its correlations are that row of X_B divided by
@@ -70,7 +70,7 @@ def declares() -> list[MessageDeclaration]:
 
 @dataclass(frozen=True)
 class CorrelationEncoding:
-    """The fixed-point encoding of columns whose products over n rows are correlations.
+    """How columns are encoded as integers, so that X_A^T X_B is the correlations in fixed point.
 
     A's columns have f_x fractional bits. B's columns are divided by n and scaled so that a correlation of 1 is 30
     levels, and the 2^L numbers of the ring are 64 levels.
@@ -108,16 +108,17 @@ def rounded_correlations(context: PartyContext, blocks: Sequence[Floats], widths
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        blocks: this party's columns, divided into blocks (n, d) of standardised columns.
-        widths: the number of columns of each of the other party's blocks.
+        blocks: groups of this party's standardised columns, each an array (n, d); each group is correlated only with
+            the other party's group of the same index.
+        widths: the number of columns of each of the other party's groups.
 
     Returns:
-        For each block, the correlations (d, d_other) with the other party's block of the same index.
+        For each group, its correlations (d, d_other) with the other party's group of the same index.
     """
     encoding, is_active = CorrelationEncoding(len(blocks[0])), context.me == context.active
     encode = encoding.encode_active if is_active else encoding.encode_partner
     integers = [encode(X) for X in blocks]
-    products, shares = summed_products(context, encoding.bits, integers, widths, "correlations")  # 1, 2
+    products, shares = summed_products(context, encoding.bits, integers, widths, "correlations")  # steps 1 and 2
     (peer,) = context.roles.others(context.me)
     correlations = _exchange(context, products, peer, encoding, shares)
     return [matrix if is_active else matrix.T for matrix in correlations]
@@ -130,8 +131,8 @@ def _exchange(
     ring, flat = ShareRing(CORRELATION_BITS), np.concatenate([share.ravel() for share in shares])
     record = DisclosureRecord(peer, "columns", len(flat), CORRELATION_BITS, about=(context.me,), group="correlations")
     permit = context.channel.permit(record)
-    products.send(peer, RoundedProducts(ring.pack(_rounded(encoding, flat))), permit)  # 3
-    levels = unpack_words(peer, products.recv(peer, RoundedProducts).words, ring, flat.shape)  # 3
+    products.send(peer, RoundedProducts(ring.pack(_rounded(encoding, flat))), permit)  # step 3
+    levels = unpack_words(peer, products.recv(peer, RoundedProducts).words, ring, flat.shape)  # step 3
     total = levels.astype(np.float64) + np.ldexp(flat.astype(np.float64), -encoding.shift)
     half = 2.0 ** (CORRELATION_BITS - 1)
     values = (np.mod(total + half, 2 * half) - half) / CORRELATION_LEVELS

@@ -1,10 +1,10 @@
-"""A store on disk for the precomputed material of a training on shares. It returns each record just once.
+"""A store on disk for the random numbers that a training on shares has computed in advance; it returns each just once.
 
-A chunk is the material for a number of iterations that was generated together, and each chunk is one file. Its records
-contain random masks, and a mask that is used twice reveals residuals. The store therefore writes to disk that an
-iteration is used before it returns the iteration's first record. It does this for 16 iterations at a time. A process
-that opens a folder discards every chunk that an earlier process has begun to use. That costs recomputation, not
-security.
+A chunk is the material (random masks and products with them) for a number of iterations, which the parties computed
+together. Each chunk is one file. A record is the material for one block of rows in one iteration. If a mask were used
+twice, it would reveal residuals. The store therefore writes to disk that an iteration is used before it returns the
+iteration's first record. It does this for 16 iterations at a time. A process that opens a folder discards every chunk
+that an earlier process has begun to use. That costs recomputation, not security.
 
 Three measures prevent that a folder is used twice. A lock lets only one process at a time use it. A copied or restored
 file of a chunk is discarded, because its inode or ctime differs from those of the file that was written. And every
@@ -15,9 +15,8 @@ The folder contains these files, which only their owner can read. Records contai
 like the party's columns:
 
     chunk-N.ready   a header: name and base (16 bytes each), first iteration and number of iterations (u64 each);
-                    the records;
-                    an index, with iteration, part, start, length (u64 each) and digest (16 bytes) of each record;
-                    the number of records (u64), and a digest of header and index (16 bytes)
+                    the records; an index, with iteration, block, start, length (u64 each) and digest (16 bytes) of each
+                    record; the number of records (u64), and a digest of header and index (16 bytes)
     chunk-N.bound   inode and ctime in nanoseconds (u64 each) of chunk-N.ready
     chunk-N.spent   the number of iterations that are marked as used (u64)
     lock            locked by the process that uses the folder
@@ -59,7 +58,7 @@ class DiskStore(PreprocessingStore):
     The constructor removes chunks that an earlier process has begun to use, and files that were copied or restored.
 
     Args:
-        folder: the folder.
+        folder: the folder of the store; it is created if it does not exist.
         limit: the maximum number of bytes of all records together.
 
     Raises:
@@ -144,7 +143,7 @@ def _read_index(path: Path) -> tuple[tuple[bytes, bytes, int, int], RecordIndex]
     """Return the header and the index of a chunk's file.
 
     Args:
-        path: the file.
+        path: the file of a chunk, chunk-N.ready.
 
     Returns:
         The header (name, base, first iteration, number of iterations), and the index.

@@ -36,11 +36,11 @@ The ring represents sums up to four times the range of the table, and at least u
 bits of a sum therefore show whether it is out of the range of a table or of a quantizer, which rounds disclosed sums.
 If batches have very many rows, the ring covers only the range of the table.
 
-If iterations have many rows, table entries are sent with k = `lift_bits` bits instead of L, and lifted to L bits
-afterwards (carry_lift.py). An entry is then the residual minus the least residual of its table, and it must be below
-2^(k-1). If k = f_g + 1, the residuals of a table lie in an interval of length 1, and a residual of 1 is represented by
-M = 2^f_g - 1 instead of 2^f_g, so that entries from 0 to M fit. W is multiplied by (M + 1) / M, so weights keep their
-scale.
+If iterations have many rows, table entries are sent as shares of k = `lift_bits` bits instead of L. Only the entry that
+is read of each table is *lifted*: its shares modulo 2^k are turned into shares modulo 2^L (carry_lift.py). An entry is
+then the residual minus the least residual of its table, and it must be below 2^(k-1). If k = f_g + 1, the residuals of
+a table lie in an interval of length 1, and a residual of 1 is represented by M = 2^f_g - 1 instead of 2^f_g, so that
+entries from 0 to M fit. W is multiplied by (M + 1) / M, so weights keep their scale.
 
 i_A + i_B + 1 is the index of the table entry just below or just above H / 2^s. The nearer entry has the higher
 probability, because the fractional part of h_A is uniform. On average this is linear interpolation between the entries,
@@ -96,7 +96,7 @@ class FixedPointEncoding:
         spare: how many of the bits that rounding L up to whole bytes adds may be used for W, at most.
         step_bits: entries of W are clipped to [-2^step_bits, 2^step_bits]; None does not clip them.
         has_headroom: whether the ring can represent larger sums than the table.
-        lift_bits: the number of bits k of an entry that is lifted to L bits, 8 or 16; 0 if entries have L bits.
+        lift_bits: k, 8 or 16, if table entries are sent with k bits and lifted to L bits later; 0 if they have L bits.
 
     Raises:
         ConfigError: L would exceed 56 bits, or `lift_bits` is invalid.
@@ -177,7 +177,7 @@ class FixedPointEncoding:
 
     @property
     def residual_unit(self) -> int:
-        """The integer that represents a residual of 1 in a table; see the module about lifted entries."""
+        """The integer that represents a residual of 1: 2^f_g, or 2^f_g - 1 if entries of f_g + 1 bits are lifted."""
         return int(2**self.f_g) - (self.lift_bits == self.f_g + 1)
 
     @property
@@ -191,13 +191,13 @@ class FixedPointEncoding:
         return int(self.clip * 2**self.f_x)
 
     def sum_tolerance(self, products: int) -> float:
-        """Return the error that each of the products X @ r may have from which a forward sum is added up.
+        """Return how large a random error each of the products may have whose total is a forward sum.
 
         Args:
-            products: the number of products in a sum.
+            products: the number of products in a forward sum: X @ r for each pair of a party and a share holder.
 
         Returns:
-            The largest standard deviation of a product's error, as a number of the ring's smallest units.
+            The largest standard deviation of a product's error, where 2^f is an error of 1.0.
         """
         return math.ldexp(1.0, self.f_x + self.f_theta - _SUM_ERROR_BITS) / math.sqrt(products)
 
@@ -282,17 +282,17 @@ class FixedPointEncoding:
         return np.rint(clipped, out=clipped).astype(np.int64)  # exact for prepared columns, which are rounded already
 
     def lift(self, rows: int) -> int:
-        """Return the number k of fractional bits that W lacks in a batch of this number of rows; see the module."""
+        """Return how many fractional bits fewer W has in a batch of this size than in the largest batch."""
         return (self.rows // rows).bit_length() - 1
 
     def encode_steps(self, X: Floats, rate: float, P: Floats | None = None, *, rows: int | None = None) -> Integers:
         """Return the steps W = eta / n * X @ P as integers with f_W - lift(n) fractional bits.
 
         Args:
-            X: columns (m, d) of a batch, or of a part of it.
+            X: the columns (m, d) of m rows of a batch.
             rate: the step size eta.
             P: the party's preconditioner (d, d); the identity if omitted.
-            rows: the number n of rows of the whole batch; the number of rows of X if omitted.
+            rows: n, the number of rows of the batch to which X belongs; the number of rows of X if omitted.
 
         Returns:
             The steps (m, d).
@@ -318,11 +318,11 @@ class FixedPointEncoding:
         return np.clip(X, -self.clip, self.clip)
 
     def encode_weights(self, theta: Floats) -> Words:
-        """Return weights as words."""
+        """Return weights as integers modulo 2^L with f_W + f_g + m fractional bits."""
         return ShareRing(self.bits).of(np.rint(np.ldexp(theta, self.f_theta)).astype(np.int64))
 
     def decode_weights(self, theta: Words) -> Floats:
-        """Return weights as floats, from the sum of all their shares."""
+        """Return weights as floats, given the sum modulo 2^L of all parties' shares."""
         return np.ldexp(ShareRing(self.bits).signed(theta).astype(np.float64), -self.f_theta)
 
     def index(self, h: Words) -> NDArray[np.uint8]:

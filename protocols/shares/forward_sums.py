@@ -4,15 +4,15 @@ A is the active party, which has the labels, B its partner, and C any other part
 party k has columns X_k (n, d), and the sum is H = sum_k X_k @ theta_k (n, c). The weights are shared, theta_k = s_k +
 sum_h r_kh: party k has s_k, and every share holder h other than k has r_kh (iteration.py). All are integers modulo 2^L.
 
-0. h -> k   r_kh, encrypted under a key for this occasion         once for all blocks of rows
+0. h -> k   r_kh, encrypted under a key for one occasion          once for all blocks of rows
 1. k -> h   X_k @ r_kh minus a random share, encrypted            for each block; one share at k, one at h
    k        h_k = X_k @ s_k plus its shares of all products X @ r
 2. C -> A   h_C - kappa            kappa: random numbers from a key that B and C have in common
    A        its share of H: h_A plus all that it received
    B        its share of H: h_B plus all kappa
 
-Numbers in comments refer to these steps. An occasion is one use of the protocol, such as an evaluation. Every received
-value is a ciphertext under another party's key, or uniform (share_products.py).
+Comments refer to these steps by number. An *occasion* is one use of this protocol: an evaluation after a round, or one
+request for scores. Every received value is a ciphertext under another party's key, or uniform (share_products.py).
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def declares() -> list[MessageDeclaration]:
 
 
 class ForwardSums:
-    """One party's side of one occasion, for any role. All parties must create this object at the same point.
+    """One party's side of one use of the protocol, for any role. All parties must create it at the same point.
 
     Args:
-        products: the session.
+        products: this party's session of encrypted matrix products (share_products.py).
         params: the agreed parameters of the training.
         state: this party's shares of the weights.
-        occasion: the kind of occasion, such as "scores". Keys are derived from it.
-        number: the number of the occasion; no two occasions of a kind in a session may have the same.
+        occasion: the purpose of the sums, such as "scores" or "loss"; encryption keys are derived from it.
+        number: a number that no other use for the same purpose has in this session.
         rows: the approximate number of rows of a block.
     """
 
@@ -72,11 +72,12 @@ class ForwardSums:
         self._passives = tuple(name for name in context.passives if name != params.partner)
         self._theta = ring.reduce(params.rule_of(context.me).theta(state.own_share, state.iterations))
         products.greet()
-        self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # 0
+        self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # step 0
         executor, width = products.executor(0), min(rows, ROWS_PER_PRODUCT)
         for index, (name, r) in enumerate(state.peer_shares.items()):
             V = ring.reduce(params.rule_of(name).theta(r, state.iterations))
-            products.send_queries(executor, [name], self._holders[0], {index: V}, columns=lambda _: width, uses=1)  # 0
+            # step 0
+            products.send_queries(executor, [name], self._holders[0], {index: V}, columns=lambda _: width, uses=1)
         self._queries = {name: products.recv(name, ProductQuery).ciphertext for name in products.other_holders}
         label = f"sums on shares, {occasion} {number}"
         peers: tuple[str, ...] = ()
@@ -90,7 +91,7 @@ class ForwardSums:
         """Return this party's share of the forward sums for a block of rows.
 
         Args:
-            number: the number of the block.
+            number: the number of the block of rows, counted from 0.
             X: this party's columns (n, d) of the block.
 
         Returns:
@@ -113,17 +114,17 @@ class ForwardSums:
             mask = ring.uniform(prg, h.shape)
             h = h + mask if context.me == self._params.partner else h - mask
         if context.me in self._passives:
-            self._products.send(context.active, ForwardSumShare(ring.pack(ring.reduce(h))))  # 2
+            self._products.send(context.active, ForwardSumShare(ring.pack(ring.reduce(h))))  # step 2
             return None
         for name in self._passives if context.me == context.active else ():
-            h = h + unpack_words(name, self._products.recv(name, ForwardSumShare).words, ring, h.shape)  # 2
+            h = h + unpack_words(name, self._products.recv(name, ForwardSumShare).words, ring, h.shape)  # step 2
         return ring.reduce(h)
 
     def _product_shares(self, number: int, factors: Sequence[Integers | RemoteFactor], *, remote: bool) -> Words:
         """Return the sum (n, c) of this party's shares of all products X @ r of a block.
 
         Args:
-            number: the number of the block.
+            number: the number of the block of rows, counted from 0.
             factors: this party's columns X of the block, divided into chunks of rows.
             remote: whether workers store the columns.
 

@@ -1,15 +1,16 @@
 """Rounded counts of rows by group and outcome, to measure whether a model is fair to groups that only one party knows.
 
 The active party A knows the outcome of each of n rows: one of four combinations of its class and its predicted class.
-It has marks (n, 4) with a single 1 in each row. Its partner B knows the group of each row, such as an age group, and
-has marks (n, groups) with a single 1 in each row. The counts marks_A^T marks_B are computed as additive shares:
-random-looking numbers h_A at A and h_B at B. A learns them rounded to multiples of s = `COUNT_STEP` = 8 rows.
+It has marks, an array (n, 4) with a single 1 in each row, in the column of the row's outcome. Its partner B knows the
+group of each row, such as an age group, and has marks (n, groups) with a single 1 in each row, in the column of the
+row's group. The counts marks_A^T marks_B are computed as additive shares: random-looking numbers h_A at A and h_B at B.
+A learns them rounded to multiples of s = `COUNT_STEP` = 8 rows.
 
 1, 2. both  compute shares of marks_A^T marks_B (summed_products.py)
 3. B -> A   names of the groups, and floor((h_B + D) / s) mod 2^k       D: secret, uniform below s, new for each count
    A        adds the received number to h_A / s, and multiplies by s
 
-Numbers in comments refer to these steps. All other values that either party receives are ciphertexts under the other
+Comments refer to these steps by number. All other values that either party receives are ciphertexts under the other
 party's key, or uniform. B learns nothing about labels and predictions. D rounds A's counts up or down at random: their
 mean is correct, their error is below s, and its standard deviation is 0.41 * s. One row changes a count by an eighth of
 a step. If there are two groups, A receives the counts of one group, because it can compute those of the other.
@@ -94,9 +95,9 @@ def receive_group_counts(context: PartyContext, marks: Integers, groups: int) ->
         ProtocolError: the partner sent another number of names.
     """
     (peer,) = context.roles.others(context.me)
-    products, (share,) = summed_products(context, _RING_BITS, [marks], [groups], "counts by group")  # 1, 2
+    products, (share,) = summed_products(context, _RING_BITS, [marks], [groups], "counts by group")  # steps 1 and 2
     ring, share = ShareRing(bits_per_count(len(marks))), share[:, : _disclosed_groups(groups)]
-    message = products.recv(peer, GroupCounts)  # 3
+    message = products.recv(peer, GroupCounts)  # step 3
     if len(message.names) != groups:
         raise ProtocolError(
             f"{peer} sent {len(message.names)} group names instead of {groups}",
@@ -118,7 +119,8 @@ def send_group_counts(context: PartyContext, marks: Integers, names: Sequence[st
         marks: the group of each row (n, groups): a single 1 in each row, and 0 otherwise.
         names: the names of the groups.
     """
-    products, (share,) = summed_products(context, _RING_BITS, [marks], [OUTCOME_CELLS], "counts by group")  # 1, 2
+    # steps 1 and 2
+    products, (share,) = summed_products(context, _RING_BITS, [marks], [OUTCOME_CELLS], "counts by group")
     ring, share = ShareRing(bits_per_count(len(marks))), share[:, : _disclosed_groups(len(names))]
     below = Prg.fresh("dither of counts").array(share.shape, np.uint64) >> np.uint64(64 - _SHIFT)
     levels = ring.reduce((share + below) >> np.uint64(_SHIFT))
@@ -126,4 +128,4 @@ def send_group_counts(context: PartyContext, marks: Integers, names: Sequence[st
         context.active, "columns", share.size, ring.bits, about=(context.me,), group="correlations"
     )
     permit = context.channel.permit(record)
-    products.send(context.active, GroupCounts(tuple(names), ring.pack(levels)), permit)  # 3
+    products.send(context.active, GroupCounts(tuple(names), ring.pack(levels)), permit)  # step 3

@@ -1,4 +1,4 @@
-"""Training on secret shares, online phase: the messages of one iteration, which is one update of the weights.
+"""Training on secret shares, online phase: the messages of one iteration, which is one update of the model's weights.
 
 Party A has the labels (role "active"), B is its partner, and C is any further party (role "passive"). A and B are the
 share holders. Every party k has columns X_k (n, d) and weights theta_k (d, c), for n rows of a batch and c outputs of
@@ -35,7 +35,7 @@ numbers p_0 and p_1. Step 8 becomes:
 8b. A -> B   Y_j = c_a * [j = e] - alpha - p_j       for j = 0, 1, modulo 2^(L-k); c_a: 1 - (the top bit of a)
     B        g_B = b + (Y_c + p_c - 1) * 2^k, which is g - psi_A
 
-Numbers in comments refer to these steps. They process one block of rows at a time. B sends the request for the next
+Comments refer to these steps by number. They process one block of rows at a time. B sends the request for the next
 block before it receives the tables of the current one, so that nobody waits (`lookup_requests`). A receives delta
 together with the request for a later block, or for the next iteration, whose first sums depend on the last delta.
 Look-ups by oblivious transfer are those of Dessouky et al. 2017; a table can represent any loss that depends on one
@@ -102,7 +102,7 @@ class MaskedSum(Message, frozen=True):
 
 
 class LookupRequest(Message, frozen=True):
-    """The partner's request for the tables of the next block, with the residuals that it has masked since the last one.
+    """The partner's request for the tables of the next block, with its masked residuals since its last request.
 
     Attributes:
         chunk: the name of the chunk of precomputed material that the sender uses.
@@ -122,7 +122,8 @@ class MaskedTables(Message, frozen=True):
 
     Attributes:
         entries: the masked table entries of every row and output of the requested block: packed integers (2^b, n * c).
-        lifts: the words of step 8b for the bits in the request: packed integers (2, n * c) for each block.
+        lifts: the words Y of step 8b for the bits in the request: packed integers (2, n * c) for each block. They turn
+            the partner's shares of k bits into shares of L bits.
     """
 
     entries: bytes
@@ -173,8 +174,8 @@ def lookup_requests(blocks: int, *, lifts: bool) -> list[RequestStep]:
     The partner sends the request for a block before it receives the answer about the block before it.
 
     Args:
-        blocks: the number of blocks of the batch.
-        lifts: whether table entries are lifted.
+        blocks: the number of blocks of rows in the batch.
+        lifts: whether table entries are sent with k < L bits and lifted to L bits (steps 8a and 8b).
 
     Returns:
         The requests.
@@ -199,8 +200,8 @@ class SharedState:
 
     Attributes:
         iterations: the number of iterations.
-        own_share: s, this party's share of its own weights, as a state (k, d, c) of the update rule: k arrays of the
-            shape of the weights.
+        own_share: s, this party's share of the weights of its columns, as a state (k, d, c) of the update rule
+            (update_rules.py): k arrays of the shape of the weights.
         peer_shares: at a share holder, r for every other party, as states of the update rule.
     """
 
@@ -261,7 +262,7 @@ class TrainingRole(ABC):
         The channel may carry other messages between two iterations.
 
         Args:
-            chunk: the number of the chunk.
+            chunk: the number of the chunk, which is the precomputed material for a number of iterations.
             iterations: the number of iterations to run.
 
         Yields:
@@ -394,7 +395,7 @@ class LabelParty(TrainingRole):
         """Run the iterations of a chunk as the party with labels; see `TrainingRole.train`."""
         partner, chunk_name = self._params.partner, self._begin(chunk)
         material, masks = self._take(chunk, 0, 0)
-        request = self._recv(partner, LookupRequest)  # 7
+        request = self._recv(partner, LookupRequest)  # step 7
         self._check_chunk(partner, chunk_name, request.chunk)
         for iteration in range(iterations):
             blocks = dict[int, PreprocessedBlock]()  # the blocks whose delta has not arrived
@@ -407,13 +408,13 @@ class LabelParty(TrainingRole):
                     blocks[step.block] = material
                     del masks  # to free memory: the masks are as large as the tables
                 lifts = self._lift_words([blocks[block] for block in step.carries], request.carries)
-                self._send(partner, MaskedTables(tables, lifts))  # 8, 8b
+                self._send(partner, MaskedTables(tables, lifts))  # steps 8 and 8b
                 # take the next block's material now, because the partner computes at the same time
                 if following.block is not None:
                     material, masks = self._take(chunk, iteration, following.block)
                 elif following is requests[-1] and iteration + 1 < iterations:
                     material, masks = self._take(chunk, iteration + 1, 0)
-                request = self._recv(partner, LookupRequest)  # 9, 7, 8a
+                request = self._recv(partner, LookupRequest)  # steps 9, 7 and 8a
                 answered = [blocks.pop(block) for block in following.deltas]
                 deltas = self._split(request.delta, [self._ring.size(item.psi.size) for item in answered])
                 for previous, delta in zip(answered, deltas, strict=True):
@@ -425,7 +426,7 @@ class LabelParty(TrainingRole):
         """Return, for each row and output (n * c,), the index of the table entry that is sent first."""
         h = self._sum(material)
         for name in self._passives:
-            masked = self._recv(name, MaskedSum)  # 6
+            masked = self._recv(name, MaskedSum)  # step 6
             self._check_chunk(name, chunk_name, masked.chunk)
             h = h + unpack_words(name, masked.words, self._ring, h.shape)
         rotation = read_offsets(self._params.partner, offsets, h.size, self._encoding.entries)
@@ -499,7 +500,7 @@ class _PreparedRequest:
 
 @dataclass(frozen=True, repr=False)
 class _OpenedEntries:
-    """The partner's shares of the entries of one block, before they are lifted.
+    """The partner's shares of the table entries of one block, modulo 2^k: before they are lifted to L bits.
 
     Attributes:
         material: the precomputed material of the block.
@@ -522,7 +523,7 @@ class PartnerParty(TrainingRole):
         active, chunk_name = self._context.active, self._begin(chunk)
         kappas = [Prg(self._offline.pair_keys[name], f"{_KAPPA_LABEL}, {chunk}") for name in self._passives]
         prepared = self._prepare(chunk, 0, 0, kappas)
-        self._send(active, LookupRequest(chunk_name, b"", prepared.offsets))  # 7
+        self._send(active, LookupRequest(chunk_name, b"", prepared.offsets))  # step 7
         for iteration in range(iterations):
             requests, answers = self._requests(prepared.material), 0
             requested, opened = {0: prepared}, dict[int, _OpenedEntries]()
@@ -540,7 +541,7 @@ class PartnerParty(TrainingRole):
                     offsets = prepared.offsets
                 delta = b"".join(deltas.pop(block) for block in request.deltas)
                 bits = b"".join(carries.pop(block) for block in request.carries)
-                self._send(active, LookupRequest(chunk_name, delta, offsets, bits))  # 9, 7, 8a
+                self._send(active, LookupRequest(chunk_name, delta, offsets, bits))  # steps 9, 7 and 8a
             yield self.state
 
     def _prepare(self, chunk: int, iteration: int, part: int, kappas: Sequence[Prg]) -> _PreparedRequest:
@@ -571,7 +572,7 @@ class PartnerParty(TrainingRole):
             carries: the packed bits of step 8a by block, to which this method adds.
             deltas: the packed deltas by block, to which this method adds.
         """
-        answer = self._recv(self._context.active, MaskedTables)  # 8, 8b
+        answer = self._recv(self._context.active, MaskedTables)  # steps 8 and 8b
         lift = self._lift
         if request.block is not None:
             prepared = requested.pop(request.block)
@@ -598,7 +599,7 @@ class PartnerParty(TrainingRole):
         delta = self._ring.pack(self._ring.reduce(g - material.psi))
         self._step(material, g)
         for name in self._passives:
-            self._send(name, MaskedResidual(delta))  # 9
+            self._send(name, MaskedResidual(delta))  # step 9
         return delta
 
     def _open(self, entries: bytes, chi: TableIndices) -> Words:
@@ -628,10 +629,10 @@ class FeatureParty(TrainingRole):
                 last, part = self._is_last(material), part + 1
                 h = self._sum(material)
                 h = self._ring.reduce(h - self._ring.uniform(kappa, h.shape))
-                self._send(self._context.active, MaskedSum(chunk_name, self._ring.pack(h)))  # 6
+                self._send(self._context.active, MaskedSum(chunk_name, self._ring.pack(h)))  # step 6
                 pending.append(replace(material, sums=_NO_WORDS))
             for material in pending:
-                delta = self._recv(partner, MaskedResidual).words  # 9
+                delta = self._recv(partner, MaskedResidual).words  # step 9
                 shape = material.block.rows, self._params.outputs
                 self._step(material, unpack_words(partner, delta, self._ring, shape, "delta"))
             yield self.state

@@ -1,13 +1,14 @@
 """Lift of secret shares from k bits to L bits, as messages between the active party and its partner.
 
-A is the active party, B its partner. Both have shares modulo 2^k of the same numbers, all of which are below 2^(k-1),
-and need shares modulo 2^L. The arithmetic, and the reason why it reveals nothing, are in carry_lift.py.
+A is the active party, B its partner. Each has a random-looking integer ("share") for each of m secret numbers; the two
+shares of a number add up to it modulo 2^k. The *lift* gives them shares that add up to the same numbers modulo 2^L, for
+L > k. All numbers are below 2^(k-1). The arithmetic, and the reason why it reveals nothing, are in carry_lift.py.
 
 0. B, A     for each number an oblivious transfer: A has two random pads, B has a random bit c and the pad of c
 1. B -> A   e = c ^ (the top bit of B's share)                       one bit for each number
 2. A -> B   Y_0, Y_1                                                 two words of L - k bits for each number
 
-Numbers in comments refer to these steps. All received values are uniform.
+Comments refer to these steps by number. All received values are uniform.
 """
 
 from __future__ import annotations
@@ -49,27 +50,27 @@ def declares_lift() -> list[MessageDeclaration]:
 
 
 def lift_shares(products: Products, transfers: Transfers, partner: str, shares: Words, lift: CarryLift) -> Words:
-    """Run one party's side of a lift, and return its shares modulo 2^L.
+    """Turn this party's shares modulo 2^k into shares modulo 2^L, together with the other party.
 
     Args:
-        products: the session of the two parties.
+        products: this party's session with the other party, whose subchannel carries the messages.
         transfers: oblivious transfers that select one of two pads. No other protocol uses their choices.
         partner: the name of party B.
         shares: this party's shares (m,) modulo 2^k of numbers below 2^(k-1). Those of A are uniform.
-        lift: the lift.
+        lift: k and L, and the arithmetic of both parties (carry_lift.py).
 
     Returns:
-        The shares (m,).
+        This party's shares (m,) modulo 2^L.
     """
     context, ring, m = products.context, lift.high_ring, len(shares)
-    (stored,) = transfers.generate([m])  # 0
+    (stored,) = transfers.generate([m])  # step 0
     if context.me == partner:
         c, pad = table_transfers.chosen(stored, ring)
         packed = np.packbits(lift.request(shares, c), bitorder="little").tobytes()
-        products.send(context.active, CarryBits(packed))  # 1
-        words = unpack_words(context.active, products.recv(context.active, CarryWords).words, ring, (2, m))  # 2
+        products.send(context.active, CarryBits(packed))  # step 1
+        words = unpack_words(context.active, products.recv(context.active, CarryWords).words, ring, (2, m))  # step 2
         return lift.finish(shares, c, pad, words)
-    packed = products.recv(partner, CarryBits).bits  # 1
+    packed = products.recv(partner, CarryBits).bits  # step 1
     if len(packed) != -(-m // 8):
         raise ProtocolError(
             f"{partner} sent {len(packed)} bytes of carry bits instead of {-(-m // 8)}",
@@ -79,5 +80,5 @@ def lift_shares(products: Products, transfers: Transfers, partner: str, shares: 
     e = np.unpackbits(np.frombuffer(packed, np.uint8), count=m, bitorder="little")
     mask = SplitMask(shares, ring.uniform(Prg.fresh("masks of carries"), m))
     pads = context.meter("transfer", partial(table_transfers.pads, stored, ring))
-    products.send(partner, CarryWords(ring.pack(lift.answer(mask, e, pads))))  # 2
+    products.send(partner, CarryWords(ring.pack(lift.answer(mask, e, pads))))  # step 2
     return lift.join(mask)

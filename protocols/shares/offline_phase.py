@@ -12,8 +12,9 @@ X @ r. No party knows a weight or a residual:
 An iteration adds W_k^T g to shares of theta_k. Its summand W_k^T psi_h is computed here, as two shares: one at k and
 one, v_kh, at h. r_kh follows from v_kh alone. So every holder knows its r and psi before any iteration starts, and the
 products X_k @ r_kh can be computed here as well (as in the offline phase of Delphi, Mishra et al. 2020). A chunk is a
-number of epochs that are prepared together. A batch that occurs in `count` iterations of the chunk needs just one
-product with a matrix of `count * c` columns. For each chunk, each holder h and each other party k:
+number of epochs whose random products are computed together and stored. A batch that occurs in `count` iterations of
+the chunk needs just one product with a matrix of `count * c` columns. For each chunk, each holder h and each other
+party k:
 
 0. h -> k   the holder's public keys, new for the chunk: one for step 1 and one for step 3
 1. h <-> k  products W_k^T psi_h of all iterations (share_products.py)    => shares at k, v_kh at h
@@ -22,7 +23,7 @@ product with a matrix of `count * c` columns. For each chunk, each holder h and 
 4. A, B     oblivious transfers for every row of every iteration (table_transfers.py): one that selects a table entry,
             and one of a single bit if table entries are lifted (carry_lift.py)
 
-Numbers in comments refer to these steps. Products, transfers and stored records cover blocks of rows of a public size
+Comments refer to these steps by number. Products, transfers and stored records cover blocks of rows of a public size
 (shares_params.py), so memory does not grow with the batch. Sums over blocks are exact modulo 2^L: the division into
 blocks changes the weights only by rounding in the last bit of products.
 
@@ -83,8 +84,8 @@ class PreprocessedBlock:
         sums: the sum (n, c) of this party's shares of all products X @ r.
         products: in the first block of a batch and at a share holder, v (d, c) for every other party, by its name.
         transfer: at a share holder, the stored oblivious transfers (table_transfers.py).
-        carry_transfer: at a share holder, the stored transfers for the lift of table entries (carry_lift.py); empty if
-            entries are not lifted.
+        carry_transfer: at a share holder, the stored transfers of single bits for the lift, which turns shares of table
+            entries of k bits into shares of L bits (carry_lift.py); empty if entries have L bits at once.
     """
 
     block: RowBlock
@@ -97,7 +98,7 @@ class PreprocessedBlock:
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The form in which a `PreprocessedBlock` is stored; psi is stored separately. It is never sent."""
+    """The stored form of a `PreprocessedBlock`, without psi, which is stored separately. It is never sent."""
 
     block: int
     step: bytes
@@ -160,7 +161,7 @@ class OfflinePhase:
         self._r = {name: params.rule_of(name).start(theta) for name, theta in zero.items()}
 
     def greet(self) -> PartyContext:
-        """Exchange nonces and keys with every party, unless that was done before; return the session's context."""
+        """Exchange nonces and keys with every party, unless done before; return the context of this session."""
         return self.session.products.context
 
     @property
@@ -177,7 +178,7 @@ class OfflinePhase:
         self._iteration, self._r = iteration, dict(r)
 
     def generate(self, chunk: int, batches: Sequence[int]) -> None:
-        """Generate the material for a chunk together with all other parties, and store it.
+        """Compute the random products of a chunk together with all other parties, and store this party's share of them.
 
         Args:
             chunk: the number of the chunk.
@@ -188,7 +189,7 @@ class OfflinePhase:
         counts = {batch: batches.count(batch) for batch in dict.fromkeys(batches)}
         vectors = self._vectors(counts)
         schemes = products.scheme, self._scheme_of_sums(vectors)
-        holders, evaluators = products.keys(chunk, ("steps", "sums"), schemes)  # 0
+        holders, evaluators = products.keys(chunk, ("steps", "sums"), schemes)  # step 0
         indices: dict[int, list[int]] = {batch: [] for batch in counts}
         for index, batch in enumerate(batches):
             indices[batch].append(index)
@@ -198,15 +199,15 @@ class OfflinePhase:
 
         def records() -> Iterator[Record]:
             """Yield records of psi while its products are computed, and records of the other values afterwards."""
-            steps, v = yield from self._steps(executor, vectors, indices, holders, evaluators[0])  # 1
-            r_before = {name: self._advance(name, batches, counts, values) for name, values in v.items()}  # 2
+            steps, v = yield from self._steps(executor, vectors, indices, holders, evaluators[0])  # step 1
+            r_before = {name: self._advance(name, batches, counts, values) for name, values in v.items()}  # step 2
             for group in self._groups(vectors):
-                sums = self._sums(sums_executor, group, r_before, holders, evaluators[1])  # 3
+                sums = self._sums(sums_executor, group, r_before, holders, evaluators[1])  # step 3
                 pairs = [(block, e) for block in group for e in range(counts[params.blocks[block].batch])]
                 rows = [params.blocks[block].rows * params.outputs for block, _ in pairs]
                 ends, carry_ends = self.session.training_transfers, self.session.carry_transfers
-                transfers = ends.generate(rows) if ends is not None else (() for _ in pairs)  # 4
-                carries = carry_ends.generate(rows) if carry_ends is not None else (() for _ in pairs)  # 4
+                transfers = ends.generate(rows) if ends is not None else (() for _ in pairs)  # step 4
+                carries = carry_ends.generate(rows) if carry_ends is not None else (() for _ in pairs)  # step 4
                 for (block, e), transfer, carry_transfer in zip(pairs, transfers, carries, strict=True):
                     batch, start, _ = params.blocks[block]
                     outputs, is_first = self._outputs(e), start == 0
@@ -230,7 +231,7 @@ class OfflinePhase:
         A forward sum selects a table entry, so the noise of these products may be larger than that of W^T psi.
 
         Args:
-            vectors: the result of `_vectors`.
+            vectors: for each block of rows, the number of columns of psi, as `_vectors` returns it.
 
         Returns:
             The scheme.
@@ -252,7 +253,7 @@ class OfflinePhase:
         return scheme
 
     def _vectors(self, counts: Mapping[int, int]) -> dict[int, int]:
-        """Return for each block the number of columns of psi: one for each output and each iteration on its batch.
+        """Return for each block of rows the number of columns of psi: c for each iteration that uses the block's batch.
 
         `counts` is the number of iterations on each batch.
         """
@@ -323,8 +324,8 @@ class OfflinePhase:
 
         Args:
             chunk: the number of the chunk.
-            iteration: the index of the iteration in the chunk.
-            part: the index of the block in its batch.
+            iteration: the index of the iteration in the chunk, counted from 0.
+            part: the index of the block of rows in its batch.
 
         Returns:
             The precomputed material.
@@ -431,7 +432,7 @@ class OfflinePhase:
     def _answer(
         self, executor: ProductExecutor, purpose: int, evaluators: Evaluators, vectors: Mapping[int, int]
     ) -> ByBlock:
-        """Multiply the share holders' encrypted vectors with W (`purpose` 0) or with the transpose of X (`purpose` 1).
+        """Multiply the share holders' encrypted vectors by W (if `purpose` is 0) or by the transpose of X (if it is 1).
 
         The encoded matrices are cached for later chunks, unless a batch has several blocks and they would need too much
         memory. Returns the sum of this party's shares for each block.

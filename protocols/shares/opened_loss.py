@@ -1,16 +1,18 @@
 """Mean loss of a secret-shared model on some rows: the party with labels learns one sum over the rows, and no score.
 
-A is the active party, which has the labels y, and B is its partner. H (n, c) are the forward sums X @ theta of the n
-rows for c model outputs. Shares are random-looking summands modulo a power of two. T_y is a fine table of the loss for
-label y: 256 values of H over the width of the training's table of residuals.
+All parties run this protocol to evaluate the current model: A, the active party with the labels y, learns the mean loss
+and no row's loss. B is A's partner. H (n, c) are the model's outputs for n rows, the *forward sums* X @ theta. A
+*share* of a secret number is one of two random-looking integers at A and at B that add up to it modulo a power of two.
+T_y is a *fine table*: it lists the loss for label y at 256 values of H, over the range of H that the training covers.
+The *lift* turns two shares modulo 2^16 into shares of the same number modulo 2^32, so that sums over many rows fit.
 
 1. all      compute shares of H at A and B (forward_sums.py)
 2. A, B     look up the entry of T_y at H for every row, modulo 2^16 (table_lookup.py): each gets a share of the entry
-3. A, B     lift the shares to integers modulo 2^32 (lifted_shares.py)
+3. A, B     lift their shares of the entries to integers modulo 2^32 (lifted_shares.py)
 4. B -> A   the sum of B's shares over all rows
    A        adds the sum of its shares, and obtains the sum of all rows' entries
 
-Numbers in comments refer to these steps. A learns the sum; everything else that A or B receives is uniform.
+Comments refer to these steps by number. A learns the sum; everything else that A or B receives is uniform.
 
 The protocol reads the entry just below or just above H at random, so that the mean is the loss interpolated between the
 two. Values of the table are the coefficients of the L2 projection of the loss on linear splines (projection.py), so
@@ -60,7 +62,7 @@ EVALUATION_LIFT = CarryLift(FINE_ENTRY_BITS, _RING)
 
 
 class LossTable(NamedTuple):
-    """The active party's description of the loss of each row.
+    """The loss function and the targets of each row; the active party computes its tables T_y from them.
 
     Attributes:
         values: computes the losses (m,) for forward sums (m, 1) and targets (m, k).
@@ -74,11 +76,11 @@ class LossTable(NamedTuple):
 
 
 class LossTransfers(NamedTuple):
-    """The oblivious transfers of a share holder.
+    """The oblivious transfers of A or B: precomputed random pads, so that B can read table entries in secret.
 
     Attributes:
         tables: transfers that select an entry of a fine table, with pads of 16 bits.
-        carries: transfers of one of two pads, for the lift.
+        carries: transfers of one of two pads, for the lift of shares from 16 to 32 bits.
     """
 
     tables: Transfers
@@ -108,7 +110,7 @@ class _LossEntries:
 
     Args:
         encoding: the fixed-point encoding of the training.
-        table: the loss of the rows.
+        table: the loss function and the targets of the rows.
     """
 
     def __init__(self, encoding: FixedPointEncoding, table: LossTable) -> None:
@@ -123,7 +125,7 @@ class _LossEntries:
         self._prg = Prg.fresh("rounding of losses")
 
     def words(self, block: slice) -> Words:
-        """Return the tables (2^FINE_BITS, m) of a block of m sums."""
+        """Return the tables (2^FINE_BITS, m) of m forward sums, one for each: losses as integers, rounded at random."""
         sums = self._table_of_sum[block]
         used, table_of_sum = np.unique(sums, return_inverse=True)
         centres, encoding = self._centres[used], self._encoding
@@ -137,7 +139,7 @@ class _LossEntries:
         return entries.astype(np.uint64)
 
     def mean(self, total: int) -> float:
-        """Return the mean loss of all rows and outputs from the sum of their entries."""
+        """Return the mean loss over all rows and outputs, from the opened sum of their table entries."""
         return total / self._scale / len(self._table_of_sum) - _OFFSET
 
     def _clipped(self, f: Floats, targets: Floats) -> Floats:
@@ -155,23 +157,23 @@ def open_loss(
     *,
     occasion: str = "loss",
 ) -> float | None:
-    """Run one party's side of an evaluation.
+    """Compute the mean loss of the current model on some rows, together with all other parties.
 
     Args:
-        products: the session for products with shared weights.
+        products: this party's session of encrypted products with the shares of the weights (share_products.py).
         transfers: at A and B, the session's oblivious transfers; None elsewhere.
         params: the agreed parameters of the training.
         state: this party's shares of the weights.
-        number: the number of the evaluation; no two of the same `occasion` in a session may have the same.
+        number: a number that no other evaluation with the same `occasion` has in this session.
         X: this party's columns (n, d) of the rows.
         table: at the active party, the loss of the rows; None elsewhere.
-        occasion: the kind of evaluation, from which keys are derived.
+        occasion: the kind of evaluation, such as "loss"; encryption keys are derived from it.
 
     Returns:
         At the active party, the mean loss over rows and outputs; None elsewhere.
     """
     context, encoding = products.context, params.encoding
-    h = ForwardSums(products, params, state, occasion, number, len(X)).block(0, X)  # 1
+    h = ForwardSums(products, params, state, occasion, number, len(X)).block(0, X)  # step 1
     if h is None or transfers is None:
         return None
     index, shares = encoding.fine_index(h).ravel(), list[Words]()
@@ -182,14 +184,14 @@ def open_loss(
         looked_up = look_up_shares(
             products, transfers.tables, params.partner, index[block], FINE_BITS, words, EVALUATION_LIFT.short_ring
         )
-        shares.append(looked_up)  # 2
-    lifted = lift_shares(products, transfers.carries, params.partner, np.concatenate(shares), EVALUATION_LIFT)  # 3
+        shares.append(looked_up)  # step 2
+    lifted = lift_shares(products, transfers.carries, params.partner, np.concatenate(shares), EVALUATION_LIFT)  # step 3
     total = _RING.reduce(lifted.sum(dtype=np.uint64))
     if entries is None:
         record = DisclosureRecord(
             context.active, "columns", LOSS_SUM_BITS, 1, about=context.without_labels, group="evaluations"
         )
-        products.send(context.active, LossSum(_RING.pack(total[None])), context.channel.permit(record))  # 4
+        products.send(context.active, LossSum(_RING.pack(total[None])), context.channel.permit(record))  # step 4
         return None
-    (partner_total,) = unpack_words(params.partner, products.recv(params.partner, LossSum).total, _RING, (1,))  # 4
+    (partner_total,) = unpack_words(params.partner, products.recv(params.partner, LossSum).total, _RING, (1,))  # step 4
     return entries.mean(int(_RING.reduce(partner_total + total)))

@@ -1,9 +1,10 @@
 """Scores of new rows from a secret-shared model: one party learns rounded scores, and nobody learns a weight.
 
-The active party A, which had the labels, and its partner B are the share holders: their shares h_A and h_B add up to
-the forward sums H (n, c) of n rows and c model outputs, modulo 2^L. Q is the requesting party, which receives the
-scores; normally it is A. R rounds the scores: the holder that is not Q, or B if Q is neither A nor B. O is the other
-holder. Scores are levels: multiples of s, numbered modulo 2^k (quantizer.py). Rows are processed in blocks:
+The active party A, which had the labels, and its partner B are the *share holders*: A has random-looking integers h_A
+and B has h_B, which add up modulo 2^L to the forward sums H (n, c), the outputs of the model for n rows. Q is the
+requesting party, which receives the scores; normally it is A. R rounds the scores: the holder that is not Q, or B if Q
+is neither A nor B. O is the other holder. Scores are levels: multiples of s, numbered modulo 2^k (quantizer.py). Rows
+are processed in blocks:
 
 0. Q -> all   for each row a commitment, which is a keyed digest of its columns at Q; and the rows that Q excludes
 1. R -> all   the rows that it refuses, and those for which it has already stored a score; then all other parties but Q
@@ -16,7 +17,7 @@ holder. Scores are levels: multiples of s, numbered modulo 2^k (quantizer.py). R
 5. O -> Q     i_O, if Q is not O; it is uniform
    Q          computes the score (i_O + received number + 1/2) * s
 
-Numbers in comments refer to these steps. Before step 3, A and B treat sums that are out of range (quantizer.py): a
+Comments refer to these steps by number. Before step 3, A and B treat sums that are out of range (quantizer.py): a
 look-up in a table (table_lookup.py), indexed by the highest bits of H, gives both a share of the number of levels to
 add. Q then reads such a sum as "out of range". If A deviates and uses other table entries, it still learns only k bits.
 
@@ -156,10 +157,10 @@ class ScoringParams:
 
 @dataclass(frozen=True)
 class RowDecisions:
-    """The parties' common decision about the n rows of a block.
+    """Which of a block's n rows receive a score, as all parties have agreed in steps 0 and 1.
 
     Attributes:
-        query: the rows as this party's ledger identifies them; None without a ledger.
+        query: the rows as this party's score ledger identifies them (by digests); None without a ledger.
         fresh: whether each row (n,) is scored for the first time.
         stored: whether the stored score of each row (n,) is disclosed.
     """
@@ -174,7 +175,7 @@ class RowDecisions:
         return self.fresh | self.stored
 
     def query_of(self, mask: NDArray[np.bool_]) -> ScoreQuery | None:
-        """Return the query restricted to the rows for which the mask (n,) is True."""
+        """Return the rows, as the ledger identifies them, for which the mask (n,) is True."""
         return None if self.query is None else self.query.where(mask)
 
 
@@ -182,13 +183,13 @@ class ScoringSession:
     """One party's side of scoring blocks of rows, for any role.
 
     Args:
-        products: the session for products with shared weights.
+        products: this party's session of encrypted products with the shares of the weights (share_products.py).
         params: the agreed parameters of the training.
         state: this party's shares of the weights.
         scoring: this party's parameters for the scoring.
         top_transfers: returns oblivious transfers for a table that is indexed by the highest bits of sums; None if no
             sum can be out of range.
-        number: the number of this scoring in the session; no two may have the same.
+        number: a number that no other request for scores has in this session.
         rows: the approximate number of rows of a block.
     """
 
@@ -219,7 +220,7 @@ class ScoringSession:
         """Score a block of rows.
 
         Args:
-            number: the number of the block.
+            number: the number of the block of rows, counted from 0.
             X: this party's columns (n, d) of the rows, scaled as in training.
             rows: the ids and unscaled columns of the rows.
 
@@ -236,7 +237,7 @@ class ScoringSession:
             decisions = RowDecisions(None, all_rows, ~all_rows)
             return ScoreResult.of_all(len(X), self._disclose(self._compute(number, X, None), decisions))
         with ledger.claim() as claim:
-            decisions = self._decide(rows, ledger, claim)  # 0, 1
+            decisions = self._decide(rows, ledger, claim)  # steps 0 and 1
             if not decisions.scored.any():
                 scores = np.full((len(X), self._params.outputs), np.nan) if is_requester else None
                 return ScoreResult.of(scores, decisions.scored, decisions.fresh)
@@ -265,9 +266,9 @@ class ScoringSession:
             for name in products.others:
                 record = DisclosureRecord(name, "digests", n, 8 * COMMITMENT_BYTES, about=(requester,))
                 permit = context.channel.permit(record)
-                products.send(name, RowCommitments(commitments, requested.tobytes()), permit)  # 0
+                products.send(name, RowCommitments(commitments, requested.tobytes()), permit)  # step 0
         else:
-            message = products.recv(requester, RowCommitments)  # 0
+            message = products.recv(requester, RowCommitments)  # step 0
             commitments, requested = message.rows, _read_states(requester, message.states, n)
             if len(commitments) != COMMITMENT_BYTES * n:
                 raise ProtocolError(
@@ -281,14 +282,14 @@ class ScoringSession:
         if context.me == self._rounding:
             states[context.me] = self._judge(query, rows, requested != ROW_REFUSED, claim)
         else:
-            data = products.recv(self._rounding, RowStates).states  # 1
+            data = products.recv(self._rounding, RowStates).states  # step 1
             states[self._rounding] = _read_states(self._rounding, data, n)
             if context.me != requester:
                 open_rows = (requested != ROW_REFUSED) & (states[self._rounding] != ROW_REFUSED)
                 states[context.me] = self._judge(query, rows, open_rows, claim)
         for name in judges:
             if name not in states:
-                states[name] = _read_states(name, products.recv(name, RowStates).states, n)  # 1
+                states[name] = _read_states(name, products.recv(name, RowStates).states, n)  # step 1
         scored = np.logical_and.reduce([requested != ROW_REFUSED, *(state != ROW_REFUSED for state in states.values())])
         stored = scored & (states[self._rounding] == ROW_STORED)
         if self._other in states:
@@ -334,14 +335,14 @@ class ScoringSession:
         scoring.charge(0, int((states == ROW_REFUSED).sum()))
         for name in products.others:
             permit = context.channel.permit(DisclosureRecord(name, "ids", len(states), 2, about=(context.me,)))
-            products.send(name, RowStates(states.tobytes()), permit)  # 1
+            products.send(name, RowStates(states.tobytes()), permit)  # step 1
         return states
 
     def _compute(self, number: int, X: Floats, query: ScoreQuery | None) -> Words | None:
         """Run steps 2 and 3: return this holder's share (n, c) of new scores, after storing it. None elsewhere."""
         if self._sums is None:
             self._sums = ForwardSums(self._products, self._params, self._state, "scores", self._number, self._rows)
-        h = self._sums.block(number, X)  # 2
+        h = self._sums.block(number, X)  # step 2
         if h is None:
             return None
         context, quantizer, encoding = self._context, self._quantizer, self._params.encoding
@@ -353,10 +354,10 @@ class ScoringSession:
         share = quantizer.truncate(encoding, self._ring.reduce(h)) << finer
         if self._scoring.ledger is not None and query is not None:
             if context.me == self._rounding:
-                self._products.recv(self._other, ShareStored)  # 3
+                self._products.recv(self._other, ShareStored)  # step 3
             self._scoring.ledger.store(query, [row.tobytes() for row in share.astype("<u8")])
             if context.me == self._other:
-                self._products.send(self._rounding, ShareStored())  # 3
+                self._products.send(self._rounding, ShareStored())  # step 3
         return share
 
     def _move_overflow(self, h: Words) -> Words:
@@ -386,9 +387,9 @@ class ScoringSession:
         ring, quantizer = self._score_ring, self._scoring.quantizer
         shape = (int(decisions.scored.sum()), self._params.outputs)
         if context.me == requester:
-            rounded = self._read_rounded(products.recv(self._rounding, RoundedScores), shape)  # 4
+            rounded = self._read_rounded(products.recv(self._rounding, RoundedScores), shape)  # step 4
             if share is None:
-                share = unpack_words(self._other, products.recv(self._other, ScoreShare).words, ring, shape)  # 5
+                share = unpack_words(self._other, products.recv(self._other, ScoreShare).words, ring, shape)  # step 5
             scores = np.full((len(decisions.scored), shape[1]), np.nan)
             sums = quantizer.dequantize(share + rounded, rounded_down=1)
             scores[decisions.scored] = quantizer.mark_overflow(sums)
@@ -398,9 +399,9 @@ class ScoringSession:
             bits, finer = self._quantizer.bits, ring.bits - self._quantizer.bits
             permit = context.channel.permit(DisclosureRecord(requester, "scores", share.size, bits, about=about))
             packed = ShareRing(bits).pack(share >> np.uint64(finer))
-            products.send(requester, RoundedScores(packed, finer), permit)  # 4
+            products.send(requester, RoundedScores(packed, finer), permit)  # step 4
         elif share is not None:
-            products.send(requester, ScoreShare(ring.pack(share)))  # 5
+            products.send(requester, ScoreShare(ring.pack(share)))  # step 5
         return None
 
     def _read_rounded(self, message: RoundedScores, shape: tuple[int, int]) -> Words:

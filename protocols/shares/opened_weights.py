@@ -2,14 +2,14 @@
 
 The weights theta_k (d, c) of party k are shared: theta_k = s_k + sum_h r_kh modulo 2^L. k has s_k, and every share
 holder h other than k has r_kh; the share holders are the party with labels and its partner. Weights are rounded to b
-bits. The number t in the ring represents the unit of the last of these bits.
+bits. t is the integer modulo 2^L that represents one unit of the last of these bits.
 
 1. all        record in their ledgers how much the weights of each named party k disclose about their data
 2. h -> k     floor(r_kh / t) mod 2^b, from each share holder h
    k          theta_k = s_k + sum_h (received number + 1/2) * t
    k, h       store theta_k and 0 as their new shares, so that the model that is scored has the rounded weights
 
-Numbers in comments refer to these steps. b and t are public (`WeightQuantizer`). A rounded weight has 7 bits before the
+Comments refer to these steps by number. b and t are public (`WeightQuantizer`). A rounded weight has 7 bits before the
 binary point and a number of fractional bits that grows with the number of training rows, so that rounding changes a
 weight by less than `MAX_ROUNDING_ERROR` standard errors. The part of a holder's share that is cut off is uniform to k,
 so the weight is rounded at random, without bias.
@@ -99,8 +99,8 @@ def record_weights(
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the agreed parameters.
-        quantizer: the quantizer of the weights.
-        named: the parties that receive their weights.
+        quantizer: how weights are rounded.
+        named: the parties that the job names, which receive their weights.
 
     Returns:
         The permits to send shares, by the name of the receiver.
@@ -130,9 +130,9 @@ def open_weights(
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the agreed parameters.
         state: this party's shares of the weights.
-        quantizer: the quantizer of the weights.
+        quantizer: how weights are rounded.
         permits: the permits from `record_weights`.
-        named: the parties that receive their weights.
+        named: the parties that the job names, which receive their weights.
 
     Returns:
         The new state. A named party's share contains its weights, and the shares of its weights elsewhere are zero.
@@ -142,7 +142,7 @@ def open_weights(
     for name in sorted(set(named) & set(state.peer_shares)):
         rule, r = params.rule_of(name), state.peer_shares[name]
         share = ring.reduce(ShareRing(params.encoding.bits).reduce(rule.theta(r, state.iterations)) >> shift)
-        context.channel.send(name, OpenedWeights(ring.pack(share)), context.subchannel, permit=permits[name])  # 2
+        context.channel.send(name, OpenedWeights(ring.pack(share)), context.subchannel, permit=permits[name])  # step 2
         peer_shares[name] = _fresh_state(r, np.zeros_like(share))
     if context.me not in named:
         return replace(state, peer_shares=peer_shares)
@@ -150,7 +150,7 @@ def open_weights(
     total = params.rule_of(context.me).theta(state.own_share, state.iterations)
     for holder in (context.active, params.partner):
         if holder != context.me:
-            data = context.channel.recv(holder, OpenedWeights, context.subchannel).words  # 2
+            data = context.channel.recv(holder, OpenedWeights, context.subchannel).words  # step 2
             total = total + (unpack_words(holder, data, ring, total.shape) << shift) + half
     bits = min(params.encoding.bits, quantizer.bits + int(shift))
     total = ShareRing(bits).signed(total).astype(np.int64).view(np.uint64)

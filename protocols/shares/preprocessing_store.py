@@ -1,8 +1,9 @@
 """Stores for the precomputed material of a training on shares, which return each record just once.
 
-A chunk is the material for a number of iterations that was generated together. An iteration has several records, which
-are numbered as its parts. Records of an iteration are taken in order. Taking the first one marks the whole iteration as
-used, because records contain random masks, and a mask that is used twice reveals residuals.
+The material consists of random masks and of products with them, which the parties computed in advance. A chunk is the
+material for a number of iterations that was computed together. A record is the material for one block of rows in one
+iteration (a "part" of the iteration). Records of an iteration are taken in order. Taking the first one marks the whole
+iteration as used, because records contain random masks, and a mask that is used twice reveals residuals.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class PreprocessingChunk:
         name: a random name, the same at all parties that generated the chunk together.
         base: a digest of the party's shares before the chunk; the chunk can be used only after the same state.
         first: the number of the training's iteration that uses the first records.
-        count: the number of iterations.
-        size: the number of bytes.
+        count: the number of iterations for which the chunk has material.
+        size: the size of its records in bytes.
         next: the index in the chunk of the first iteration that is not used yet.
         part: for the iteration before `next`, the index of its first part that is not used yet.
     """
@@ -91,10 +92,10 @@ class PreprocessingStore(ABC):
         """Store a chunk.
 
         Args:
-            number: the number of the chunk.
+            number: the number of the chunk; chunks of a training are counted from 0.
             name: the name of the chunk.
             first: the number of the training's iteration that uses the first records.
-            count: the number of iterations.
+            count: the number of iterations for which the chunk has material.
             records: the records, in any order.
             base: a digest of the party's shares before the chunk.
 
@@ -132,10 +133,10 @@ class PreprocessingStore(ABC):
         """Return the description of a stored chunk.
 
         Args:
-            number: the number of the chunk.
+            number: the number of the chunk; chunks of a training are counted from 0.
 
         Returns:
-            The description.
+            The description of the chunk: its name, iterations and size.
 
         Raises:
             ProtocolError: the chunk is not stored.
@@ -154,9 +155,9 @@ class PreprocessingStore(ABC):
         Records must be taken in order. Taking the first part of an iteration marks the whole iteration as used.
 
         Args:
-            number: the number of the chunk.
+            number: the number of the chunk; chunks of a training are counted from 0.
             iteration: the index of the iteration in the chunk.
-            part: the index of the record in the iteration.
+            part: the index of the record, and of its block of rows, in the iteration.
 
         Returns:
             The data of the record.
@@ -177,7 +178,7 @@ class PreprocessingStore(ABC):
         return self._read(number, iteration, part, last=True)
 
     def peek(self, number: int, iteration: int, part: int = 0) -> bytes:
-        """Return a record without marking it as used."""
+        """Return the data of a record without marking its iteration as used."""
         self.chunk(number)
         return self._read(number, iteration, part)
 

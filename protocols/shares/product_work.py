@@ -41,15 +41,15 @@ _MAX_PENDING_THREADS = 3  # fewer for threads, because each pending call holds i
 
 
 class ProductExecutor:
-    """Runs a group of one party's products at the place that suits their estimated time.
+    """Runs one party's encrypted products in this thread, in other threads or in processes, by their estimated time.
 
     Args:
         meter: measures the time of the operations; its attribute `executor` is the executor for slow ones, or None.
-        scheme: the encryption scheme.
+        scheme: the encryption scheme of the products.
         seconds: the estimated time of all products on one core.
 
     Attributes:
-        scheme: the encryption scheme.
+        scheme: the encryption scheme of the products.
         threads: whether the executor runs threads of this process.
     """
 
@@ -63,7 +63,7 @@ class ProductExecutor:
 
     @property
     def away(self) -> bool:
-        """Whether the products are computed in other processes."""
+        """Whether other processes compute the products."""
         return self._executor is not None and not self.threads
 
     @property
@@ -75,8 +75,9 @@ class ProductExecutor:
         """Yield the results of calls in their order, while an executor works on the next few calls.
 
         Args:
-            op: the name of the operation, for the meter.
-            calls: the calls; the iterator is advanced only when an executor can accept the next call.
+            op: the name of the operation, under which the meter counts its time.
+            calls: functions without arguments that compute one result each; the iterator is advanced only when an
+                executor can accept the next call.
             started: whether a call is already running at a worker when it is created, so that calling it only waits
                 for the result.
 
@@ -142,8 +143,8 @@ class RemoteFactor(ABC):
         """Start to multiply W with encrypted vectors at the workers that store it; see `ShareScheme.multiply`.
 
         Args:
-            scheme: the encryption scheme.
-            sealed: the encrypted vectors.
+            scheme: the encryption scheme of the products.
+            sealed: the encrypted vectors V of a share holder.
 
         Returns:
             A function that waits for the products, one from each worker. Their sum is the product with W.

@@ -1,4 +1,4 @@
-"""Quantization of secret-shared sums: rounding a sum to a level by cutting off the lowest bits of its two shares.
+"""Quantization of secret-shared sums: two parties round a sum by cutting off the lowest bits of its two shares.
 
 Two parties A and B have random-looking shares of a sum, H = h_A + h_B modulo 2^L. There are 2^k levels: multiples of
 s = 2^step. Each party computes floor(h / s) modulo 2^k from its share. The fractional part of h / s is uniformly
@@ -48,7 +48,7 @@ class Quantizer:
         """Return the quantizer for sums in [-reach, reach], or in the largest range that shares can represent.
 
         Args:
-            encoding: the fixed-point encoding of the sums.
+            encoding: the fixed-point encoding of the sums (fixed_point.py).
             step: the spacing of levels, a power of two.
             reach: the bound of the sums.
 
@@ -99,7 +99,7 @@ class Quantizer:
         return np.where(np.abs(sums) > self.max_reported, np.inf, sums)
 
     def can_clip(self, encoding: FixedPointEncoding) -> bool:
-        """Return whether the spacing of a fine table is small enough to decide which sums to clip."""
+        """Return whether a fine table (256 entries) is fine enough to decide which sums to clip."""
         return bool(2.0**encoding.fine_step <= self.reach / 8)
 
     def clipped(self, sums: Floats) -> Floats:
@@ -130,7 +130,7 @@ class Quantizer:
         return encoding.f_x + encoding.f_theta + self.step
 
     def truncate(self, encoding: FixedPointEncoding, h: Words) -> Words:
-        """Return floor(h / s) modulo 2^bits for each share h (any shape): its part of the level."""
+        """Return floor(h / s) modulo 2^bits for each share h (any shape); two such numbers add up to a level."""
         return (h >> np.uint64(self.shift(encoding))) & np.uint64(2**self.bits - 1)
 
     def dequantize(self, total: Words, *, rounded_down: int = 2) -> Floats:

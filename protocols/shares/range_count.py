@@ -1,4 +1,4 @@
-"""Count of the forward sums that are out of range: the party with labels learns one number, and no score.
+"""Count of the rows whose model output is out of range: the party with labels learns one number, and no output.
 
 A training on secret shares reads residuals from tables, which cover a limited range of forward sums H = X @ theta. A is
 the active party, which has the labels, and B is its partner. Shares are random-looking summands of a secret number.
@@ -9,7 +9,7 @@ the active party, which has the labels, and B is its partner. Shares are random-
 3. B -> A   the sum of B's shares, modulo 2^11
    A        adds the sum of its shares, and obtains the number of sums that are out of range
 
-Numbers in comments refer to these steps. The table of step 2 is indexed by the highest bits of H. If the integers
+Comments refer to these steps by number. The table of step 2 is indexed by the highest bits of H. If the integers
 modulo 2^L can represent only the range of the training's table, sums beyond half of this range are counted instead.
 
 A learns the count; everything else that either party receives is uniform. If A deviates and uses other table entries,
@@ -72,10 +72,10 @@ def count_out_of_range(
     *,
     allowed: Callable[[], bool],
 ) -> int | None:
-    """Run one party's side of a count.
+    """Count the rows that are out of range, together with all other parties.
 
     Args:
-        products: the session for products with shared weights.
+        products: this party's session of encrypted products with the shares of the weights (share_products.py).
         transfers: at A and B, oblivious transfers for tables that are indexed by the highest bits of sums.
         params: the agreed parameters of the training.
         state: this party's shares of the weights.
@@ -89,13 +89,13 @@ def count_out_of_range(
         The count at the active party, or None if the partner has disclosed none; None at all other parties.
     """
     context, encoding = products.context, params.encoding
-    h = ForwardSums(products, params, state, "range", number, len(X)).block(0, X)  # 1
+    h = ForwardSums(products, params, state, "range", number, len(X)).block(0, X)  # step 1
     if h is None or transfers is None:
         return None
     end = encoding.reach if encoding.has_headroom else encoding.reach / 2
     is_far = (np.abs(table_distances(encoding.top_knots, centres)) > end).astype(np.uint64)
     index, bits = encoding.top_index(h), encoding.top_bits
-    shares = look_up_shares(products, transfers, params.partner, index, bits, is_far, _RING)  # 2
+    shares = look_up_shares(products, transfers, params.partner, index, bits, is_far, _RING)  # step 2
     total = shares.sum(dtype=np.uint64)
     if context.me == params.partner:
         permitted = allowed()
@@ -104,9 +104,9 @@ def count_out_of_range(
         )
         permit = context.channel.permit(record)
         packed = _RING.pack(_RING.reduce(total[None])) if permitted else b""
-        products.send(context.active, OutOfRangeCount(packed), permit)  # 3
+        products.send(context.active, OutOfRangeCount(packed), permit)  # step 3
         return None
     if not (packed := products.recv(params.partner, OutOfRangeCount).total):
         return None
-    (partner_total,) = unpack_words(params.partner, packed, _RING, (1,))  # 3
+    (partner_total,) = unpack_words(params.partner, packed, _RING, (1,))  # step 3
     return int(_RING.reduce(partner_total + total))

@@ -48,7 +48,7 @@ class WorkerRows:
     """The rows of a batch that one worker stores, as integers, which the worker computes when they are first needed.
 
     Args:
-        chunk: the rows at the worker.
+        chunk: the rows of the party's table that the worker stores.
         encoding: the fixed-point encoding.
         rate: the step size eta.
         P: the party's preconditioner (d, d), or None.
@@ -94,10 +94,10 @@ def multiply_block(
     """Multiply X or W of a block with encrypted vectors, with zeros for rows that other workers store.
 
     Args:
-        rows: the rows of the worker.
-        part: the part of the block that the worker stores.
+        rows: the rows that the worker stores, as integers.
+        part: which rows of the block the worker stores.
         scheme: the encryption scheme.
-        sealed: the encrypted vectors.
+        sealed: the encrypted vectors V of a share holder.
         steps: True to multiply with W, False to multiply with X.
         transposed: whether to multiply with the transpose.
 
@@ -110,7 +110,7 @@ def multiply_block(
 
 @dataclass(frozen=True)
 class RemoteBlock:
-    """The part of a block of rows that one worker stores: its rows `start` to `stop`, exclusive.
+    """Those rows of a block that one worker stores: the worker's rows `start` to `stop`, exclusive.
 
     Attributes:
         start: the index of the first of these rows at the worker.
@@ -143,7 +143,7 @@ class RemoteColumns(ColumnBlocks):
     Args:
         encoding: the fixed-point encoding.
         rate: the step size eta.
-        rows: returns the columns (n, d) of a batch, as a matrix whose parts are at workers.
+        rows: returns the columns (n, d) of a batch, as a matrix whose rows are stored by workers.
         meter: counts the computing time of the workers.
         P: the party's preconditioner (d, d), or None.
     """

@@ -1,14 +1,15 @@
-"""The look-up tables of residuals of one batch, at the party with labels: one table for each distinct label.
+"""Look-up tables of the loss's derivative, which the party with labels computes: one table for each distinct label.
 
-A residual g is the derivative of a row's loss by its forward sum f, the model's output. A table lists g at 2^b equally
-spaced values of f, for one label ("target"). The protocol reads an entry for every row, at an index that no party
-knows; the mean over its random index equals linear interpolation between the entries. f_g is the number of fractional
-bits of a residual.
+In a training on secret shares no party knows a model output f. The gradient needs the *residual* g of each row: the
+derivative of the row's loss by f. A table lists g at 2^b equally spaced values of f, for one label ("target"). The
+parties read one entry for every row, at an index that no party knows (iteration.py). The entry just below or just above
+f is read at random, so that the mean is the linear interpolation between the two. Entries are fixed-point integers with
+f_g fractional bits.
 
-If entries are lifted from k bits (carry_lift.py), an entry is the residual minus the *base* of its table, and is
-at least 0 and at most 2^(k-1) - 1. The base is the least residual of the table. If the residuals of a table cover a
-wider range, which those of the square loss and of amounts can, residuals far from 0 are clipped to an interval of this
-length.
+Entries are integers modulo 2^L, or shorter numbers of k bits that the parties *lift* to L bits after one was read
+(carry_lift.py), which saves traffic. With a lift, an entry is the residual minus the *base*, the least residual of its
+table, so that it is between 0 and 2^(k-1) - 1. If the residuals of a table cover a wider range (those of the square
+loss can), residuals far from 0 are clipped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ResidualTables:
     """The tables of one batch. Rows with the same target use the same table.
 
     Args:
-        encoding: the agreed fixed-point encoding.
+        encoding: the fixed-point encoding of the training (fixed_point.py).
         residual: computes residuals (n, 1) from forward sums (n, 1) and targets (n, k).
         y: the targets (n, k) of the rows of the batch.
         minimizer: computes the forward sums of least loss (n, 1) from targets (n, k); each table is centred between 0
@@ -88,7 +89,7 @@ class ResidualTables:
             smooth: whether the residual has a continuous derivative and is not linear in the forward sum.
 
         Returns:
-            The concatenated tables, and the base of each (m,).
+            The m tables, one after the other (m * 2^b,), and the base of each (m,).
         """
         knots = (table_distances(encoding.knots, centres) + centres).T
         f = knots.reshape(-1, 1)
@@ -109,7 +110,7 @@ class ResidualTables:
         return tables, np.zeros(len(targets), np.int64)
 
     def bases(self) -> NDArray[np.int64]:
-        """Return for each row of the batch (n,) the residual that an entry of 0 represents; 0 without a lift."""
+        """Return the base of each row's table (n,): the residual that entry 0 represents; 0 without a lift."""
         return self._bases[self._table_of_row]
 
     def entries(self, indices: NDArray[np.uint8], prg: Prg, first: int = 0) -> NDArray[Any]:
@@ -117,8 +118,8 @@ class ResidualTables:
 
         Args:
             indices: for each row (n,), the index of the entry that comes first.
-            prg: the generator of the random rounding.
-            first: the number of the first row in the batch.
+            prg: the pseudorandom generator that rounds entries up or down at random.
+            first: the position of the first of the n rows in the batch.
 
         Returns:
             The entries (2^b, n), as unsigned integers of k bits if they are lifted. Entry [j, i] is the table of row
@@ -140,12 +141,12 @@ def _above_base(
     """Subtract the base from each table, so that all entries lie from 0 to 2^(k-1) - 1.
 
     Args:
-        encoding: the agreed encoding.
+        encoding: the fixed-point encoding of the training (fixed_point.py).
         g: the residuals of m tables (m, 2^b), as multiples of the last bit of an entry.
-        near: which of them must not be clipped (m, 2^b).
+        near: True for the residuals that must not be clipped (m, 2^b).
 
     Returns:
-        The concatenated tables, and the base of each (m,).
+        The m tables, one after the other (m * 2^b,), and the base of each (m,).
 
     Raises:
         RangeError: the residuals that must not be clipped do not fit.

@@ -1,8 +1,9 @@
 """Evaluation of a secret-shared model: the party with labels learns (rounded score, label) pairs in a hidden order.
 
-The active party A has the labels, and B is its partner. The scores of n rows are their forward sums H = X @ theta,
-(n, c) for c model outputs; A has one secret share h of H, and B the other. Scores are rounded to levels: multiples of
-s = 2^step, numbered modulo 2^k. y is a bit for each row, which A chooses, normally its label.
+The active party A has the labels, and B is its partner. The scores of n rows are their forward sums H = X @ theta, (n,
+c) for c model outputs. No party knows H: A and B have random-looking shares h of it, whose sum modulo 2^L is H. Scores
+are rounded to levels: multiples of s = 2^step, numbered modulo 2^k. y is a bit for each row, which A chooses, normally
+its label.
 
 1. all      compute shares of H at A and B (forward_sums.py). A may subtract target values from its share. If it does
             not, A and B clip scores that exceed the range of the levels, without seeing them (table_lookup.py)
@@ -11,7 +12,7 @@ s = 2^step, numbered modulo 2^k. y is a bit for each row, which A chooses, norma
 3. A, B     shuffle the words x_A + x_B of k + 1 bits (word_shuffle.py)
    A        reads the level i_A + i_B + 1 and the bit y from each word
 
-Numbers in comments refer to these steps. The fractional part of a share is uniform, so a level is H / s rounded up or
+Comments refer to these steps by number. The fractional part of a share is uniform, so a level is H / s rounded up or
 down at random, without bias. Scores that are not clipped must be between -2^(k-1) * s and 2^(k-1) * s. If a row has
 several outputs, each output is shuffled separately, because a row could be recognized by the combination of its scores.
 
@@ -76,7 +77,7 @@ class ScoreLabelPairs:
 
 
 class PairInputs(NamedTuple):
-    """The active party's inputs to an evaluation.
+    """The values that the active party alone contributes to an evaluation.
 
     Attributes:
         marks: the bits y (n, c) for each row and output.
@@ -99,16 +100,16 @@ def open_pairs(
     inputs: PairInputs | None = None,
     clip_transfers: Transfers | None = None,
 ) -> ScoreLabelPairs | None:
-    """Run one party's side of an evaluation.
+    """Evaluate the current model on some rows, together with all other parties.
 
     Args:
-        products: the session for products with shared weights.
+        products: this party's session of encrypted products with the shares of the weights (share_products.py).
         shuffle: at A and B, an unused shuffle with a block of n words for each output; None elsewhere.
         params: the agreed parameters of the training.
         state: this party's shares of the weights; each state is evaluated at most once in a session.
         X: this party's columns (n, d) of the rows.
         quantizer: the levels to which scores are rounded.
-        inputs: at the active party, its inputs; None elsewhere.
+        inputs: at the active party, the labels and the shifts of its scores; None elsewhere.
         clip_transfers: at A and B, oblivious transfers for a fine table, with which scores beyond the range are
             clipped; if None, such scores wrap modulo 2^k levels.
 
@@ -116,12 +117,12 @@ def open_pairs(
         The pairs at the active party; None elsewhere.
     """
     context, encoding, ring = products.context, params.encoding, ShareRing(params.encoding.bits)
-    h = ForwardSums(products, params, state, "measure", state.iterations, len(X)).block(0, X)  # 1
+    h = ForwardSums(products, params, state, "measure", state.iterations, len(X)).block(0, X)  # step 1
     if h is None or shuffle is None:
         return None
     if inputs is not None and inputs.less is not None:
         less = np.rint(np.ldexp(inputs.less, encoding.f_x + encoding.f_theta)).astype(np.int64)
-        h = ring.reduce(h - ring.of(less))  # 1
+        h = ring.reduce(h - ring.of(less))  # step 1
     if clip_transfers is not None:
         index, shifts = encoding.fine_index(h).ravel(), []
         for start in range(0, index.size, _SUMS_PER_LOOKUP):
@@ -139,14 +140,14 @@ def open_pairs(
                     table,
                     ShareRing(quantizer.bits),
                 )
-            )  # 1
+            )  # step 1
         shifted = np.concatenate(shifts).reshape(h.shape) << np.uint64(quantizer.shift(encoding))
         h = ring.reduce(h + shifted)
     words = quantizer.truncate(encoding, h) << np.uint64(1)
     if inputs is not None:
-        words |= inputs.marks.astype(np.uint64)  # 2
+        words |= inputs.marks.astype(np.uint64)  # step 2
     peer = params.partner if context.me == context.active else context.active
-    shuffled = run_shuffle(context, peer, shuffle, words.T.ravel())  # 3
+    shuffled = run_shuffle(context, peer, shuffle, words.T.ravel())  # step 3
     if shuffled is None:
         return None
     pairs = shuffled.reshape(h.shape[1], h.shape[0]).T

@@ -5,11 +5,11 @@ The share holders are the active party, which has the labels, and its partner. A
 two random-looking shares, integers modulo 2^L whose sum is the product. V_h belongs to a batch, a numbered set of rows:
 
 0. all -> all   a nonce (32 random bytes) and an X25519 key                  once a session
-1. h -> k       the holder's public keys, one for each purpose
+1. h -> k       the holder's public keys: one for each purpose, the name of a use of products such as "steps"
 2. h -> k       a query: V_h, encrypted under the holder's key; if V_h is uniform, a seed and a remainder of each entry
 3. k -> h       a reply: W_k^T V_h minus k's random share, encrypted         => one share at k, one at h
 
-Numbers in comments refer to these steps. Keys and masks depend on a coin: 32 bytes computed from the nonces of all
+Comments refer to these steps by number. Keys and masks depend on a coin: 32 bytes computed from the nonces of all
 parties, so that no party alone chooses them. A party receives only ciphertexts under a holder's key. A holder receives
 replies that look uniform to it, whatever key it generated and whatever it sent (`crypto/kernel/shares.py`). So all
 parties learn the sizes only.
@@ -104,7 +104,7 @@ def unpack_words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]
     Args:
         name: the sender.
         data: the packed elements.
-        ring: the ring.
+        ring: the integers modulo 2^L.
         shape: the expected shape.
         content: a word for the elements in the error message.
 
@@ -148,12 +148,12 @@ def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.
 
 
 class Products:
-    """One party's side of all products of a session, for any role.
+    """One party's side of all encrypted matrix products of a session, for a share holder or any other party.
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         partner: the share holder that does not have the labels.
-        scheme: the encryption scheme.
+        scheme: the encryption scheme of the products.
 
     Attributes:
         others: all other parties.
@@ -186,7 +186,7 @@ class Products:
             return False
         context, key_pair, nonce = self.context, KeyPair(), os.urandom(COIN_NONCE_BYTES)
         for name in self.others:
-            self.send(name, ProductGreeting(nonce, key_pair.public))  # 0
+            self.send(name, ProductGreeting(nonce, key_pair.public))  # step 0
         self._nonces[context.me] = nonce
         session = context.channel.session.hex() + context.subchannel
         for name in self.others:
@@ -209,7 +209,7 @@ class Products:
         Args:
             holder: the share holder whose key will depend on the coin.
             number: the number of the chunk of iterations, so that every chunk has other coins.
-            purpose: a name of the coin's purpose, so that every purpose has another coin.
+            purpose: the purpose of the coin, such as "steps"; every purpose has another coin.
 
         Returns:
             The coin.
@@ -223,9 +223,11 @@ class Products:
         """Generate new keys at the share holders, and send the public keys to all other parties.
 
         Args:
-            number: the number of the chunk of iterations, or of the occasion.
-            purposes: the names of the purposes; each holder generates a key for each of them.
-            schemes: the scheme of each purpose; the scheme of this session for all of them if empty.
+            number: a number that makes keys differ between uses: the number of the chunk of iterations, of the
+                evaluation or of the request for scores.
+            purposes: names of the purposes of the products, such as "steps"; each holder generates one key for each
+                name.
+            schemes: the encryption scheme of each purpose; the scheme of this session for all of them if empty.
 
         Returns:
             This party's secret keys, one for each purpose (empty unless it is a share holder); and, for each purpose,
@@ -241,7 +243,7 @@ class Products:
             if self.is_holder
         ]
         for name in self.queried:
-            self.send(name, HolderKeys(tuple(holder.public for holder in holders)))  # 1
+            self.send(name, HolderKeys(tuple(holder.public for holder in holders)))  # step 1
         evaluators: list[dict[str, ShareEvaluator]] = [{} for _ in purposes]
         for name in self.other_holders:
             publics = self.recv(name, HolderKeys).publics
@@ -283,7 +285,7 @@ class Products:
         calls = (executor.encrypting(holder, V, columns(batch), uses) for batch, V in vectors.items())
         for batch, ciphertext in zip(vectors, executor.in_order("encrypt", calls), strict=True):
             for name in names:
-                self.send(name, ProductQuery(batch, ciphertext))  # 2
+                self.send(name, ProductQuery(batch, ciphertext))  # step 2
 
     def send_uniform_queries(
         self,
@@ -312,7 +314,7 @@ class Products:
         calls = (executor.encrypting_uniform(holder, shape, columns, uses) for shape in shapes.values())
         for batch, (ciphertext, V) in zip(shapes, executor.in_order("encrypt", calls), strict=True):
             for name in names:
-                self.send(name, ProductQuery(batch, ciphertext))  # 2
+                self.send(name, ProductQuery(batch, ciphertext))  # step 2
             vectors[batch] = V
         return vectors
 
@@ -331,9 +333,9 @@ class Products:
 
         Args:
             executor: computes the products.
-            evaluators: the evaluators, by share holder.
-            batches: for each batch, the number of vectors that a query must contain.
-            factor: returns this party's factor for a batch.
+            evaluators: for each share holder, the object that computes with ciphertexts under its key.
+            batches: for each batch, the number of vectors (columns of V) that a query must contain.
+            factor: returns this party's matrix W for a batch, given the number of the batch.
             cache: stores encoded factors for later queries about the same batches.
             sealed: returns the encrypted vectors if they were received before; None receives them now.
             remote: whether other processes store the factors.
@@ -359,7 +361,7 @@ class Products:
                     code="SVFL-PROTOCOL-SIZE",
                     party=name,
                 )
-            self.send(name, ProductReply(batch, masked))  # 3
+            self.send(name, ProductReply(batch, masked))  # step 3
             totals[batch] = share if batch not in totals else self._ring.reduce(totals[batch] + share)
         return totals
 

@@ -98,12 +98,12 @@ class Shares(MessageProtocol):
 
     @property
     def encrypts(self) -> bool:
-        """True: the offline phase of the training sends encrypted vectors."""
+        """Whether the training sends ciphertexts: always True, because its offline phase sends encrypted vectors."""
         return True
 
     @property
     def strength(self) -> str:
-        """The assumptions of the cryptography, with their security level."""
+        """One line that names the cryptographic assumptions and the security level in bits."""
         return (
             "RLWE ring N=4096 (HomomorphicEncryption.org: 128 bits), computational Diffie-Hellman on Ed25519, "
             "ChaCha20, AES as a correlation-robust hash"

@@ -38,8 +38,8 @@ class SharesParams:
     """The agreed parameters of a training on secret shares.
 
     Attributes:
-        encoding: the fixed-point encoding.
-        rows: the number of rows of each batch.
+        encoding: the fixed-point encoding of all numbers (fixed_point.py).
+        rows: for each batch, its number of rows.
         columns: the number of columns of each party, by its name.
         partner: the share holder that does not have the labels.
         rule: the rule that computes weights from gradients.

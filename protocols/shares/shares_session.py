@@ -1,9 +1,11 @@
 """One party's access to the two building blocks of a training on shares: shared products and oblivious transfers.
 
 The party with labels and its partner are the share holders. A product of a holder's vector with another party's columns
-ends as one additive share at each of the two. An oblivious transfer lets one holder read an entry of a table of the
-other, which does not learn the entry's index. The offline phase of a training, and requests for scores of its model,
-are separate sessions. Each session has its subchannel, nonces and keys, so that sessions can run concurrently.
+ends as one additive share at each of the two: random-looking integers that add up to the product. An oblivious transfer
+lets one holder read an entry of a table of the other, which does not learn the entry's index. The offline phase of a
+training, and requests for scores of its model, are separate sessions. Each session has its subchannel, nonces and keys,
+so that sessions can run concurrently. Tables of the training list residuals, *fine tables* (256 entries) losses. The
+*lift* turns two shares of k bits into shares of L bits, so that short table entries can be sent.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from securevfl.protocols.shares.table_transfers import BaseTransfers, Transfers
 
 
 class SharesSession:
-    """One party's side of a session.
+    """One party's side of a session: its encrypted products, and one set of oblivious transfers for each kind of table.
 
     The first use of a property sends messages, so all parties must use it first at the same point of the protocol.
 
@@ -51,12 +53,12 @@ class SharesSession:
 
     @property
     def training_transfers(self) -> Transfers | None:
-        """Transfers for the tables of a training, with pads of an entry's length; None if not a share holder."""
+        """Transfers for tables of residuals, with pads as long as an entry; None if this party is no share holder."""
         return self._transfers_for("training", self._bits, self._entry_octets)
 
     @property
     def transfers(self) -> Transfers | None:
-        """Transfers for tables of losses and counts; None at a party that is not a share holder."""
+        """Transfers for tables of losses and of counts; None if this party is no share holder."""
         return self._transfers_for("transfers", self._bits)
 
     @property

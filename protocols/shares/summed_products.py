@@ -8,7 +8,7 @@ obtains a random-looking matrix (d_A, d_B) modulo 2^L; the sum of the two is the
 2. B -> A   the encrypted product with B's rows of the chunk, minus B's random share
    A, B     add up their shares over all chunks
 
-Numbers in comments refer to these steps. Every received value is a ciphertext under the other party's key, or uniform,
+Comments refer to these steps by number. Every received value is a ciphertext under the other party's key, or uniform,
 so both learn the sizes only.
 """
 
@@ -38,17 +38,17 @@ def declares() -> list[MessageDeclaration]:
 def summed_products(
     context: PartyContext, bits: int, blocks: Sequence[Integers], widths: Sequence[int], purpose: str
 ) -> tuple[Products, list[Words]]:
-    """Compute the product of each block of this party's columns with the other party's block of the same index.
+    """Multiply each group of this party's columns by the other party's group of columns with the same index.
 
     Args:
         context: the context of one of two parties.
         bits: the number of bits L; shares are integers modulo 2^L.
-        blocks: this party's blocks (n, d) of integer columns.
-        widths: the number of columns of each of the other party's blocks.
-        purpose: a name of the purpose, from which keys are derived.
+        blocks: groups of this party's columns as integers, each an array (n, d).
+        widths: the number of columns of each of the other party's groups.
+        purpose: a name for the statistics, such as "correlations"; encryption keys are derived from it.
 
     Returns:
-        The session for further messages, and this party's share (d_A, d_B) of each product.
+        The session, which the parties can use for further messages; and this party's share (d_A, d_B) of each product.
     """
     ring, is_active = ShareRing(bits), context.me == context.active
     (peer,) = context.roles.others(context.me)
@@ -64,11 +64,12 @@ def summed_products(
         executor = products.executor(len(chunks) * products.scheme.seconds(n, active_width, partner_width))
         if is_active:
             vectors = {batch: ring.of(X) for batch, X in chunks.items()}
-            products.send_queries(executor, [peer], holders[0], vectors, columns=lambda _: partner_width, uses=1)  # 1
+            # step 1
+            products.send_queries(executor, [peer], holders[0], vectors, columns=lambda _: partner_width, uses=1)
             shapes = {start + k: (width, my_widths[k]) for k, width in enumerate(widths)}
-            shares = products.open_replies(executor, holders[0], peer, shapes)  # 2
+            shares = products.open_replies(executor, holders[0], peer, shapes)  # step 2
         else:
             counts = {start + k: width for k, width in enumerate(widths)}
-            shares = products.answer_queries(executor, evaluators, counts, chunks.__getitem__)  # 1, 2
+            shares = products.answer_queries(executor, evaluators, counts, chunks.__getitem__)  # steps 1 and 2
         totals = [ring.reduce(total + shares[start + k].T) for k, total in enumerate(totals)]
     return products, totals

@@ -10,7 +10,7 @@ sum, and the top b bits of its share are its index, i_A or i_B. No party learns 
    B        its share of the entry: entry number chi of the received list, plus pad(chi)
    A        its share of the entry: the random mask
 
-Numbers in comments refer to these steps. All received values are uniform.
+Comments refer to these steps by number. All received values are uniform.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def look_up_shares(
     table: Words | None,
     ring: ShareRing,
 ) -> Words:
-    """Run one party's side of a look-up, and return its share of the table entry of each sum.
+    """Look up the table entry of each secret-shared sum, and return this party's share of the entries.
 
     Args:
-        products: the session of the two parties.
+        products: this party's session with the other party, whose subchannel carries the messages.
         transfers: oblivious transfers that select one of 2^bits pads.
         partner: the name of party B.
         index: this party's table index for each sum (any shape).
@@ -72,18 +72,19 @@ def look_up_shares(
         The shares, uniformly random, in the shape of `index`.
     """
     context, indices, entries = products.context, index.ravel(), 2**bits
-    (stored,) = transfers.generate([indices.size])  # 1
+    (stored,) = transfers.generate([indices.size])  # step 1
     if context.me == partner:
         chi, pad = table_transfers.chosen(stored, ring)
-        products.send(context.active, TableOffsets(((indices - chi) & np.uint8(entries - 1)).tobytes()))  # 2
+        products.send(context.active, TableOffsets(((indices - chi) & np.uint8(entries - 1)).tobytes()))  # step 2
         shape = (entries, indices.size)
-        masked = unpack_words(context.active, products.recv(context.active, MaskedEntries).entries, ring, shape)  # 3
+        # step 3
+        masked = unpack_words(context.active, products.recv(context.active, MaskedEntries).entries, ring, shape)
         return ring.reduce(masked[chi, np.arange(indices.size)] + pad).reshape(index.shape)
     assert table is not None, "the active party has the table"
-    offsets = read_offsets(partner, products.recv(partner, TableOffsets).offsets, indices.size, entries)  # 2
+    offsets = read_offsets(partner, products.recv(partner, TableOffsets).offsets, indices.size, entries)  # step 2
     mask = ring.uniform(Prg.fresh("masks of entries"), indices.size)
     rotated = (indices + offsets + np.arange(entries, dtype=np.uint8)[:, None]) & np.uint8(entries - 1)
     values = np.take_along_axis(table.reshape(entries, -1), rotated, axis=0)
     masked = values - mask - context.meter("transfer", lambda: table_transfers.pads(stored, ring))
-    products.send(partner, MaskedEntries(ring.pack(ring.reduce(masked))))  # 3
+    products.send(partner, MaskedEntries(ring.pack(ring.reduce(masked))))  # step 3
     return mask.reshape(index.shape)

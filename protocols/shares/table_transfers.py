@@ -15,7 +15,7 @@ transfers*, by fast symmetric cryptography (crypto/transfers/field_transfers.py)
    active              can compute all 2^b pads of each row; it does so when the iteration begins
    partner             chi and pad(chi) of each row
 
-Numbers in comments refer to these steps. In the extension the active party is the sender; in the base transfers it is
+Comments refer to these steps by number. In the extension the active party is the sender; in the base transfers it is
 the receiver. Both receive uniform bits only.
 
 All transfers of a session have this direction, so one set of base transfers suffices for all its subchannels and
@@ -110,16 +110,16 @@ class BaseTransfers(Secret):
             return
         if context.me == context.active:
             self._secret, choices = punctured_seeds.fresh_secret()
-            offer = channel.recv(peer, TransferOffer, context.subchannel).public  # 0
+            offer = channel.recv(peer, TransferOffer, context.subchannel).public  # step 0
             points, keys = context.meter("transfer", partial(base_transfers.receive_keys, offer, choices))
-            channel.send(peer, TransferChoices(points), context.subchannel)  # 0
-            sums = channel.recv(peer, SeedTrees, context.subchannel).sums  # 0
+            channel.send(peer, TransferChoices(points), context.subchannel)  # step 0
+            sums = channel.recv(peer, SeedTrees, context.subchannel).sums  # step 0
             bound = hashlib.sha256(offer + points).digest()
             self._seeds = context.meter("transfer", lambda: punctured_seeds.puncture(self._secret, keys, bound, sums))
             return
         sender = context.meter("transfer", base_transfers.BaseSender)
-        channel.send(peer, TransferOffer(sender.offer), context.subchannel)  # 0
-        points = channel.recv(peer, TransferChoices, context.subchannel).points  # 0
+        channel.send(peer, TransferOffer(sender.offer), context.subchannel)  # step 0
+        points = channel.recv(peer, TransferChoices, context.subchannel).points  # step 0
         size = TREE_BASES * base_transfers.EDWARDS_POINT_BYTES
         if len(points) != size:
             raise ProtocolError(
@@ -129,14 +129,14 @@ class BaseTransfers(Secret):
             )
         bound = hashlib.sha256(sender.offer + points).digest()
         sums, self._seeds = context.meter("transfer", lambda: punctured_seeds.grow(sender.pairs(points), bound))
-        channel.send(peer, SeedTrees(sums), context.subchannel)  # 0
+        channel.send(peer, SeedTrees(sums), context.subchannel)  # step 0
 
     def transfers(self, context: PartyContext, purpose: str, coin: bytes, bits: int, pad_octets: int = 8) -> Transfers:
         """Return this party's side of the transfers for one subchannel and purpose.
 
         Args:
             context: the context of the session, with its subchannel.
-            purpose: a name of the purpose, from which seeds are derived.
+            purpose: a name for the tables, such as "tables"; seeds are derived from it.
             coin: 32 bytes that both parties have, for this subchannel and purpose only.
             bits: the number b; every transfer selects one of 2^b pads.
             pad_octets: the length of a pad in bytes: 1, 2 or 8.
@@ -193,7 +193,8 @@ class ActiveTransfers(Transfers):
     def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         """Generate the active party's side of the transfers; see `Transfers.generate`."""
         for group in _grouped(rows):
-            columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns  # 1
+            # step 1
+            columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns
             block = self._context.meter("transfer", partial(self._sender.extend, sum(group), columns))
             start = 0
             for count in group:
@@ -217,7 +218,7 @@ class PartnerTransfers(Transfers):
         """Generate the partner's side of the transfers; see `Transfers.generate`."""
         for group in _grouped(rows):
             columns, block = self._context.meter("transfer", partial(self._receiver.extend, sum(group)))
-            self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # 1
+            self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # step 1
             start = 0
             for count in group:
                 stop = start + count

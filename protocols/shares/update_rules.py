@@ -56,7 +56,7 @@ class LinearRule(ABC):
 
     @abstractmethod
     def theta(self, state: Words, iteration: int) -> Words:
-        """Return the share (d, c) of the weights after `iteration` iterations."""
+        """Return this party's share (d, c) of the weights after `iteration` iterations."""
 
     def with_intercept(self) -> LinearRule:
         """Return the rule for a party whose last weight is an intercept, which does not decay."""
@@ -74,7 +74,7 @@ class Descent(LinearRule):
         return after
 
     def theta(self, state: Words, iteration: int) -> Words:
-        """Return the share (d, c) of the weights, which is the whole state."""
+        """Return this party's share (d, c) of the weights, which is the only array of the state."""
         theta: Words = state[0]
         return theta
 

@@ -19,7 +19,7 @@ all words with random numbers that change at every switch, so that B cannot read
 5. B -> A   the words that leave the network, which are pi(x_A + x_B) - s
    A        adds s
 
-Numbers in comments refer to these steps. Steps 1 to 3 use random numbers only; they are precomputed, and their results
+Comments refer to these steps by number. Steps 1 to 3 use random numbers only; they are precomputed, and their results
 are single-use. Steps 4 and 5 are one round trip. B knows just one of the two pairs of pads of each switch, so
 everything that it receives is uniform to it. A receives random bits and, in step 5, the words in an order that is
 uniformly random to it. Nothing else is revealed if both follow the protocol. A party that deviates may put recognizable
@@ -132,7 +132,7 @@ class Shuffle:
 def prepare_shuffle(
     context: PartyContext, peer: str, transfers: Transfers, rows: int, bits: int, *, blocks: int = 1
 ) -> Shuffle:
-    """Run one party's side of steps 1 to 3. Both parties must call this at the same point.
+    """Precompute a shuffle with the other party: steps 1 to 3. Both parties must call this at the same point.
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
@@ -146,14 +146,14 @@ def prepare_shuffle(
         The precomputed material.
     """
     ring, network = ShareRing(bits), switch_network(rows, blocks)
-    (stored,) = transfers.generate([network.switches])  # 1
+    (stored,) = transfers.generate([network.switches])  # step 1
     if context.me == context.active:
         return _prepare_active(context, peer, ring, network, stored)
     chi, pad = np.frombuffer(stored[0], np.uint8), np.frombuffer(stored[1], "<u8").astype(np.uint64, copy=False)
     settings = network.settings(_orders(rows, blocks))
     packed = np.packbits(settings ^ chi, bitorder="little").tobytes()
-    context.channel.send(peer, SwitchSettings(packed), context.subchannel)  # 2
-    data = context.channel.recv(peer, SwitchWords, context.subchannel).words  # 3
+    context.channel.send(peer, SwitchSettings(packed), context.subchannel)  # step 2
+    data = context.channel.recv(peer, SwitchWords, context.subchannel).words  # step 3
     crossing = unpack_words(peer, data, ring, (2, network.switches)) * settings
     return Shuffle(ring, network, settings=settings, added=ring.reduce(_halves(pad) + crossing))
 
@@ -177,7 +177,7 @@ def multiset_bits(rows: int, bits: int) -> int:
 
 
 def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words) -> Words | None:
-    """Run one party's side of steps 4 and 5.
+    """Shuffle this party's words with the other party: steps 4 and 5.
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
@@ -193,10 +193,10 @@ def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words
     if shuffle.settings is None or shuffle.added is None:
         assert shuffle.entering is not None, "the active party has masks"
         assert shuffle.leaving is not None, "the active party has masks"
-        channel.send(peer, MaskedWords(ring.pack(ring.reduce(words - shuffle.entering))), subchannel)  # 4
-        shuffled = unpack_words(peer, channel.recv(peer, ShuffledWords, subchannel).words, ring, words.shape)  # 5
+        channel.send(peer, MaskedWords(ring.pack(ring.reduce(words - shuffle.entering))), subchannel)  # step 4
+        shuffled = unpack_words(peer, channel.recv(peer, ShuffledWords, subchannel).words, ring, words.shape)  # step 5
         return ring.reduce(shuffled + shuffle.leaving)
-    value = unpack_words(peer, channel.recv(peer, MaskedWords, subchannel).words, ring, words.shape) + words  # 4
+    value = unpack_words(peer, channel.recv(peer, MaskedWords, subchannel).words, ring, words.shape) + words  # step 4
     start = 0
     for first, second in shuffle.network.layers:
         layer = slice(start, start := start + len(first))
@@ -209,7 +209,7 @@ def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words
     record = DisclosureRecord(
         peer, "columns", bits, 1, about=context.without_labels, group="evaluations", max_bytes=len(packed)
     )
-    channel.send(peer, ShuffledWords(packed), subchannel, permit=channel.permit(record))  # 5
+    channel.send(peer, ShuffledWords(packed), subchannel, permit=channel.permit(record))  # step 5
     return None
 
 
@@ -218,7 +218,7 @@ def _prepare_active(
 ) -> Shuffle:
     """Run the active party's side of steps 2 and 3, and return its precomputed material."""
     sender, count = SenderBlock.restored(stored), network.switches
-    data = context.channel.recv(peer, SwitchSettings, context.subchannel).bits  # 2
+    data = context.channel.recv(peer, SwitchSettings, context.subchannel).bits  # step 2
     size = -(-count // 8)
     if len(data) != size:
         raise ProtocolError(
@@ -236,7 +236,7 @@ def _prepare_active(
         c, d = a - behind[0, layer], b - behind[1, layer]
         crossing[:, layer] = b - c - crossing[0, layer], a - d - crossing[1, layer]
         mask[first], mask[second] = c, d
-    context.channel.send(peer, SwitchWords(ring.pack(ring.reduce(crossing))), context.subchannel)  # 3
+    context.channel.send(peer, SwitchWords(ring.pack(ring.reduce(crossing))), context.subchannel)  # step 3
     return Shuffle(ring, network, entering=entering, leaving=ring.reduce(mask))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,13 @@ class SumRole:
 
 
 class SumProtocol(MessageProtocol):
-    """A protocol that adds the contributors' summands for one collector."""
+    """A protocol that adds the contributors' summands for one collector.
+
+    Attributes:
+        min_contributors: the smallest number of contributors with which it runs.
+    """
+
+    min_contributors: ClassVar[int] = 1
 
     @property
     def strength(self) -> str:

@@ -7,7 +7,7 @@ the party with labels, learns the sum. The contributors form a tree.
 1. k -> parent of k       the encrypted sum of H_k and of the summands of all contributors below k, re-randomised
 2. root -> collector      the encrypted sum of all summands, which the collector decrypts
 
-Numbers in comments refer to these steps. Contributors exchange only ciphertexts, which nobody but the collector can
+Comments refer to these steps by number. Contributors exchange only ciphertexts, which nobody but the collector can
 decrypt. The collector learns the sum. To learn H_k, it must collude with all contributors that see partial sums next to
 k: the parent of k, and the children of k if it has any. If there is only one contributor, the sum is its summand.
 
@@ -105,8 +105,8 @@ class CipherHolder(SumRole):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        scheme: the encryption scheme.
-        tree: the tree of contributors.
+        scheme: the encryption scheme of the summands.
+        tree: the tree of contributors, along which encrypted partial sums are sent.
     """
 
     def __init__(self, context: PartyContext, scheme: AdditiveScheme, tree: SumTree) -> None:
@@ -114,11 +114,11 @@ class CipherHolder(SumRole):
         self._root = context.contributors[tree.root]
         self._holder: SumHolder = scheme.sum_keygen()
         for passive in context.contributors:
-            self._channel.send(passive, SumKey(self._holder.public), self._subchannel)  # 0
+            self._channel.send(passive, SumKey(self._holder.public), self._subchannel)  # step 0
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         """Return the sum; see `SumRole.collect`."""
-        total = self._holder.decrypt(self._channel.recv(self._root, PartialSum, self._subchannel).ciphertext)  # 2
+        total = self._holder.decrypt(self._channel.recv(self._root, PartialSum, self._subchannel).ciphertext)  # step 2
         if total.size != np.prod(shape, dtype=int):
             raise ProtocolError(
                 f"{self._root} sent a sum of {total.size} values instead of the shape {shape}",
@@ -136,8 +136,8 @@ class CipherAdder(SumRole):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        scheme: the encryption scheme.
-        tree: the tree of contributors.
+        scheme: the encryption scheme of the summands.
+        tree: the tree of contributors, along which encrypted partial sums are sent.
     """
 
     def __init__(self, context: PartyContext, scheme: AdditiveScheme, tree: SumTree) -> None:
@@ -147,7 +147,8 @@ class CipherAdder(SumRole):
         self._terms = len(context.contributors)
         self._below = [context.contributors[child] for child in tree.sources(index)]
         self._above = context.collector if target is None else context.contributors[target]
-        self._adder: Adder = scheme.adder(self._channel.recv(context.collector, SumKey, context.subchannel).key)  # 0
+        # step 0
+        self._adder: Adder = scheme.adder(self._channel.recv(context.collector, SumKey, context.subchannel).key)
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         """Contribute this party's summand; see `SumRole.contribute`."""
@@ -159,6 +160,7 @@ class CipherAdder(SumRole):
         else:
             v, bound = np.asarray(values, np.float64), space.bound
         ciphertext = self._adder.encrypt(v.ravel(), bound=bound, terms=self._terms)
-        received = [self._channel.recv(child, PartialSum, self._subchannel).ciphertext for child in self._below]  # 1
+        # step 1
+        received = [self._channel.recv(child, PartialSum, self._subchannel).ciphertext for child in self._below]
         total = self._adder.add(ciphertext, *received) if received else ciphertext
-        self._channel.send(self._above, PartialSum(total), self._subchannel, permit=permit)  # 1, 2
+        self._channel.send(self._above, PartialSum(total), self._subchannel, permit=permit)  # steps 1 and 2

@@ -67,12 +67,12 @@ class DirectSum(SumProtocol):
 
     @property
     def strength(self) -> str:
-        """A line of text: this protocol has no cryptographic strength, since nothing is encrypted."""
+        """One line of text for documents: nothing is encrypted, so there is no cryptographic strength."""
         return "none: outputs are sent in the clear"
 
     @property
     def hides_parts(self) -> bool:
-        """False: the collector sees each summand."""
+        """Whether the collector sees no single summand: always False, because all summands are sent in the clear."""
         return False
 
 
@@ -89,14 +89,14 @@ class DirectSumRole(SumRole):
         else:
             message = PhaseSummand(values.astype(np.uint16 if space.bits == 16 else np.uint32))
         permit = permit_summand(self._context, values, space, (self._context.me,))
-        self._context.channel.send(self._context.collector, message, self._context.subchannel, permit=permit)  # 1
+        self._context.channel.send(self._context.collector, message, self._context.subchannel, permit=permit)  # step 1
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         """Return the sum; see `SumRole.collect`."""
         kind: type[Summand] | type[PhaseSummand] = Summand if isinstance(space, Reals) else PhaseSummand
         total: NDArray[Any] = np.zeros(shape, np.float64 if isinstance(space, Reals) else np.uint32)
         for passive in self._context.contributors:
-            values = self._context.channel.recv(passive, kind, self._context.subchannel).values  # 1
+            values = self._context.channel.recv(passive, kind, self._context.subchannel).values  # step 1
             check_shape(passive, values, shape)
             check_bits(passive, values, space.bits)
             total += values

@@ -6,7 +6,7 @@ that the readers know too. The readers are those contributors that may remove ma
 0. k <-> reader     X25519 public keys; HKDF derives a common key of the two
 1. k -> reader      K_k, encrypted under a key that is derived from the common key and the sender's name
 
-Numbers in comments refer to these steps.
+Comments refer to these steps by number.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
         )
     reads = context.me in readers
     among = [name for name in context.contributors if reads or name in readers or name == context.me]
-    pairs = exchange_keys(context, KeyPair(), among, domain=domain)  # 0
+    pairs = exchange_keys(context, KeyPair(), among, domain=domain)  # step 0
     keys = {context.me: os.urandom(SYMMETRIC_KEY_BYTES)}
 
     def wrapping_key(peer: str, sender: str) -> bytes:
@@ -98,9 +98,9 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
         if peer in readers:
             sealed = wrap(wrapping_key(peer, context.me), keys[context.me], domain.encode())
             permit = context.channel.permit(DisclosureRecord(peer, "keys", 1, 8 * SYMMETRIC_KEY_BYTES))
-            context.channel.send(peer, WrappedMaskKey(sealed), context.subchannel, permit=permit)  # 1
+            context.channel.send(peer, WrappedMaskKey(sealed), context.subchannel, permit=permit)  # step 1
     for peer in pairs if reads else ():
-        sealed = context.channel.recv(peer, WrappedMaskKey, context.subchannel).sealed  # 1
+        sealed = context.channel.recv(peer, WrappedMaskKey, context.subchannel).sealed  # step 1
         keys[peer] = unwrap(wrapping_key(peer, peer), sealed, domain.encode())
         if len(keys[peer]) != SYMMETRIC_KEY_BYTES:
             raise ProtocolError(

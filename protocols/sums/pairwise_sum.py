@@ -8,7 +8,7 @@ adds the mask and the other one subtracts it:
 1. k -> collector      y_k = v_k + sum of m_kj over j > k - sum of m_kj over j < k, modulo 2^bits
 2. collector           computes the sum of all y_k, which is the sum of all v_k
 
-Numbers in comments refer to these steps. Each y_k is uniform, the collector learns the sum, and the contributors learn
+Comments refer to these steps by number. Each y_k is uniform, the collector learns the sum, and the contributors learn
 nothing. Only all other parties together learn v_k. Public keys are sent over authenticated connections, so an attacker
 cannot replace them. All summands are sent at the same time; in a tree sum they pass through several parties.
 
@@ -41,7 +41,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class MaskedSummand(DisclosingMessage, frozen=True):
-    """The sender's masked summand y_k as residues, for the sum with the number `round`."""
+    """The sender's masked summand y_k as residues (integers modulo 2^bits), for the sum with the number `round`."""
 
     round: int
     residues: bytes
@@ -51,6 +51,7 @@ class PairwiseSum(SumProtocol):
     """A sum of summands with pairwise masks. It needs two or more contributors."""
 
     name: ClassVar[str] = "pairwise"
+    min_contributors: ClassVar[int] = 2
 
     @property
     def strength(self) -> str:
@@ -60,7 +61,7 @@ class PairwiseSum(SumProtocol):
     def role(self, context: PartyContext) -> SumRole:
         """Create this party's role; see `SumProtocol.role`."""
         passives = len(context.contributors)
-        if passives < 2:
+        if passives < self.min_contributors:
             raise ConfigError(
                 f"a pairwise sum needs at least two passive parties, but the job has {passives}",
                 'use sum = "direct", because a sum of one summand hides nothing',
@@ -91,7 +92,7 @@ class PairwiseCollector(SumRole):
         """Return the sum; see `SumRole.collect`."""
         total = np.zeros(shape, residue_type(space))
         for sender in self._context.contributors:
-            message = self._context.channel.recv(sender, MaskedSummand, self._context.subchannel)  # 1
+            message = self._context.channel.recv(sender, MaskedSummand, self._context.subchannel)  # step 1
             if message.round != self._round:
                 raise ProtocolError(
                     f"{sender} sent its summand for sum number {message.round} instead of {self._round}, so its masks "
@@ -101,7 +102,7 @@ class PairwiseCollector(SumRole):
                 )
             total += unpack(message.residues, shape, space, sender)
         self._round += 1
-        return from_residues(total, space, len(self._context.contributors))  # 2
+        return from_residues(total, space, len(self._context.contributors))  # step 2
 
 
 class PairwiseMember(SumRole):
@@ -110,7 +111,7 @@ class PairwiseMember(SumRole):
     def __init__(self, context: PartyContext) -> None:
         self._context = context
         self._round = 0
-        self._pairs = pair_generators(context)  # 0
+        self._pairs = pair_generators(context)  # step 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         """Contribute this party's summand; see `SumRole.contribute`."""
@@ -118,7 +119,7 @@ class PairwiseMember(SumRole):
         masked = to_residues(values, space, len(self._context.contributors))
         add_pair_masks(masked, self._context.me, self._pairs, self._round)
         message = MaskedSummand(self._round, pack(masked))
-        self._context.channel.send(self._context.collector, message, self._context.subchannel, permit=permit)  # 1
+        self._context.channel.send(self._context.collector, message, self._context.subchannel, permit=permit)  # step 1
         self._round += 1
 
 

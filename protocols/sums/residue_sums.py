@@ -1,4 +1,4 @@
-"""Summands as residues, integers modulo 2^bits to which random masks can be added: conversion, and form in messages.
+"""Conversion of summands to residues (integers modulo 2^bits, to which random masks can be added) and to bytes.
 
 Reals(bits=64)  real numbers in fixed point, modulo 2^64: 8 bytes a number
 Reals(bits=32)  real numbers in fixed point, modulo 2^32: 4 bytes a number
@@ -19,7 +19,7 @@ from securevfl.crypto.fixed_point_ring import from_ring, to_ring
 from securevfl.errors import ProtocolError
 from securevfl.protocols.number_spaces import Phases, Reals, Space
 
-Residues = NDArray[Any]  # of type uint64, uint32 or uint16
+Residues = NDArray[Any]  # an array of uint64, uint32 or uint16
 
 
 def residue_type(space: Space) -> type[np.uint64] | type[np.uint32] | type[np.uint16]:

@@ -8,7 +8,7 @@ T1 and T2 are two trees of all parties, with the collector as the root of both. 
 3. l -> parent of l in T2    the sum of r_j over l and all parties below it in T2
 4. collector                 subtracts the sum of T2 from that of T1, and obtains the sum of all v_l
 
-Numbers in comments refer to these steps. All values are residues: integers modulo 2^64 or 2^32 (real numbers in fixed
+Comments refer to these steps by number. All values are residues: integers modulo 2^64 or 2^32 (real numbers in fixed
 point), or modulo 2^32 or 2^16 (phases). A uniform mask hides them perfectly, so each single message is uniform. Several
 parties together learn v_l if and only if they include all neighbours of l in both trees (`crypto.sum_trees`). T1 and T2
 are totally different (Definition 2 of the paper), so the collector learns only the sum, and no single contributor
@@ -59,6 +59,7 @@ class TreeSum(SumProtocol):
     """A sum of masked summands along a tree T1, and of their masks along another tree T2."""
 
     name: ClassVar[str] = "tree"
+    min_contributors: ClassVar[int] = 2
     topology: Topology = "tree"
     """Shape of the tree along which masked outputs are added; the tree of the masks is chosen to fit."""
 
@@ -107,7 +108,7 @@ class TreeSum(SumProtocol):
 
 
 class TreeStep(NamedTuple):
-    """One message of a sum that this party sends to a peer, if `sends` is true, or receives from it."""
+    """One message of a sum, which this party sends to a peer if `sends` is true, and otherwise receives from it."""
 
     message: type[MaskedPartial] | type[MaskPartial]
     sends: bool
@@ -119,8 +120,8 @@ class TreeSumRole(SumRole):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        T1: the tree of masked summands.
-        T2: the tree of masks.
+        T1: the tree along which masked summands are added up.
+        T2: the tree along which masks are added up.
     """
 
     def __init__(self, context: PartyContext, T1: SumTree, T2: SumTree) -> None:
@@ -135,7 +136,7 @@ class TreeSumRole(SumRole):
             super().contribute(values, space)
         permit = permit_summand(self._context, values, space)
         part = to_residues(values, space, self._terms)
-        mask = self._mask(part)  # 1
+        mask = self._mask(part)  # step 1
         self._pass_on(part + mask, mask, space, permit)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
@@ -144,7 +145,7 @@ class TreeSumRole(SumRole):
             super().collect(shape, space)
         masked, masks = (np.zeros(shape, residue_type(space)) for _ in range(2))
         self._pass_on(masked, masks, space)
-        return from_residues(masked - masks, space, self._terms)  # 4
+        return from_residues(masked - masks, space, self._terms)  # step 4
 
     def _mask(self, part: Residues) -> Residues:
         return self._masks.array(part.shape, part.dtype.type)
@@ -157,9 +158,10 @@ class TreeSumRole(SumRole):
             subchannel = f"{self._context.subchannel}/{message.__name__}"
             partial = sums[message]
             if sends:
-                channel.send(peer, message(pack(partial)), subchannel, permit=permit)  # 2, 3
+                channel.send(peer, message(pack(partial)), subchannel, permit=permit)  # steps 2 and 3
             else:
-                partial += unpack(channel.recv(peer, message, subchannel).residues, partial.shape, space, peer)  # 2, 3
+                # steps 2 and 3
+                partial += unpack(channel.recv(peer, message, subchannel).residues, partial.shape, space, peer)
 
 
 def _steps(context: PartyContext, T1: SumTree, T2: SumTree) -> list[TreeStep]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from securevfl.cli.show import rounded_split, table
+from securevfl.cli.show import table
 from securevfl.consent.consent_sheet import explain
 from securevfl.data.datasets import loans
 from securevfl.data.party import Party
@@ -23,8 +23,9 @@ from securevfl.models.linear import Logistic
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.runtime.network import Network
-from securevfl.training.local_baseline import local_metrics
+from securevfl.training.local_baseline import local_figures
 from securevfl.training.run import Run
+from securevfl.training.run_costs import rounded_split
 from securevfl.training.simulate import simulate
 
 DEMO_NETWORK = Network()
@@ -64,15 +65,15 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     pooled_party = Party("bank", np.hstack([bank.X, shop.X]), bank.y, ids=bank.ids, columns=columns)
     runs: dict[str, Run] = {}
     with progress("training") as on_round:
-        alone, pooled = (local_metrics(job, party) for party in (bank, pooled_party))
+        alone, pooled = (local_figures(job, party) for party in (bank, pooled_party))
         for name, mode_job in jobs.items():
             runs[name] = simulate(mode_job, [bank, shop], network=DEMO_NETWORK, on_round=on_round)
     run = runs[DEFAULT]
     out.print(f"\nModel quality: AUC on {run.active.held_out} held-out clients", style="bold")
     for words, auc in (
-        ("the bank alone", alone["auc"]),
+        ("the bank alone", alone.metrics["auc"]),
         ("the bank with the shop, on secret shares", run.metrics["auc"]),
-        ("both tables in one place", pooled["auc"]),
+        ("both tables in one place", pooled.metrics["auc"]),
     ):
         out.print(f"  {words:<40}  {auc:.3f}")
     _learned(out, job, [bank, shop], run)

@@ -297,7 +297,7 @@ def train(
     from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
     from securevfl.training.json_report import report as training_report
-    from securevfl.training.local_baseline import baseline_metrics
+    from securevfl.training.local_baseline import baseline_figures
     from securevfl.training.model_part import check_unused
     from securevfl.training.simulate import simulate
 
@@ -317,10 +317,12 @@ def train(
         run.save(save)
     alone = None
     if report.page is not None or report.report_json is not None:
-        alone = baseline_metrics(run.job, next(party for party in parties if party.active))
+        alone = baseline_figures(run.job, next(party for party in parties if party.active))
     lacking = {name: len(ids) for name, ids in missing.items()}
     write_results(
-        report.report_json, "train", lambda: training_report(run, network=network, lacking=lacking, alone=alone)
+        report.report_json,
+        "train",
+        lambda: training_report(run, network=network, lacking=lacking, alone=None if alone is None else alone.metrics),
     )
     if report.page is not None:
         run.report(report.page, alone=alone, sheet=explain(job, parties).first_screen)

@@ -172,7 +172,7 @@ def join(
     from securevfl.organisations.join import join as join_training
     from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
     from securevfl.training.json_report import part_report
-    from securevfl.training.local_baseline import baseline_metrics
+    from securevfl.training.local_baseline import baseline_figures
     from securevfl.training.model_part import PartStatus
     from securevfl.training.run_page import write_report
     from securevfl.training.run_setup import run_key
@@ -222,8 +222,10 @@ def join(
             on_round=on_round,
         )
     if report.report_json is not None or report.page is not None:
-        alone = baseline_metrics(job, member)
-        write_results(report.report_json, "join", lambda: part_report(part, alone=alone))
+        alone = baseline_figures(job, member)
+        write_results(
+            report.report_json, "join", lambda: part_report(part, alone=None if alone is None else alone.metrics)
+        )
         if report.page is not None:
             sheet = "".join(sheet.first_screen for sheet in sheets)
             write_report(report.page, part, alone=alone, sheet=sheet)
@@ -316,7 +318,7 @@ def tune_at(
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import console
     from securevfl.job import Job
-    from securevfl.organisations.tune import tune_with
+    from securevfl.organisations.tune import SearchFiles, tune_with
     from securevfl.training.tuning_grid import read_grid
 
     command = f"securevfl compare {job_file} --party {table.party} --data {table.data}"
@@ -335,10 +337,8 @@ def tune_at(
             read_grid(search.grid or ()),
             party,
             settings,
-            ledger=ledger,
+            files=SearchFiles(ledger, folder, save),
             consent=agree,
-            checkpoints=folder,
-            save=save,
             on_model=lambda name: errors.print(f"training: {name}", soft_wrap=True),
             on_round=on_round,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
 
 from rich import box
 from rich.console import Console
@@ -14,8 +13,8 @@ from rich.text import Text
 
 from securevfl.display.printable import printable
 from securevfl.runtime.clock import Path
-from securevfl.training.run_costs import Costs, split_seconds
-from securevfl.training.run_page import REPEATS, figure
+from securevfl.training.metric_words import REPEATS, figure
+from securevfl.training.run_costs import Costs, rounded_parts, rounded_split
 
 Cell = str | int | float | None
 PIPE_WIDTH = 400  # width, in characters, of output that is not on a terminal
@@ -103,40 +102,9 @@ def costs_table(run: Costs) -> Table:
     return grid
 
 
-def rounded_parts(parts: Mapping[str, float], digits: int) -> dict[str, str]:
-    """Format numbers so that the printed numbers add up to their printed sum.
-
-    Args:
-        parts: the numbers by name.
-        digits: digits after the decimal point.
-
-    Returns:
-        The formatted numbers.
-    """
-    ends = [round(end, digits) for end in accumulate(parts.values(), initial=0.0)]
-    return {name: f"{end - start:.{digits}f}" for name, (start, end) in zip(parts, pairwise(ends), strict=True)}
-
-
 def run_time_line(path: Path) -> str:
     """Return a line with the seconds of a party's run since all parties were connected, by phase and kind of work."""
     return f"{path.sum():.1f} s from start to end: {'; '.join(phase_lines(path, 1))}"
-
-
-def rounded_split(path: Path, digits: int) -> dict[str, dict[str, str]]:
-    """Return the seconds of each phase of a run by kind of work, rounded so that they add up to the total.
-
-    Args:
-        path: seconds of the critical path (stages, kinds).
-        digits: digits after the decimal point.
-
-    Returns:
-        The formatted seconds by phase and kind of work.
-    """
-    split = split_seconds(path)
-    names = [f"{phase} {kind}" for phase, kinds in split.items() for kind in kinds]
-    seconds = (value for kinds in split.values() for value in kinds.values())
-    rounded = rounded_parts(dict(zip(names, seconds, strict=True)), digits)
-    return {phase: {kind: rounded[f"{phase} {kind}"] for kind in kinds} for phase, kinds in split.items()}
 
 
 def phase_lines(path: Path, digits: int) -> list[str]:

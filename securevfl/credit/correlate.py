@@ -4,7 +4,7 @@
 2. each party          shows its consent sheet; its ledger records the disclosures or refuses
 3. each pair in turn   products of columns, with 6 bits for each (`protocols/shares/column_correlations.py`)
 
-Numbers in comments refer to these steps. Both parties of a pair learn the correlations of their columns, and the
+Comments refer to these steps by number. Both parties of a pair learn the correlations of their columns, and the
 correlations of their columns after each party has decorrelated its own columns. Variance inflation factors follow from
 the latter (`securevfl.credit.correlations`). These are 2 d d_other numbers. The ledger counts them as numbers about
 columns, and compares their bits with the information content of the n rows of these columns. Over all joint statistics
@@ -136,18 +136,19 @@ def _talk(
 ) -> list[Correlations]:
     """Run one party's side of the protocol over a channel to the other parties."""
     columns = OwnColumns.of(party.name, party.table)
-    shapes = _exchange_shapes(party, columns, names, channel)  # 1
+    shapes = _exchange_shapes(party, columns, names, channel)  # step 1
     content = _information_content(columns)
     disclosures = [_disclosure(party.name, columns, content, name, shape.count) for name, shape in shapes.items()]
     write_sheet = partial(_sheet, party, columns, disclosures)
-    record_joint_statistics(channel.session, party, disclosures, _remedy(columns), ledger, consent, write_sheet)  # 2
+    # step 2
+    record_joint_statistics(channel.session, party, disclosures, _remedy(columns), ledger, consent, write_sheet)
     correlations = []
     for one, two in combinations(names, 2):
         if party.name in (one, two):
             other = two if one == party.name else one
             width = shapes[other].count
             context = joint_statistics.pair_context(channel, one, two, f"correlations {one} {two}")
-            R, K = rounded_correlations(context, [columns.Z, columns.Q], [width, width])  # 3
+            R, K = rounded_correlations(context, [columns.Z, columns.Q], [width, width])  # step 3
             inflation = columns.joint_inflation(K, CORRELATION_NOISE)
             correlations.append(Correlations(party.name, other, columns.names, R, columns.local_inflation, inflation))
     return correlations
@@ -158,7 +159,7 @@ def _exchange_shapes(
 ) -> dict[str, TableShape]:
     """Exchange table shapes with all others, and check that no correlation could reveal single rows."""
     others = [name for name in names if name != party.name]
-    shapes = joint_statistics.exchange_table_shapes(party, len(columns.names), others, channel)  # 1
+    shapes = joint_statistics.exchange_table_shapes(party, len(columns.names), others, channel)  # step 1
     for name, shape in shapes.items():
         if not 0 < shape.count <= shape.rows // ROWS_PER_COLUMN or shape.rows < MIN_CORRELATION_ROWS:
             raise TableError(

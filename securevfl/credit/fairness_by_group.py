@@ -7,7 +7,7 @@ the group of each row. Both have the same rows in one order.
 2. B         shows its consent sheet; its ledger records the disclosures or refuses
 3. both      count rows by group and outcome and open the counts to A (`protocols/shares/group_counts.py`)
 
-A is the party with labels and B the party with groups. Numbers in comments refer to these steps. B learns only sizes. A
+A is the party with labels and B the party with groups. Comments refer to these steps by number. B learns only sizes. A
 learns the names of the groups and 4 counts for each, rounded at random to 8 rows. B's ledger counts them as numbers
 about columns, and compares their bits with the information content of the groups of all rows. A may use other values
 instead of outcomes. Over all joint statistics it still learns at most the share MAX_STATISTICS_SHARE of these bits
@@ -254,7 +254,7 @@ def _run(
 
 
 def _exchange_shapes(party: Party, groups: int, peer: str, channel: Channel) -> TableShape:
-    shape = joint_statistics.exchange_table_shapes(party, groups, [peer], channel)[peer]  # 1
+    shape = joint_statistics.exchange_table_shapes(party, groups, [peer], channel)[peer]  # step 1
     if shape.rows < MIN_COUNTED_ROWS:
         raise TableError(
             f"rates by group need at least {MIN_COUNTED_ROWS} rows, and there are {shape.rows}",
@@ -280,7 +280,7 @@ def _request(party: Party, outcomes: NDArray[np.int64], channel: Channel, peer: 
             peer=peer,
         )
     context = joint_statistics.pair_context(channel, party.name, peer, "groups")
-    names, counts = receive_group_counts(context, outcomes, shape.count)  # 3
+    names, counts = receive_group_counts(context, outcomes, shape.count)  # step 3
     cells = np.maximum(counts, 0.0).tolist()
     return {name: rates_from_counts(*row) for name, row in zip(names, cells, strict=True)}
 
@@ -302,8 +302,8 @@ def _provide(
         f"bring fewer groups, or more rows: the first count of such groups needs about {_min_rows(indicators):,} rows"
     )
     write_sheet = partial(_sheet, party, names, disclosure)
-    record_joint_statistics(channel.session, party, [disclosure], remedy, ledger, consent, write_sheet)  # 2
-    send_group_counts(joint_statistics.pair_context(channel, peer, party.name, "groups"), indicators, names)  # 3
+    record_joint_statistics(channel.session, party, [disclosure], remedy, ledger, consent, write_sheet)  # step 2
+    send_group_counts(joint_statistics.pair_context(channel, peer, party.name, "groups"), indicators, names)  # step 3
 
 
 def _information_content(indicators: NDArray[np.int64]) -> float:

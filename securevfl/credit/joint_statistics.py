@@ -1,6 +1,6 @@
 """Common steps of joint statistics: figures about aligned tables of several parties, computed without a model.
 
-Aligned tables have the same rows in the same order. Numbers in comments refer to these steps:
+Aligned tables have the same rows in the same order. Comments refer to these steps by number:
 
 1. all -> all   TableShape   numbers of rows and of columns or groups; keyed digest of the row order
 2. each party   shows its consent sheet; its ledger records the disclosures or refuses
@@ -87,8 +87,8 @@ def exchange_table_shapes(party: Party, count: int, others: Sequence[str], chann
     """
     shape = TableShape(len(party), count, keyed_order(party.order, channel))
     for name in others:
-        channel.send(name, shape, permit=permit_sizes(channel, name))  # 1
-    shapes = {name: channel.recv(name, TableShape) for name in others}  # 1
+        channel.send(name, shape, permit=permit_sizes(channel, name))  # step 1
+    shapes = {name: channel.recv(name, TableShape) for name in others}  # step 1
     for name, other in shapes.items():
         if other.rows != shape.rows:
             raise TableError(

@@ -2,7 +2,7 @@
 
 A job sets the maximum number of codes (`reason_codes`), so that every consent sheet describes what they reveal; and a
 party's operator must enable them for a prediction or a service. B is a party that sends codes, and the asker is the
-party that receives the scores. Numbers in comments refer to these steps, for each block of rows:
+party that receives the scores. Comments refer to these steps by number, for each block of rows:
 
 1. B           asks its score ledger: the bits of the codes count together with the levels of the row's scores
 2. all         compute the scores of the block (`securevfl.organisations.prediction_session`)
@@ -151,7 +151,7 @@ class ReasonCodePolicy(ReasonProvider):
         bits_per_row = math.ceil(self.bits(part))
         permit = channel.permit(DisclosureRecord(part.asker, "codes", len(scaled), bits_per_row, about=(part.name,)))
         positions = position[heaviest(part, scaled, self.codes_per_row)].tobytes()
-        channel.send(part.asker, ReasonCodes(tuple(names), positions), permit=permit)  # 3
+        channel.send(part.asker, ReasonCodes(tuple(names), positions), permit=permit)  # step 3
 
 
 class ReasonCodesOfParties(ScoreReasons):
@@ -184,7 +184,7 @@ class ReasonCodesOfParties(ScoreReasons):
         Raises:
             ProtocolError: the message has another size or invalid names.
         """
-        message = channel.recv(name, ReasonCodes)  # 3
+        message = channel.recv(name, ReasonCodes)  # step 3
         complete = len(message.positions) == rows * codes_per_row * _POSITIONS.itemsize
         positions = np.frombuffer(message.positions, _POSITIONS).reshape(rows, codes_per_row) if complete else None
         if (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,11 +20,14 @@ from securevfl.data.content_digest import MAX_CHUNK_VALUES, ContentDigest, diges
 from securevfl.data.duplicates import Duplicates, check_duplicates, unique_rows
 from securevfl.data.id_keys import ID_DIGEST, Keys, id_digests, order_digest
 from securevfl.data.preparation import FittedPreparation
+from securevfl.data.prepared_table import MemoryTable, PreparedTable
 from securevfl.data.register import Register
 from securevfl.data.row_matching import ids_of_rows, match_values
 from securevfl.data.validation import check_extremes, check_labels, index_of, name_list, names_rows, unmasked
 from securevfl.errors import IdError, PartiesError, TableError
 
+MAX_PREPARED_BYTES = 256 << 20
+"""Bytes of prepared columns of a table in memory; the rows of a larger prepared table are converted when read."""
 ALIGN = "align the tables with parties = vfl.align(parties)"
 
 
@@ -147,10 +150,19 @@ class Party:
         """The party's columns with their names and types."""
         return Columns(self.X, self.columns, self.categories, self.dates, self.percents, self.types)
 
-    def prepared(self, by: FittedPreparation) -> Party:
-        """Return a copy of this party with prepared columns."""
+    def prepared(self, by: FittedPreparation, *, max_bytes: int = MAX_PREPARED_BYTES) -> Party:
+        """Return a copy of this party with prepared columns.
+
+        Args:
+            by: the preparation.
+            max_bytes: a larger prepared table is not held in memory; its rows are converted whenever they are read.
+
+        Returns:
+            The copy.
+        """
         party = copy(self)
-        party.X, party.columns, party.categories, party.preparation = self._prepared_by(by), by.features, {}, by
+        party.X, party.preparation = self._prepared_by(by, max_bytes), by
+        party.columns, party.categories = by.features, {}
         party.dates = frozenset()
         return party
 
@@ -187,8 +199,11 @@ class Party:
         setattr(party, use, self._column(self.columns.index(column)))
         return party
 
-    def _prepared_by(self, by: FittedPreparation) -> Floats:
-        """Return the columns (n, d) as this preparation converts them."""
+    def _prepared_by(self, by: FittedPreparation, max_bytes: int) -> Floats:
+        """Return the columns (n, d) as this preparation converts them; a view if they have more than `max_bytes`."""
+        # weights of evidence replace the bin numbers in an array
+        if by.steps and not by.has_evidence and 8 * len(self) * by.width > max_bytes:
+            return cast(Floats, PreparedTable(MemoryTable(self.X), by, self.table))
         return by.apply(self.table)
 
     def _select_columns(self, positions: Sequence[int]) -> Floats:

@@ -155,6 +155,16 @@ class FittedPreparation:
         return [name for step in self.steps for name in step.features] if self.steps else self.columns
 
     @property
+    def width(self) -> int:
+        """The number of prepared columns."""
+        return len(self.features)
+
+    @property
+    def has_evidence(self) -> bool:
+        """Whether columns become weights of evidence, which are computed from the labels after the preparation."""
+        return any(isinstance(step, WoeTransform) for step in self.steps)
+
+    @property
     def texts(self) -> list[str]:
         """The names of the original columns that contain texts."""
         return [
@@ -251,9 +261,12 @@ class FittedPreparation:
                 code="SVFL-TABLE-TYPE",
                 columns=wrong,
             )
-        return np.column_stack(
-            [step.apply(table.X[:, j], table.categories.get(step.column, ())) for j, step in enumerate(self.steps)]
-        )
+        X, start = np.empty((len(table.X), self.width)), 0
+        for j, step in enumerate(self.steps):  # column by column, so that the prepared table is in memory once
+            values = step.apply(table.X[:, j], table.categories.get(step.column, ()))
+            X[:, start : start + values.shape[1]] = values
+            start += values.shape[1]
+        return X
 
     def plain(self) -> list[dict[str, Any]]:
         """Return the transforms as lists and dicts that can be written as JSON."""

@@ -1,6 +1,7 @@
-"""Views of tables that are not in memory: some of their columns, or their columns as a preparation converts them.
+"""Views of tables: some of their columns, or their columns as a preparation converts them.
 
-Rows are converted whenever they are read, so that neither the original nor the prepared table is held in memory.
+Rows are converted whenever they are read, so that the prepared table is not held in memory. One text column can become
+hundreds of 0/1 columns, so the prepared table can be many times larger than the original one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,17 @@ from securevfl.data.columns import Columns
 from securevfl.data.external_table import ExternalTable
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.schedule import Rows
+
+
+class MemoryTable(ExternalTable):
+    """An array (n, d) in memory, with the interface of an external table."""
+
+    def __init__(self, X: Floats) -> None:
+        self.shape = len(X), X.shape[1]
+        self._X = X
+
+    def __getitem__(self, rows: Rows | slice) -> Floats:
+        return self._X[rows]
 
 
 class SelectedColumns(ExternalTable):
@@ -49,7 +61,7 @@ class PreparedTable(ExternalTable):
     """
 
     def __init__(self, table: ExternalTable, by: FittedPreparation, columns: Columns) -> None:
-        self.shape = len(table), len(by.features)
+        self.shape = len(table), by.width
         self._table, self._by = table, by
         self._columns = columns
 

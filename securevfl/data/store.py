@@ -180,7 +180,7 @@ class StoredParty(Party):
         """Whether all columns are numbers without gaps."""
         return not (self._header.categories or self._header.dates or self._header.gaps)
 
-    def _prepared_by(self, by: FittedPreparation) -> Floats:
+    def _prepared_by(self, by: FittedPreparation, max_bytes: int) -> Floats:
         if not by.steps:
             return self.X
         return cast(Floats, PreparedTable(self._external(), by, self.table))

@@ -29,17 +29,17 @@ COLUMN_RECOVERY = LeakKind(
 def column_leaks(
     job: JobOptions, counts: Sequence[Disclosure], sizes: RunShape, before: Sequence[Disclosure]
 ) -> Iterator[Leak]:
-    """Yield the leaks of columns of a job.
+    """Yield a leak for each party that receives enough numbers per row to recover other parties' columns.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        counts: the disclosures of the job.
+        counts: the disclosures of the job to each party.
         sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables.
 
     Yields:
-        A leak for each receiving party and each set of parties whose columns are summed. It is that of the group of
-        rows (training rows or held-out rows) about which most is disclosed.
+        One leak for each pair of a receiving party and a set of parties whose columns are summed. Training rows and
+        held-out rows are counted separately; the leak names the more disclosed of the two.
     """
     largest: dict[tuple[str, tuple[str, ...]], Disclosure] = {}
     for disclosure in sorted(counts, key=lambda item: item.count):

@@ -1,9 +1,9 @@
 """How many numbers per row are enough to recover the columns of a table, computed by a party that has the table.
 
-In each exchange the party that collects a sum receives h = X_b theta, one number for each row of a batch: X_b are the
-columns of the other parties, and theta are weights that it does not know and that change. d different numbers per row
-span the same space as d independent columns. Known rows, or columns of two values, then identify the columns. Two
-properties of the table make fewer numbers enough:
+Each party has columns of the same rows. In each exchange of a training, the party that collects a sum of model outputs
+receives h = X_b theta, one number for each row of a batch: X_b are the columns of the other parties, and theta are
+weights that it does not know and that change. d different numbers per row span the same space as d independent columns.
+Known rows, or columns of two values, then identify the columns. Two properties of the table make fewer numbers enough:
 
 *Correlated columns.* The largest principal components appear first, because gradients point along them. If the numbers
 span the components that have `NEARLY_ALL` of the variance, they show nearly all columns.
@@ -55,7 +55,7 @@ def numbers_for_recovery(X: Floats) -> float:
 
 
 def variance_share(X: Floats, numbers: int) -> float:
-    """Return the largest share of the variance of the columns of X (n, d) that `numbers` numbers per row can hold."""
+    """Return the largest share of the variance of X (n, d) that `numbers` linear combinations per row can contain."""
     return float(min(1.0, component_variances(X)[:numbers].sum()))
 
 

@@ -3,8 +3,9 @@
 The active party has the labels, and passive parties k have only columns. In each step, on a batch of n rows, the active
 party collects the sum f (n, c) of all parties' outputs and computes the residual g (n, c), the derivative of the loss
 by f. Passive party k receives ("opens") the gradient J^T g of its p_k parameters, where J is the derivative of its
-outputs by them. If the residual is sealed, g itself stays encrypted. An exchange is one sum and one residual. A single
-message discloses little, a run more, and several runs on one table more still. Four kinds of disclosure are counted:
+outputs by them. If the residual is sealed, g itself stays encrypted. An exchange is one sum and one residual. A step is
+one exchange on one batch. A party's *group* of rows is the training rows, the held-out rows or new rows. Disclosures
+are compared with a *capacity*, the amount that would disclose everything. Four kinds of disclosure are counted:
 
 labels    A gradient is p_k equations about the n c numbers of g, which determine the labels. A linear model on fixed
           batches opens the same equations in every epoch, so they count once. If rows are reshuffled, each epoch adds
@@ -132,7 +133,7 @@ class RunShape:
 
 @dataclass(frozen=True)
 class Disclosure:
-    """One thing that a run discloses to a party about other parties' data.
+    """An amount that a run discloses to one party about other parties' data, such as 30 equations about 256 residuals.
 
     The unit of `count` and `capacity` depends on the kind:
 
@@ -182,7 +183,7 @@ class Disclosure:
     basis: str = field(default="", compare=False)
 
     def sent_by(self, party: str) -> Disclosure:
-        """Return this disclosure as `party` counts it: `numbers` becomes 0 if another party sends the values."""
+        """Return this disclosure as `party` counts it; `numbers` becomes 0 if another party sends the values."""
         return replace(self, numbers=self.numbers if self.sender in ("", party) else 0, sender="")
 
     @property
@@ -202,7 +203,7 @@ def in_column_bits(disclosure: Disclosure) -> bool:
 
 
 def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job: Sequence[Disclosure] = ()) -> float:
-    """Return how much earlier disclosures add to the share (`count / capacity`) of a new one.
+    """Return how much the disclosures of earlier jobs add to the share (`count / capacity`) of a new disclosure.
 
     Only earlier disclosures of the same kind and about at least one of the same parties count. The disclosures to all
     peers count together: the peers of two jobs may be names of one organisation, or pool what they know. Shares of

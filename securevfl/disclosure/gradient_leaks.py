@@ -1,8 +1,8 @@
 """Leaks of opened gradients: if a party receives as many equations as there are residuals, it can compute the labels.
 
-The active party has the labels and computes the residual g (n, c) of a batch: the derivative of the loss by the c
-outputs of n rows. A passive party has p parameters; J is the derivative of its outputs by them. It receives ("opens")
-the gradient J^T g in each step.
+A leak is a disclosure that a job must accept by name before it runs. The active party has the labels and computes the
+residual g (n, c) of a batch: the derivative of the loss by the c outputs of n rows. A passive party has p parameters; J
+is the derivative of its outputs by them. It receives ("opens") the gradient J^T g in each step.
 
 *Rank.* A gradient is p equations about the n c numbers of g. If p >= n c, it can determine g, and g determines the
 labels. A neural network quickly has that many parameters. Remedies are larger batches, or a network that its owner
@@ -64,8 +64,8 @@ def _label_shares(
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        counts: the disclosures of the job.
-        before: the disclosures of earlier jobs.
+        counts: the disclosures of the job to each party.
+        before: disclosures of earlier jobs about the same tables.
 
     Yields:
         A party's name; the share of the labels that the class counts of its bins disclose; and the share that earlier
@@ -87,7 +87,7 @@ def equation_leaks(
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        counts: the disclosures of the job.
+        counts: the disclosures of the job to each party.
         sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs, and of earlier sessions of this run, about the same tables.
 
@@ -152,7 +152,7 @@ def equation_leaks(
 
 
 def _with_earlier(sizes: RunShape, bins: float, share: float) -> str:
-    """Return a phrase for a message: the numbers of equations that class counts of bins and earlier jobs add."""
+    """Return a phrase for the text of a leak: how many equations the class counts of bins and earlier jobs add."""
     text = f", counts in its bins as much as {ceil(bins * sizes.residuals)} more" if bins else ""
     return text + (f" and earlier jobs {ceil(share * sizes.residuals)} more equations" if share else "")
 
@@ -162,14 +162,14 @@ def _why_equations_change(job: JobOptions) -> str:
 
 
 def _fewer_equations(job: JobOptions, rows: int, bins: float, share: float) -> str:
-    """Return the remedy if a gradient's equations, class counts of bins and earlier jobs together determine labels."""
+    """Return what to change if gradients, class counts of bins and earlier jobs together determine the labels."""
     if share:
         return "use the same batches and columns as before, which ask the same equations again"
     return f"{_larger_batches(job, rows)} and fewer bins (prepare.woe)" if bins else _larger_batches(job, rows)
 
 
 def _larger_batches(job: JobOptions, rows: int) -> str:
-    """Return the remedy if an opened gradient of `rows` parameters per output determines the residuals of a batch."""
+    """Return what to change if a decrypted gradient of `rows` parameters per output determines a batch's residuals."""
     remedy = f"use batch_size > {rows} (more rows a batch than parameters for each output)"
     if job.model.static_jacobian:
         return remedy if not job.equations_change else f"{remedy}, or count all rows in full (xi left out)"
@@ -183,7 +183,7 @@ def label_auc_leaks(
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        counts: the disclosures of the job.
+        counts: the disclosures of the job to each party.
         sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables.
 

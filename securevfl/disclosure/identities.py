@@ -1,4 +1,4 @@
-"""Identities of disclosed values: equal ones mean that the same values are disclosed again, so that they count once.
+"""Identities of disclosed values: if two disclosures have the same identity, they are the same values and count once.
 
 An identity is computed from facts, such as the digest of a table, and not from the words that describe the values. So a
 reworded description does not make values that were disclosed before count as new ones, or the other way round.
@@ -18,7 +18,7 @@ def identity_of(*facts: str | int | bytes) -> str:
         *facts: what the values are, and everything that they depend on.
 
     Returns:
-        32 hexadecimal digits; different lists of facts have different ones.
+        32 hexadecimal digits, a digest of the facts.
     """
     return hashlib.sha256(encode_context("identity of disclosed values", *facts)).hexdigest()[:32]
 

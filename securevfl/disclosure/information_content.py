@@ -1,4 +1,4 @@
-"""Information content of a row of a party's columns, in bits; the bits of a row's scores are compared with it.
+"""Information content of one row of a party's columns, in bits: an upper bound for what its scores may reveal.
 
 The information content of a row is the sum of what each column adds to those before it: its entropy at a resolution of
 1/8 standard deviation, minus the mutual information -1/2 log2 v. Here v is the part of its variance that the columns
@@ -29,7 +29,7 @@ EQUAL_VALUES = 1e-9
 
 @dataclass(frozen=True)
 class InformationContent:
-    """The information content of a row of one party's columns.
+    """The number of bits of information in one row of a party's columns, on average.
 
     Attributes:
         bits: the information content.
@@ -43,7 +43,7 @@ class InformationContent:
     readable_share: float = 0.0
 
     def in_words(self, bits: int, outputs: int) -> str:
-        """Describe how much the scores of a row, `outputs` numbers of `bits` bits each, can reveal of the row."""
+        """Describe in words how much of a row its scores can reveal: `outputs` numbers of `bits` bits each."""
         sent, disclosed = bits * outputs, min(bits * outputs, self.bits)
         numbers = f"{outputs} numbers, of {bits} bits each" if outputs > 1 else f"one number of {bits} bits"
         share = 1.0 if not self.bits else disclosed / self.bits

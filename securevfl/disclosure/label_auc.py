@@ -49,7 +49,7 @@ RESHUFFLED_AUC = np.array(
 
 
 def expected_label_auc(p: int, rows: int, outputs: int, epochs: int, reshuffle: bool) -> float:
-    """Return the AUC of labels (0.5 to 1) that a party with columns of noise reaches by its opened gradients.
+    """Return the AUC (0.5 to 1) to which a party whose columns are noise can rank labels by its gradients.
 
     The table is interpolated in log(share), log(epochs) and Phi^-1(AUC). For shares below those of the table,
     Phi^-1(AUC) is proportional to the square root of the share. If there are more epochs than in the table, the share

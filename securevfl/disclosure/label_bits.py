@@ -24,7 +24,7 @@ ZERO_EIGENVALUE = 1e-9
 
 
 def label_entropy(positive: NDArray[np.bool_]) -> float:
-    """Return the entropy of a label of labels (n,) in bits: 1 if half of them are of the positive class, else less."""
+    """Return the entropy of one of n labels in bits: 1 if half of them are of the positive class, else less."""
     p = float(np.mean(positive))
     return sum(-probability * math.log2(probability) for probability in (p, 1 - p) if probability > 0)
 

@@ -39,6 +39,7 @@ class Leak:
         remedy: changes of the job that avoid it.
         apart: True if the leak matters only between organisations. If one process has all tables, it knows the data
             anyway.
+        acceptable: whether the job runs if it accepts the leak. If not, only the remedy helps.
     """
 
     kind: LeakKind
@@ -46,6 +47,7 @@ class Leak:
     what: str
     remedy: str
     apart: bool = False
+    acceptable: bool = True
 
     @property
     def name(self) -> str:
@@ -53,5 +55,6 @@ class Leak:
         return self.kind.name
 
     def __str__(self) -> str:
-        """Return one line: the learning party, what it learns, the remedy, and how a job accepts the leak."""
-        return f'{self.who}: {self.what}; {self.remedy}, or accept it with accepts = ["{self.name}"]'
+        """Return one line: the learning party, what it learns, the remedy, and how a job can accept the leak."""
+        line = f"{self.who}: {self.what}; {self.remedy}"
+        return f'{line}, or accept it with accepts = ["{self.name}"]' if self.acceptable else line

@@ -9,9 +9,9 @@ checks, and limits that the owner sets, refuse runs because of them. A run consi
 is resumed.
 
 1. A session reserves all that it would disclose when it is admitted, under one lock with its leak checks and limits, so
-   that concurrent sessions count as if they ran one after the other. Disclosures are entered before their first byte is
-   sent, for some steps in advance. When the session ends, its entries are set to what it has disclosed. When its
-   process dies, its entries count as disclosed. The reservation ends in both cases.
+   that concurrent sessions count as if they ran one after the other. Disclosures are written to the file ("entered")
+   before their first byte is sent, for some steps in advance. When the session ends, its entries are set to what it has
+   disclosed. When its process dies, its entries count as disclosed. The reservation ends in both cases.
 2. Entries are grouped by run and session, by table (identified by its ids) and by learner. Leak checks and limits add
    up what all learners have received: a budget belongs to the owner of the rows, because several peers may be names of
    one organisation or may pool what they know.
@@ -112,7 +112,7 @@ class DisclosureLedger:
     Attributes:
         path: the file.
         party: the owner.
-        leased_iterations: see above.
+        leased_iterations: number of iterations whose disclosures are entered in advance.
         use_reserved_measurement: function that trainings with this object call before each measurement, because the
             score ledger has already counted it; None if it counts measurements one by one.
     """
@@ -187,13 +187,13 @@ class DisclosureLedger:
 
     @classmethod
     def _existing(cls, path: str | Path) -> DisclosureLedger:
-        """Return a ledger whose owner is still unknown; raise DataError if the file does not exist."""
+        """Return the ledger of an existing file, before its owner's name is read. Raises DataError without the file."""
         if not Path(path).exists():
             raise DataError(f"{path}: there is no ledger", "check the path", code="SVFL-LEDGER-MISSING", path=str(path))
         return cls(path, "")
 
     def _entered(self, contents: LedgerContents | None) -> LedgerContents:
-        """Return the contents that were read from the file; raise DataError if the file contains no ledger."""
+        """Return the contents that were read from the file. Raises DataError if the file contains no ledger."""
         if contents is None:
             raise DataError(
                 f"{self.path}: this file is not a disclosure ledger",
@@ -267,7 +267,7 @@ class DisclosureLedger:
         return derive_key(self.database.key, "salt of a disclosure ledger")
 
     def _checked(self, contents: LedgerContents) -> LedgerContents:
-        """Return the contents if this ledger's owner is theirs; raise DataError if they are another party's."""
+        """Return the contents unchanged. Raises DataError if they belong to another party than this ledger's owner."""
         if contents.party != self.party:
             raise DataError(
                 f"{self.path}: this is the ledger of {contents.party}, not of {self.party}",
@@ -299,7 +299,7 @@ class DisclosureLedger:
         Args:
             register: the ids of the table.
             disclosures: what the new run would disclose.
-            but: name of a run whose entries do not count.
+            but: name of a run whose entries are left out.
 
         Returns:
             The earlier entries that count, and a line for each limit that the new run would exceed.
@@ -314,7 +314,7 @@ class DisclosureLedger:
 
         Args:
             register: the ids of the table.
-            but: a run and its session, whose own entries do not count.
+            but: a run and its session, whose entries are left out.
 
         Returns:
             The entries.
@@ -338,7 +338,7 @@ class DisclosureLedger:
             register: the ids of the table.
             session: the run and its session.
             disclosures: all that the session would disclose.
-            check: see `record`.
+            check: called with the earlier entries that count; an error that it raises refuses the session.
         """
         self._add_rows(register)
         with self._changing() as change:
@@ -383,7 +383,7 @@ class DisclosureLedger:
             register: the ids of the table.
             session: the run and its session.
             disclosures: all that the session would disclose if it ran to its end.
-            check: see `record`.
+            check: called with the earlier entries that count; an error that it raises refuses the session.
             ahead: the disclosures of the first steps, which are entered now.
 
         Returns:
@@ -532,7 +532,7 @@ class DisclosureLedger:
         return RowSets(database, contents.salt)
 
     def _table(self, contents: LedgerContents, register: Register) -> _Table:
-        """Return the table with these ids, its rows as positions in the ledger's row sets."""
+        """Return the table with these ids, and its rows as positions in the ledger's row sets."""
         known = contents.tables.get(register.name)
         if known is not None and known.members is not None:
             return self._known_table(contents, register.name)
@@ -572,7 +572,7 @@ class DisclosureLedger:
         return {name: shared[name] for name in known if shared[name] or name == table.name}
 
     def _counting(self, contents: LedgerContents, table: _Table, entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-        """Return the entries that count for a table, adjusted to its rows.
+        """Return the entries about tables that share rows with this table, with amounts reduced to the shared rows.
 
         Entries about tables without a shared row are dropped. For each kind, only tables that contain the row about
         which most was disclosed count.
@@ -731,7 +731,7 @@ class Reservation:
             self._release()
 
     def _split(self, contents: LedgerContents) -> tuple[tuple[ReservedSession, ...], tuple[LedgerEntry, ...]]:
-        """Return the reservations of all other sessions, and the entries of this session."""
+        """Return the reservations of all sessions except this one, and this session's entries."""
         others = tuple(item for item in contents.reserved if item.lock_name != self._lock_name)
         reserved = next((item.entries for item in contents.reserved if item.lock_name == self._lock_name), ())
         return others, reserved
@@ -781,7 +781,7 @@ def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclo
 
 
 def _subject(disclosure: Disclosure) -> object:
-    """Return a key: disclosures with equal keys add up for a row that several tables contain."""
+    """Return a key of a disclosure. Amounts with equal keys add up for a row that is in several tables."""
     return disclosure.kind, disclosure.group in SUM_GROUPS
 
 
@@ -794,7 +794,7 @@ def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[
 
 
 def _learners(entries: Iterable[LedgerEntry], kind: Kind) -> list[str]:
-    """Return who has received disclosures of this kind."""
+    """Return the names of the parties that have received disclosures of this kind."""
     return sorted({entry.disclosure.learner for entry in entries if entry.disclosure.kind == kind})
 
 

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS ledger (number INTEGER PRIMARY KEY, section TEXT NOT 
 
 @dataclass(frozen=True)
 class KnownTable:
-    """A table that was used in runs.
+    """A table of the ledger's owner that was used in runs.
 
     Attributes:
         rows: number of rows; 0 if the table is not known because the ledger has no entry of its training.
@@ -42,14 +42,14 @@ class KnownTable:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One disclosure of one run.
+    """One disclosure of one run, with its table and time.
 
     Attributes:
         table: name of the table (`Register.name`).
         run: name of the run.
         when: UTC time of the entry.
         disclosure: what the run disclosed.
-        session: the session of the run.
+        session: name of the session of the run that disclosed it.
     """
 
     table: str
@@ -134,7 +134,7 @@ def load_contents(tables: Tables, salt: bytes, path: Path | None) -> LedgerConte
     Args:
         tables: the tables of the ledger's file.
         salt: the ledger's salt.
-        path: the file, for errors.
+        path: the file, which error messages name.
 
     Returns:
         The contents; None if the file has no contents yet.

@@ -22,7 +22,7 @@ HIGH_LEVERAGE = 0.9
 
 @dataclass(frozen=True)
 class Leverage:
-    """The leverage of the rows of all batches of a party.
+    """How far gradients reveal single labels: the leverage of the rows in a party's batches.
 
     Attributes:
         rows: number of rows.

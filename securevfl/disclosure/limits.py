@@ -1,7 +1,9 @@
 """Totals of disclosures over several runs, and the limits that a ledger's owner sets for them.
 
-A disclosure has a count, and a capacity: the count that would disclose everything. Its share is count / capacity.
-Disclosures with an equal identity are the same equations (`securevfl.disclosure.counts.Disclosure`).
+A ledger is a party's list of everything that its runs have disclosed about its tables. A disclosure has a kind (labels,
+columns, scores or ids), a count (such as a number of equations), and a capacity: the count that would disclose
+everything. Its share is count / capacity. A learner is a party that receives it. Disclosures with an equal identity are
+the same equations (`securevfl.disclosure.counts.Disclosure`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ KIND_TOTALS: dict[Kind, str] = {"labels": "residuals", "columns": "columns"}
 
 @dataclass(frozen=True)
 class DisclosureTotal:
-    """The total of what several runs have disclosed.
+    """The total amount that several runs have disclosed, of one kind.
 
     Attributes:
         count: how much they have disclosed.
@@ -63,7 +65,7 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
     number is not comparable to numbers about each row.
 
     Args:
-        disclosures: the name of a run and one of its disclosures, for each of them.
+        disclosures: pairs of a run's name and one of its disclosures.
 
     Returns:
         The total.
@@ -88,7 +90,7 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
 
 
 def largest(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
-    """Return the largest count and the largest share among the disclosures."""
+    """Return the largest count and the largest share of these disclosures."""
     items = list(disclosures)
     return max(item.count for item in items), max(item.share for item in items)
 

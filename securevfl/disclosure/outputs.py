@@ -20,7 +20,7 @@ Occasion = Literal["start", "step", "epoch", "chunk", "evaluation", "end"]
 
 @dataclass(frozen=True)
 class Output:
-    """One thing that a run discloses to one party.
+    """Values of one sort, such as gradients, that a run discloses to one party.
 
     Attributes:
         name: a plural noun that names the disclosed values, such as "gradients".
@@ -28,7 +28,7 @@ class Output:
             (`securevfl.disclosure.counts.Disclosure`).
         receiver: the party that learns it.
         about: the parties whose data it is about.
-        occasion: the event after which it is disclosed, such as each epoch.
+        occasion: when it is disclosed, in words, such as "each epoch".
         times: maximum number of times that it is disclosed in a complete run.
         rows: number of rows that it is about, each time; 0 if it is about all rows together.
         numbers: number of values that `giver` sends each time; 0 if the output follows from other outputs.
@@ -69,7 +69,7 @@ class Output:
 
     @property
     def disclosure(self) -> Disclosure:
-        """The amount that a complete run discloses by this output, as leak checks and ledgers count it."""
+        """The amount that a complete run discloses by this output, as leak checks and ledgers add it up."""
         return Disclosure(
             self.kind,
             self.receiver,
@@ -78,7 +78,7 @@ class Output:
             self.capacity,
             self.identity,
             self.group,
-            self.count if self.group == COLUMN_BIT_GROUP else self.total_numbers,  # senders record these in bits
+            self.count if self.group == COLUMN_BIT_GROUP else self.total_numbers,  # senders count these in bits
             rho=self.rho,
             sender=self.giver,
             basis=self.basis,

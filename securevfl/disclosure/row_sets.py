@@ -50,7 +50,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RowSet:
-    """Which positions the rows of a table have.
+    """The rows of one table, as positions: a bit for each position of earlier tables, and a range of new positions.
 
     Attributes:
         first: the first of the positions of rows that no earlier table has.
@@ -108,10 +108,10 @@ class RowSets:
         return TableRows(bits, tags[~seen])
 
     def known(self, name: str, sets: Mapping[str, RowSet]) -> TableRows:
-        """Return the rows of a table whose set is stored.
+        """Return the rows of a table whose set the ledger's file already contains.
 
         Args:
-            name: name of the table.
+            name: name of the table, which is also that of its set.
             sets: the row set of each table, by its name.
 
         Returns:
@@ -126,7 +126,7 @@ class RowSets:
 
         Args:
             tables: the tables of the ledger's file, in a transaction that is not repeated after a lost write.
-            name: name of the table.
+            name: name of the table, which is also that of its set.
             members: its rows, as bits by position, and the tags of rows that no earlier table has.
 
         Returns:
@@ -153,13 +153,13 @@ class RowSets:
         return counts
 
     def worst(self, rows: TableRows, sets: Mapping[str, RowSet], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Find the row of a table about which most was disclosed, and return which sets contain it.
+        """Find the most disclosed row of a table, and return the sets that contain it.
 
         The amount for a row is the sum of the weights of all sets that contain it.
 
         Args:
             rows: the rows of the table.
-            sets: the row sets.
+            sets: the row sets of the ledger's tables.
             weights: k weights for each set, none negative (k, sets); there is one result for each of the k.
 
         Returns:
@@ -222,7 +222,7 @@ class RowSets:
         """Return at most `count` bytes of a set's content, beginning at byte `start`; fewer at the end of the content.
 
         Args:
-            name: name of the table.
+            name: name of the table, which is also that of its set.
             row_set: its positions.
             start: the first byte.
             count: number of bytes.

@@ -57,7 +57,7 @@ def _main_direction(unit: Floats) -> Floats:
 
 
 def added_by_column(requester_columns: Floats, scores: Floats, X: Floats, known: int) -> Floats:
-    """Return the share (d,) of each column's variance that scores explain beyond the requester's columns.
+    """Return the share (d,) of each column's variance that scores explain and the requester's columns do not.
 
     Only rows that the requester does not know count.
 

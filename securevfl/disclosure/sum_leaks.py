@@ -1,11 +1,12 @@
-"""Leaks of sums that should hide their parts: cases in which the receiver can compute the outputs of a single party.
+"""Leaks of sums that should hide their summands: the receiver can compute one party's model outputs.
 
-In each exchange the parties without labels (passive parties) contribute their outputs, the parts of a sum. A sum that
-hides its parts (such as "pairwise") shows the receiver only the total.
+A leak is a disclosure that a job must accept by name before it runs. In each exchange the parties without labels
+(passive parties) contribute their model outputs, the summands of a sum. Some sum protocols (such as "pairwise") reveal
+only the total to the receiver, and no single summand.
 
-*Single passive.* A sum of one part is that part.
+*Single passive.* If there is only one passive party, the total is its summand.
 
-*Sequential.* If parties update their weights in turn, two consecutive sums differ by one party's part.
+*Sequential.* If parties update their weights in turn, two consecutive sums differ by the outputs of one party.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ def single_passive(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
     if len(sizes.passives) == 1 and chosen.hides_parts:
         yield Leak(
             SINGLE_PASSIVE,
-            sizes.passives[0],
+            sizes.active,
             f"a {chosen.name} sum of one passive party's outputs is that party's outputs, so it protects nothing",
             'use sum = "direct" (or "auto"), which states that it hides nothing',
+            acceptable=chosen.min_contributors == 1,
         )
 
 
 def sequential(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
-    """Yield a leak if one party alone updates its weights between two sums that should hide their parts."""
+    """Yield a leak if one party alone updates its weights between two sums that should hide their summands."""
     passives = sizes.passives
     if len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts and job.optimizer.exchanges(passives) > 1:
         yield Leak(

@@ -1,4 +1,4 @@
-"""Disclosures of joint statistics, in bits: sums over all rows of this party's columns that a peer receives.
+"""Disclosures of joint statistics, in bits: sums over all rows of this party's table that a peer receives.
 
 Joint statistics, such as correlations, are computed without a training. In such a sum over rows, the peer chooses the
 factor of each row, and nobody can check its choice. If a column has few bits per row, one sum can reveal the values of
@@ -44,7 +44,7 @@ def check_statistics(me: str, disclosures: Sequence[Disclosure], remedy: str, be
 
     Args:
         me: this party.
-        disclosures: what the statistics would disclose.
+        disclosures: the disclosures of the requested statistics to each peer.
         remedy: a change of the request that would disclose less; the end of the sentence "use ..., or" in the error.
         before: earlier entries of this party's ledger.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html as markup
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from securevfl.display.printable import printable
 
@@ -43,7 +43,12 @@ dt { font-weight: 600; color: var(--soft); } dd { margin: 0; overflow-wrap: anyw
 pre { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; margin: .5rem 0 0; }
 code { font: .92em ui-monospace, Menlo, Consolas, monospace; }
 svg { width: 100%; max-width: 40rem; height: auto; display: block; }
-svg text { fill: var(--soft); } svg line { stroke: var(--line); }
+svg text { fill: var(--soft); } svg line { stroke: var(--line); } svg .error { stroke: var(--ink); }
+figure { margin: .4rem 0; } figcaption { font-weight: 600; } .legend { font-size: .85rem; text-align: center; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem 2rem;
+  max-width: 90rem; }
+details { border-top: 1px solid var(--line); padding: .45rem 0; } section > h2 + details { border-top: 0; }
+summary { cursor: pointer; font-weight: 600; } .gain { font-size: 1.15rem; }
 .bar { position: relative; height: .62rem; width: 9rem; background: var(--tint); border-radius: 2px; margin: .2rem 0; }
 .bar i { position: absolute; left: 0; top: 0; bottom: 0; border-radius: 2px; }
 .bar b { position: absolute; top: -.15rem; bottom: -.15rem; width: 2px; background: var(--ink); }
@@ -59,7 +64,8 @@ svg text { fill: var(--soft); } svg line { stroke: var(--line); }
   .stack tr { border-bottom: 1px solid var(--line); } }
 @media print { body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; }
   .wide { overflow: visible; } section { border: 0; padding: 0; } h2, svg, tr { break-inside: avoid; }
-  h2 { break-after: avoid; } }
+  h2 { break-after: avoid; } figure { break-inside: avoid; }
+  details:not([open]) { display: none; } .charts { grid-template-columns: repeat(3, 1fr); } }
 """
 
 
@@ -94,10 +100,26 @@ def section(title: str, *parts: str) -> str:
     return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Format a table; text is left-aligned, and numbers are right-aligned."""
-    figures = [all(not isinstance(row[j], str) for row in rows) and bool(rows) for j in range(len(heads))]
-    kinds = [' class="figure"' if figure else "" for figure in figures]
+def details(title: str, *parts: str) -> str:
+    """Combine HTML parts into a block that a reader opens by its title; it is closed at first."""
+    return "\n".join([f"<details><summary>{escape(title)}</summary>", *parts, "</details>"])
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, figures: Container[int] = ()) -> str:
+    """Format a table; text is left-aligned, and numbers are right-aligned.
+
+    Args:
+        heads: headings.
+        rows: the cells.
+        figures: columns whose text is right-aligned too, because it is formatted numbers.
+
+    Returns:
+        The table.
+    """
+    right = [
+        j in figures or (all(not isinstance(row[j], str) for row in rows) and bool(rows)) for j in range(len(heads))
+    ]
+    kinds = [' class="figure"' if figure else "" for figure in right]
 
     def line(tag: str, cells: Sequence[Cell]) -> str:
         inner = (f"<{tag}{kind}>{escape(cell_text(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))

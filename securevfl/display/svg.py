@@ -1,36 +1,57 @@
-"""Charts as SVG for an HTML page: lines over an axis, and a bar that is divided into shares.
+"""Charts as SVG for an HTML page: lines, bars with standard errors, and bars that are divided into kinds.
 
-They need no script, no font and no other file.
+They need no script, no font and no other file. Plotly, Bokeh and Vega draw by scripts of 1 to 4 MB, which the content
+security policy of the pages forbids; matplotlib is an optional dependency, and its SVG has neither the colours of the
+reader's screen nor text that a reader can select. So the charts are drawn here.
+
+Axes show round numbers, no label occurs twice, and an axis is at least as wide as its caller demands, so that noise
+does not fill the chart.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, pairwise
 
-from securevfl.display.html import cell_text, escape
+from securevfl.display.html import escape
 
 SERIES_COLOURS = "#3a6ea5", "#b23a2e", "#3c8d5a", "#8a5fa8", "#b8862b", "#5b6675", "#1b9e9e", "#d1669a", "#7a7a1f"
 
-CHART_WIDTH, CHART_HEIGHT = 480.0, 270.0
+CHART_WIDTH, CHART_HEIGHT = 360.0, 240.0
 
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 58.0, 14.0, 26.0, 40.0
+MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 52.0, 16.0, 28.0, 42.0
+
+BAR_HEIGHT, BAR_PITCH = 18.0, 48.0  # height of a bar, and distance between the tops of two bars with their labels
+
+BAR_LEFT = 22.0  # distance of bars from both sides, half the width of the widest label of an axis
 
 MAX_LINE_POINTS = 600  # maximum number of points of a line; more would not be visible
 
+MIN_RELATIVE_SPAN = 1e-6  # an axis is at least as wide as this share of its largest value, because of its labels
+
+MIN_RAW_STEP = 1e-300  # smaller steps between ticks would not be exact numbers
+
+MAX_LABEL_CHARACTERS = 44  # longer labels of bars are cut, because a bar's label is one line
+
 Points = Sequence[tuple[float, float]]
+
+Range = tuple[float, float]
 
 _Scale = Callable[[float], float]
 
 
-def line_chart(series: Mapping[str, Points], *, x: str, y: str) -> str:
+def line_chart(
+    series: Mapping[str, Points], *, x: str, y: str, min_span: float = 0.0, y_range: Range | None = None
+) -> str:
     """Draw lines over a common x axis.
 
     Args:
         series: points by name; points that are not finite are left out.
         x: label of the x axis.
         y: label of the y axis.
+        min_span: smallest width of the y axis, such as some standard errors of the values.
+        y_range: values that the y axis covers in addition to the points.
 
     Returns:
         The chart, or an empty string if no points remain.
@@ -40,9 +61,10 @@ def line_chart(series: Mapping[str, Points], *, x: str, y: str) -> str:
     if not visible:
         return ""
     xs, ys = ([point[axis] for points in visible.values() for point in points] for axis in (0, 1))
-    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
+    x_ticks = ticks(min(xs), max(xs))
+    y_ticks = ticks(*axis_range(min(ys), max(ys), min_span=min_span, covered=y_range))
     x_low, x_high, y_low, y_high = min(xs), max(xs), y_ticks[0], y_ticks[-1]
-    x_ticks = [tick for tick in x_ticks if x_low <= tick <= x_high]
+    x_ticks = [tick for tick in x_ticks if x_low <= tick <= x_high] or [x_low]
 
     def across(value: float) -> float:
         return MARGIN_LEFT + (value - x_low) / ((x_high - x_low) or 1.0) * (CHART_WIDTH - MARGIN_LEFT - MARGIN_RIGHT)
@@ -56,77 +78,187 @@ def line_chart(series: Mapping[str, Points], *, x: str, y: str) -> str:
 
     parts = [
         _axes(x_ticks, y_ticks, across, down),
-        _text(CHART_WIDTH / 2, CHART_HEIGHT - 6, x, "middle"),
+        _text((CHART_WIDTH + MARGIN_LEFT - MARGIN_RIGHT) / 2, CHART_HEIGHT - 8, x, "middle"),
         _text(4, 14, y),
     ]
     for points, colour in zip(visible.values(), cycle(SERIES_COLOURS), strict=False):
         positions = [(f"{across(a):.1f}", f"{down(b):.1f}") for a, b in points]
         way = " ".join(",".join(position) for position in positions)
-        parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         if len(positions) == 1:
             parts.append(f'<circle cx="{positions[0][0]}" cy="{positions[0][1]}" r="3" fill="{colour}"/>')
-    return _svg(CHART_HEIGHT, f"{', '.join(visible)} over {x}", parts) + (_legend(visible) if len(visible) > 1 else "")
+    return _svg(CHART_HEIGHT, f"{', '.join(visible)}: {y} over {x}", parts) + (
+        legend(visible) if len(visible) > 1 else ""
+    )
+
+
+def bar_chart(bars: Mapping[str, tuple[float, float | None]], *, x: str, base: float = 0.0) -> str:
+    """Draw horizontal bars with standard errors.
+
+    Args:
+        bars: by name, the value and its standard error; None draws no error.
+        x: label of the axis of values.
+        base: the value where bars begin, such as that of a guess. The axis extends below it if a value is smaller.
+
+    Returns:
+        The chart. The axis is at least four times as wide as the largest standard error.
+    """
+    errors = [error or 0.0 for _, error in bars.values()]
+    ends = [value + sign * error for (value, _), error in zip(bars.values(), errors, strict=True) for sign in (-1, 1)]
+    positions = ticks(*axis_range(min([base, *ends]), max([base, *ends]), min_span=4 * max(errors, default=0.0)))
+    low, high = positions[0], positions[-1]
+    bottom = BAR_PITCH * len(bars) + 6
+
+    def across(value: float) -> float:
+        return BAR_LEFT + (value - low) / ((high - low) or 1.0) * (CHART_WIDTH - 2 * BAR_LEFT)
+
+    parts = [_columns(positions, across, bottom)]
+    for row, ((name, (value, error)), colour) in enumerate(zip(bars.items(), cycle(SERIES_COLOURS), strict=False)):
+        top = BAR_PITCH * row + 20
+        label = f"{_cut(name)}: {value:.3f}" + (f" ± {error:.3f}" if error is not None else "")
+        parts.append(_text(BAR_LEFT, top - 5, label))
+        left, right = sorted((across(base), across(value)))
+        parts.append(
+            f'<rect x="{left:.1f}" y="{top}" width="{right - left:.1f}" height="{BAR_HEIGHT}" fill="{colour}"/>'
+        )
+        if error is not None:
+            left, middle = across(value - error), top + BAR_HEIGHT / 2
+            way = f"M{left:.1f} {middle}H{across(value + error):.1f}"
+            way += "".join(f"M{across(value + sign * error):.1f} {middle - 5}v10" for sign in (-1, 1))
+            parts.append(f'<path class="error" d="{way}" fill="none" stroke="#1c2430" stroke-width="2"/>')
+    parts.append(_text(CHART_WIDTH / 2, bottom + 36, x, "middle"))
+    return _svg(bottom + 44, f"{', '.join(bars)}: {x}", parts)
+
+
+def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, unit: str) -> str:
+    """Draw one horizontal bar for each row, divided into kinds, on a common axis from 0.
+
+    Args:
+        rows: by the name of the row, values that are not negative, by kind; each row has the same kinds.
+        unit: their unit, the label of the axis.
+
+    Returns:
+        The chart and its legend.
+    """
+    positions = ticks(0.0, max((sum(kinds.values()) for kinds in rows.values()), default=0.0))
+    bottom = BAR_PITCH * len(rows) + 6
+
+    def across(value: float) -> float:
+        return BAR_LEFT + value / (positions[-1] or 1.0) * (CHART_WIDTH - 2 * BAR_LEFT)
+
+    parts = [_columns(positions, across, bottom)]
+    for row, (name, kinds) in enumerate(rows.items()):
+        top, end = BAR_PITCH * row + 20, 0.0
+        parts.append(_text(BAR_LEFT, top - 5, _cut(name)))
+        for value, colour in zip(kinds.values(), cycle(SERIES_COLOURS), strict=False):
+            left, end = end, end + value
+            width = across(end) - across(left)
+            parts.append(
+                f'<rect x="{across(left):.1f}" y="{top}" width="{width:.1f}" height="{BAR_HEIGHT}" fill="{colour}"/>'
+            )
+    parts.append(_text(CHART_WIDTH / 2, bottom + 36, unit, "middle"))
+    names = list(next(iter(rows.values()), {}))
+    return _svg(bottom + 44, f"{', '.join(rows)}: {unit}", parts) + legend(names)
+
+
+def captioned(title: str, picture: str, text: str = "") -> str:
+    """Put a title above a chart and a sentence below it; an empty chart stays empty."""
+    if not picture:
+        return ""
+    below = f'<p class="soft">{escape(text)}</p>' if text else ""
+    return f"<figure><figcaption>{escape(title)}</figcaption>{picture}{below}</figure>"
 
 
 def side_by_side(pictures: Iterable[str]) -> str:
-    """Arrange charts side by side, as many as fit on the screen; empty ones are left out."""
-    drawn = "".join(
-        f'<div style="flex: 1 1 20rem; max-width: 40rem">{picture}</div>' for picture in pictures if picture
-    )
-    return f'<div style="display: flex; flex-wrap: wrap; gap: 1rem">{drawn}</div>'
+    """Arrange charts of equal size side by side, as many as fit on the screen; empty ones are left out."""
+    return f'<div class="charts">{"".join(f"<div>{picture}</div>" for picture in pictures if picture)}</div>'
 
 
-def share_bar(shares: Mapping[str, float], *, unit: str) -> str:
-    """Draw one bar that is divided in proportion to the shares, with a line of text for each.
+def axis_range(low: float, high: float, *, min_span: float = 0.0, covered: Range | None = None) -> Range:
+    """Return the range of an axis around the values from `low` to `high`.
 
     Args:
-        shares: values by name.
-        unit: their unit.
+        low: the smallest value.
+        high: the largest value.
+        min_span: the smallest width of the range. A range that starts at 0 or above does not become negative.
+        covered: further values that the range includes.
 
     Returns:
-        The chart.
+        The ends of the range.
     """
-    total = sum(shares.values())
-    parts, left = [], 0.0
-    for row, ((name, share), colour) in enumerate(zip(shares.items(), cycle(SERIES_COLOURS), strict=False)):
-        width = CHART_WIDTH * share / total if total > 0 else 0.0
-        parts.append(f'<rect x="{left:.1f}" y="0" width="{width:.1f}" height="26" fill="{colour}"/>')
-        line = 50.0 + 20.0 * row
-        percent = 100 * share / total if total > 0 else 0.0
-        parts.append(f'<rect x="0" y="{line - 10:.0f}" width="12" height="12" fill="{colour}"/>')
-        parts.append(_text(20, line, f"{name}: {share:.3f} {unit}, {percent:.0f}%"))
-        left += width
-    return _svg(44.0 + 20.0 * len(shares), ", ".join(shares), parts)
+    if covered is not None:
+        low, high = min(low, covered[0]), max(high, covered[1])
+    missing = min_span - (high - low)
+    if missing > 0:
+        lower = low - missing / 2
+        if low >= 0 > lower:
+            return 0.0, max(min_span, high)
+        low, high = lower, lower + min_span
+    return low, high
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return about four to eight round numbers that cover the range (steps of 1, 2 or 5 times a power of ten)."""
-    span = (high - low) or abs(high) or 1.0
+    """Return three to eight round numbers that cover the range (steps of 1, 2 or 5 times a power of ten).
+
+    A range that is narrower than MIN_RELATIVE_SPAN of its values is widened, so that labels differ (`tick_labels`).
+    """
+    size = max(abs(low), abs(high))
+    span = max(high - low, MIN_RELATIVE_SPAN * size) if high > low else size or 1.0
     raw = span / 5
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * power for size in (1, 2, 5, 10) if size * power >= raw)
+    power = 10.0 ** math.floor(math.log10(raw)) if raw > MIN_RAW_STEP else MIN_RAW_STEP
+    step = next((factor * power for factor in (1, 2, 5, 10) if factor * power >= raw), power)
     first, final = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [k * step for k in range(first, max(final, first + 1) + 1)]
+
+
+def tick_labels(positions: Sequence[float]) -> list[str]:
+    """Return labels of equally spaced numbers, with as many digits as their step needs: no two labels are equal."""
+    if len(positions) < 2:
+        return [f"{position:.6g}" for position in positions]
+    step = min(high - low for low, high in pairwise(positions))
+    size = max(map(abs, positions))
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    if size < 1e6 and decimals <= 5:
+        return [f"{position + 0.0:,.{decimals}f}" for position in positions]
+    digits = max(0, math.floor(math.log10(size)) - math.floor(math.log10(step) + 1e-9))
+    return ["0" if abs(position) < step / 2 else f"{position:.{digits}e}" for position in positions]
+
+
+def legend(names: Iterable[str]) -> str:
+    """Return the colours of the series of a chart with their names."""
+    words = zip(names, cycle(SERIES_COLOURS), strict=False)
+    mark = "display: inline-block; width: 1.2em; height: .4em; vertical-align: middle; background: "
+    marks = (
+        f'<span style="margin-right: 1.2em"><span style="{mark}{colour}"></span> {escape(name)}</span>'
+        for name, colour in words
+    )
+    return f'<div class="legend">{" ".join(marks)}</div>'
 
 
 def _axes(x_ticks: list[float], y_ticks: list[float], across: _Scale, down: _Scale) -> str:
     grid = [
         f'<line x1="{MARGIN_LEFT}" x2="{CHART_WIDTH - MARGIN_RIGHT}" y1="{down(tick):.1f}" y2="{down(tick):.1f}" '
-        'stroke="#dfe4ea"/>' + _text(MARGIN_LEFT - 6, down(tick) + 4, _tick(tick), "end")
-        for tick in y_ticks
+        'stroke="#dfe4ea"/>' + _text(MARGIN_LEFT - 6, down(tick) + 4, label, "end")
+        for tick, label in zip(y_ticks, tick_labels(y_ticks), strict=True)
     ]
-    marks = [_text(across(tick), CHART_HEIGHT - MARGIN_BOTTOM + 16, _tick(tick), "middle") for tick in x_ticks]
+    marks = [
+        _text(across(tick), CHART_HEIGHT - MARGIN_BOTTOM + 16, label, "middle")
+        for tick, label in zip(x_ticks, tick_labels(x_ticks), strict=True)
+    ]
     return "".join([*grid, *marks])
 
 
-def _legend(names: Iterable[str]) -> str:
-    words = zip(names, cycle(SERIES_COLOURS), strict=False)
-    mark = "display: inline-block; width: 1.2em; height: .25em; vertical-align: middle; background: "
-    marks = (
-        f'<span style="margin-right: 1.2em"><span style="{mark}{colour}"></span> {escape(name)}</span>'
-        for name, colour in words
+def _columns(positions: list[float], across: _Scale, bottom: float) -> str:
+    """Return the grid and the labels of a horizontal axis below bars."""
+    return "".join(
+        f'<line x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{BAR_PITCH - BAR_HEIGHT - 10}" y2="{bottom}" '
+        f'stroke="#dfe4ea"/>{_text(across(tick), bottom + 16, label, "middle")}'
+        for tick, label in zip(positions, tick_labels(positions), strict=True)
     )
-    return f'<div style="font-size: .85rem; text-align: center">{" ".join(marks)}</div>'
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= MAX_LABEL_CHARACTERS else f"{label[: MAX_LABEL_CHARACTERS - 1]}…"
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", colour: str = "#5b6675") -> str:
@@ -137,10 +269,6 @@ def _svg(height: float, label: str, parts: Sequence[str]) -> str:
     box = f"0 0 {CHART_WIDTH:g} {height:g}"
     head = f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}" font-family="sans-serif">'
     return head + "".join(parts) + "</svg>"
-
-
-def _tick(value: float) -> str:
-    return cell_text(int(value)) if value == int(value) and abs(value) < 1e6 else f"{value:.3g}"
 
 
 def _thin(points: Points) -> Points:

@@ -1,8 +1,9 @@
 """The registry of protocol families, each of which is one way to train models together.
 
-To add a family, add its class to `FAMILIES`; its models and optimizers are registered with it. An extension is another
-package that provides a family. It is loaded when a job names one of its models or optimizers, if this party allows the
-package (`securevfl.base.extensions`).
+A protocol family is a class that defines how several parties train a kind of model, and the disclosures to each of
+them. To add one, add its class to `FAMILIES`; its models and optimizers are registered with it. An extension is another
+package that provides a protocol family. It is loaded when a job names one of its models or optimizers, if this party
+allows the package (`securevfl.base.extensions`).
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ FAMILY_ENTRY_POINTS = "securevfl.families"
 
 
 class FamilyRegistry(Registry[Family[Any]]):
-    """The families by name. The models and optimizers of a family are registered and removed with it.
+    """The protocol families by name. The models and optimizers of a protocol family are registered and removed with it.
 
     Args:
-        what: the word for an entry in messages.
-        *families: the initial entries.
+        what: the word for an entry in error messages, such as "family".
+        *families: the protocol families that are registered at first.
     """
 
     def __init__(self, what: str, *families: type[Family[Any]]) -> None:
@@ -40,13 +41,13 @@ class FamilyRegistry(Registry[Family[Any]]):
             self[family.name] = family
 
     def __setitem__(self, name: str, family: type[Family[Any]]) -> None:
-        """Register a family with its components."""
+        """Register a protocol family with its models and optimizers."""
         super().__setitem__(name, family)
         for registry, kind in _components(family):
             registry[kind.name] = kind
 
     def __delitem__(self, name: str) -> None:
-        """Remove a family with its components."""
+        """Remove a protocol family with its models and optimizers."""
         for registry, kind in _components(self[name]):
             registry.pop(kind.name, None)
         super().__delitem__(name)
@@ -63,13 +64,13 @@ FAMILY_EXTENSIONS: dict[str, Extension] = {}  # for each family of another packa
 
 
 def load_more() -> str:
-    """Load the families of all extensions that this party allows.
+    """Load the protocol families of all extensions that this party allows.
 
     Returns:
         A hint for a message that names the extensions that are installed but not allowed; empty if there are none.
 
     Raises:
-        ConfigError: if a family or one of its components has a name that is already registered.
+        ConfigError: if a protocol family, or one of its models and optimizers, has a name that is already registered.
     """
     for name, point in allowed_entry_points(FAMILY_ENTRY_POINTS).items():
         if name in FAMILY_EXTENSIONS:
@@ -100,5 +101,5 @@ MODELS.more = OPTIMIZERS.more = load_more
 
 
 def leak_kinds() -> dict[str, LeakKind]:
-    """Return, by name, the kinds of leaks that jobs of the registered families may accept."""
+    """Return, by name, the kinds of leaks that jobs of the registered protocol families may accept."""
     return {kind.name: kind for family in FAMILIES.values() for kind in family.leak_kinds}

@@ -1,8 +1,9 @@
 """Base class of participants that iterate over the batches of a schedule.
 
-A participant is one party in a run. H (n, c) are a party's outputs for the n rows of a batch, f is the sum of all
-parties' outputs, and the residual g is the derivative of the loss by f. An iteration or round uses one batch. A
-residual is sealed if it is sent encrypted; the key holder is the party that can decrypt it.
+A participant is the object that trains one party's part of the model in a run. H (n, c) are a party's outputs for the n
+rows of a batch, f is the sum of all parties' outputs, and the residual g is the derivative of the loss by f. An
+iteration or round uses one batch. A residual is sealed if it is sent encrypted; the key holder is the party that can
+decrypt it.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class BatchParticipant(Participant):
         return self._data
 
     def begin(self, data: TrainingData, start: int) -> None:
-        """Prepare to train on `data` from round `start` on. This must be the first call of a training."""
+        """Prepare to train on `data`, beginning with round `start`. This must be the first call of a training."""
         self._data = data
         self.start = start
         self._divergence = None if data.targets is None else DivergenceDetector(self.loss, len(data.schedule.train))
@@ -142,7 +143,7 @@ class BatchParticipant(Participant):
         return self.sendable_outputs(H, batch.rows, self._data.rows, len(self._data.schedule.train))
 
     def output_filter(self, rows: RowSlices) -> Callable[[Floats, slice], Floats]:
-        """Return a function from outputs H of a slice of these rows to the outputs that may be sent.
+        """Return a function that turns this party's outputs H on a slice of these rows into outputs that it may send.
 
         Outputs are rounded only for rows of the table that the model is trained on.
         """
@@ -172,7 +173,7 @@ class BatchParticipant(Participant):
         return None if iteration is None else self.batch(iteration)
 
     def batch(self, iteration: Iteration) -> Batch:
-        """Return this party's part of the batch of an iteration: its columns, and targets if it has labels."""
+        """Return this party's data of the batch of an iteration: its columns, and targets if it has labels."""
         return self._data.batch(iteration)
 
     def residual(self, f: Floats, batch: Batch) -> Floats:
@@ -180,7 +181,7 @@ class BatchParticipant(Participant):
 
         Args:
             f: model outputs (n, c).
-            batch: this party's part of the batch.
+            batch: this party's columns and targets of the batch.
 
         Returns:
             g (n, c), the derivative of the loss at f.

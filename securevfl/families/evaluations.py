@@ -41,7 +41,7 @@ class EvaluationSchedule:
 
     @classmethod
     def of_run(cls, job: JobOptions, shape: RunShape) -> EvaluationSchedule:
-        """Return the schedule of a run of this shape, on the rounds of the whole run if the shape begins later."""
+        """Return the schedule of a run with these public sizes; if the run was resumed, that of all its rounds."""
         rounds = (shape.start // shape.batches + shape.epochs) * shape.batches
         return replace(cls.of(job, rounds), start=min(shape.start, rounds))
 
@@ -70,7 +70,7 @@ class EvaluationSchedule:
         return -(-self.rounds // self.interval) - start // self.interval
 
     def remaining(self, start: int) -> int:
-        """Return the largest number of measurements of a run that resumes after `start` rounds."""
+        """Return the largest number of evaluations of a run that resumes after `start` rounds."""
         ends_with_evaluation = self.interval > 0 and self.rounds % self.interval == 0
         restores = ends_with_evaluation and start > 0 and self.may_restore
         return self.count_measured_rounds(start) + restores
@@ -82,7 +82,7 @@ class EvaluationSchedule:
 
     @property
     def decisions(self) -> int:
-        """Number of decisions of the leading party."""
+        """Number of decisions to continue, to stop or to roll back that the leading party sends."""
         interval = self.decision_interval
         return self.rounds // interval - self.start // interval if interval else 0
 

@@ -1,4 +1,4 @@
-"""The facts about a run, computed once before it starts: its tables, its schedule, its shape and its outputs.
+"""The facts about a run, computed once before it starts: its tables, batches, public sizes and disclosures.
 
 The schedule states which rows form which batch, the shape contains the public sizes of the run, and an output is
 something that the run discloses to a party (`securevfl.disclosure.outputs`).
@@ -26,7 +26,8 @@ class RunFacts:
         schedule: which rows form which batch.
         shape: the public sizes of the run.
         outputs: the disclosures of the run.
-        plan: returns what the family computes from public sizes before the training (`Family.plan`), once for each run.
+        plan: returns the values that the protocol family computes from public sizes before the training, such as step
+            sizes (`Family.plan`); they are computed once for each run.
     """
 
     parties: tuple[Party, ...]

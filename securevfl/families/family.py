@@ -2,17 +2,17 @@
 
 A `Family` contains everything that is special about a way to train: which models and roles fit, what its messages
 reveal, what a whole run discloses and how to state that in words. A disclosure is a number or bit that a party learns
-about another party's data; a leak is a disclosure that a job must accept by name. A family creates one `Participant`
-for each party. A session (`securevfl.training.session`) runs every participant in the same way:
+about another party's data; a leak is a disclosure that a job must accept by name. A protocol family creates one
+`Participant` for each party. A session (`securevfl.training.session`) runs every participant in the same way:
 
     all parties agree on the job; check and count its disclosures; create the participant
     for round in participant.train(data, start):      evaluate, store states, report; a run may stop between rounds
     store participant.model_state()
 
 It does so by four small interfaces: the rules of a job (`job_rules`), its outputs (`family_outputs`), its training
-(`family_training`) and its prediction (`family_prediction`, whose defaults suffice for most families).
+(`family_training`) and its prediction (`family_prediction`, whose defaults suffice for most of them).
 
-No code mentions a family by name, except its own files, the registry `FAMILIES` and the family's tests.
+No code mentions a protocol family by name, except its files, its tests and the registry `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from securevfl.options import JobOptions
 
 
 class FamilyJob(JobOptions, defer_build=True):
-    """Job options that name a registered family; `securevfl.job.Job` is the only one."""
+    """The options of a job whose protocol family is registered; `securevfl.job.Job` is the only such class."""
 
     @property
     @abstractmethod
     def family(self) -> Family[Any]:
-        """The family of this job."""
+        """The protocol family that trains this job."""
 
 
 class Family(NamedOption, JobRules[O], FamilyOutputs[O], FamilyTraining[O], FamilyPrediction[O], Generic[O]):

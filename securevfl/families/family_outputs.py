@@ -1,7 +1,9 @@
-"""What the messages and the runs of a family disclose, as data (outputs) and in words.
+"""What the messages and the runs of a protocol family disclose, as data (outputs) and in words.
 
-An output is something that a run discloses to a party (`securevfl.disclosure.outputs`). A leak is a disclosure that a
-job must accept by name.
+A protocol family is one way to train a model together. An output is a set of numbers that a run discloses to a party
+(`securevfl.disclosure.outputs`). A leak is a disclosure that a job must accept by name, because it may reveal labels or
+columns. People of a party accept a consent sheet before a run; it states the disclosures to each party. The audit runs
+a job on test data and compares received values with declared ones.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class FamilyOutputs(ABC, Generic[O]):
         uses_stored_sums: whether a server stores local predictions (`securevfl.families.fdml.stored_sum`).
         reveals_only_outputs: whether messages reveal nothing but declared outputs. The audit then compares a run with
             one on simulated tables.
-        leak_kinds: the leaks that a job of this family may have, and may accept by name.
+        leak_kinds: the leaks that a job of this protocol family may have, and may accept by name.
     """
 
     uses_stored_sums: ClassVar[bool] = False
@@ -63,7 +65,7 @@ class FamilyOutputs(ABC, Generic[O]):
             before: disclosures of earlier jobs about the same tables.
 
         Returns:
-            The family's leaks in addition to those that follow from outputs of any family
+            The leaks of this protocol family, in addition to those that follow from the outputs of any job
             (`securevfl.families.run_outputs.run_leaks`).
         """
         return []
@@ -96,7 +98,7 @@ class FamilyOutputs(ABC, Generic[O]):
         """Return the security assumption and the key strength in one line."""
 
     def opened_values(self, job: O, facts: RunFacts) -> str:
-        """Return one line about values that a run decrypts in addition to its outputs.
+        """Return one line that states how many values a run decrypts in addition to its outputs.
 
         An empty line if there are none.
         """
@@ -104,8 +106,8 @@ class FamilyOutputs(ABC, Generic[O]):
 
     @abstractmethod
     def message_protocols(self, job: O, roles: Roles) -> list[MessageProtocol]:
-        """List the message protocols of a run that the audit can check one by one."""
+        """List the message protocols of a run, such as its sum protocol, that the audit can check separately."""
 
     @abstractmethod
     def ideal_job(self, job: J) -> J:
-        """Return a job for the same training without encryption; the audit computes declared outputs with it."""
+        """Return a job for the same training without encryption, so that the audit can compute the declared outputs."""

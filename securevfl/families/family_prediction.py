@@ -1,4 +1,4 @@
-"""Prediction of a family: how new rows are scored, which party receives the scores, and how many bits a score has.
+"""Prediction of a protocol family: how new rows are scored, who receives the scores, and how many bits a score has.
 
 The requesting party is the one that receives scores. The leading party has the labels.
 """
@@ -16,13 +16,13 @@ from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 
 
 class FamilyPrediction(ABC, Generic[O]):
-    """How a family scores new rows. The defaults are those of a joint prediction, so a family need not implement it.
+    """How a protocol family scores new rows. By default all parties compute the model's outputs together.
 
     Attributes:
         repeatable_scores: whether the predictions that a party contributes depend only on its own part of the model
             and its own columns, so that a repeated request discloses nothing new.
-        admits_rows_itself: whether the family decides row by row which requested rows receive a score, and charges
-            them to the ledger (`securevfl.protocols.party_context.LocalResources.charge_scores`).
+        admits_rows_itself: whether the protocol family decides row by row which requested rows receive a score, and
+            charges them to the ledger (`securevfl.protocols.party_context.LocalResources.charge_scores`).
     """
 
     repeatable_scores: ClassVar[bool] = False
@@ -37,7 +37,7 @@ class FamilyPrediction(ABC, Generic[O]):
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-            shape: the shape of the run, if it is known.
+            shape: the public sizes of the run (numbers of rows, columns and outputs), if they are known.
 
         Returns:
             The number of bits that each score of a new row discloses.
@@ -48,7 +48,7 @@ class FamilyPrediction(ABC, Generic[O]):
         """Return how many of these rows will be refused because the model was trained on them; by default 0.
 
         Args:
-            state: the party's state of the model.
+            state: the party's part of the model, as a stored state.
             score_ledger: the party's score ledger.
             ids: digests of the ids of the rows.
 

@@ -1,7 +1,8 @@
-"""Training of a family: how it creates participants, and what a run must know before the training.
+"""Training of a protocol family: how it creates participants, and what a run must know before the training.
 
-A participant trains one party's part of the model (`securevfl.families.participant`). Its state is everything from
-which it can resume; the model state is the part of it that predictions need.
+A protocol family is one way to train a model together. A participant is the object that trains one party's part of the
+model (`securevfl.families.participant`). Its state is everything from which it can resume; the model state is the part
+of it that predictions need.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from securevfl.protocols.party_context import PartyContext
 
 
 class FamilyTraining(ABC, Generic[O]):
-    """How a family trains: one participant for each party.
+    """How a protocol family trains: it creates one participant for each party.
 
     Attributes:
         run_files: the files that its participants write to the folder of a run; they write no others.
@@ -55,7 +56,7 @@ class FamilyTraining(ABC, Generic[O]):
             shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
 
         Returns:
-            The plan, which the family alone reads (`TrainingData.plan`).
+            The plan, which only this protocol family reads (`TrainingData.plan`).
         """
         return None
 
@@ -77,7 +78,7 @@ class FamilyTraining(ABC, Generic[O]):
         return None
 
     def resource_estimates(self, job: O, facts: RunFacts) -> list[str]:
-        """Return lines about the time and memory that a run needs, or why it would be refused; empty if unknown."""
+        """Return lines that estimate a run's time and memory, or why it would be refused; empty if unknown."""
         return []
 
     def stored_bytes(self, job: O, facts: RunFacts) -> int:
@@ -85,7 +86,7 @@ class FamilyTraining(ABC, Generic[O]):
         return 0
 
     def drawn_secrets(self, state: State) -> State | None:
-        """Return the random values that a participant drew before its training began; None if it draws none.
+        """Return the random values, such as keys, that a participant drew before its training; None without any.
 
         Args:
             state: the state of the participant.

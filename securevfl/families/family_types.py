@@ -1,4 +1,4 @@
-"""Types that the interfaces of a family have in common."""
+"""Types that the interfaces of a protocol family (a way to train a model together) have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of a family: which jobs, models and parties fit it.
+"""Rules of a protocol family (a way to train a model together): which jobs, models and parties fit it.
 
 The leading party has the labels. A helper is a party without a table.
 """
@@ -17,17 +17,17 @@ from securevfl.options import JobOptions
 
 
 class JobRules(ABC, Generic[O]):
-    """The rules of a job: which models, options and parties fit the family, and what it is called.
+    """The rules of a protocol family: which models, options and parties it supports, and the titles of its jobs.
 
     Attributes:
-        options: the type of the family's job options; its fields have narrower types than `JobOptions`.
+        options: the type of this protocol family's job options; its fields have narrower types than `JobOptions`.
         max_parties: maximum number of parties; None for no limit.
         supports_row_weights: whether rows may have weights (`securevfl.models.row_weights`).
         supports_evidence: whether parties without labels can obtain the class counts of their bins, for weights of
             evidence (`securevfl.data.woe`).
         supports_single_precision: whether outputs and residuals may be sent in single precision.
         example_helpers: names and roles of the parties without a table in the example jobs.
-        components: models and optimizers that are registered with the family.
+        components: models and optimizers that are registered with the protocol family.
     """
 
     options: ClassVar[type[JobOptions]] = JobOptions
@@ -39,7 +39,7 @@ class JobRules(ABC, Generic[O]):
     components: ClassVar[tuple[type[Model] | type[Training], ...]] = ()
 
     def supports_model(self, model: type[Model]) -> bool:
-        """Whether the family can train this kind of model; by default, if the type of `options` allows it."""
+        """Whether this protocol family can train this kind of model; by default, if the type of `options` allows it."""
         kind: Any = self.options.model_fields["model"].annotation
         return issubclass(model, kind)
 
@@ -59,7 +59,7 @@ class JobRules(ABC, Generic[O]):
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-            roles: the roles so far.
+            roles: the roles that the parties have by their tables and labels.
             columns: d_k, number of columns of each party; empty if unknown.
 
         Returns:

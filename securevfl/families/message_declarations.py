@@ -14,7 +14,7 @@ from securevfl.protocols.declarations import MessageDeclaration
 
 
 def run_roles(family: Family[Any], job: JobOptions, parties: Sequence[Party]) -> Roles:
-    """Return the roles of these parties in a job, or raise PartiesError if they do not fit the family."""
+    """Return the roles of these parties in a job. Raises PartiesError if the protocol family has no such roles."""
     lead, others = check_parties(parties)
     roles = family.assign_roles([lead, *others])
     return family.complete_roles(job, roles, {party.name: len(party.columns) for party in parties})

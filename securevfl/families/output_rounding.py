@@ -39,13 +39,13 @@ def output_step(rows: int) -> float:
 
 
 class RoundedOutputs(Secret):
-    """Rounds the outputs of one party in one run, with one dither for each row and output.
+    """Rounds the outputs of one party in one run, with one secret random number (dither) for each row and output.
 
     Args:
-        key: key of the run; it is stored with the party's states.
+        key: the party's secret key of the run, which determines the dithers; it is stored in its checkpoints.
         rows: number of rows of the table.
         outputs: c, number of outputs of a row.
-        step: s.
+        step: s, the rounding step.
     """
 
     __slots__ = ("_dither", "_step")

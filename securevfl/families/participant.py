@@ -1,7 +1,7 @@
 """The base class of one party in a training or a prediction: training rounds, scores, metrics and stored state.
 
-Families subclass it. `RowSlices` are rows that are read slice by slice; a request for scores of new rows also has their
-ids (`RowsToScore`). The requesting party is the party that asks for scores.
+Every protocol family has a subclass of it. `RowSlices` are rows that are read slice by slice; a request for scores of
+new rows also has their ids (`RowsToScore`). The requesting party is the party that asks for scores.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Round:
 
 
 class Participant(ABC):
-    """One party of a run of one family."""
+    """One party in a run: it trains its part of the model, and evaluates and scores rows with the others."""
 
     @abstractmethod
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
@@ -90,7 +90,7 @@ class Participant(ABC):
         return ScoreResult.of(np.full((m, 1), np.nan), np.zeros(m, np.bool_))
 
     def end_training(self) -> None:  # noqa: B027  a family without such a step inherits this
-        """Do, together with all other parties, what follows the last round, before the final model is measured."""
+        """Finish the training with all other parties after the last round, for example open weights to their owners."""
 
     def reuse_measurement(self, rounds: int, measurement: Measurement) -> None:  # noqa: B027  most families need none
         """Note a measurement that an earlier session of the run has stored, before the final model is measured.
@@ -142,16 +142,16 @@ class Participant(ABC):
         )
 
     def precompute(self, data: TrainingData) -> Generator[Round]:
-        """Run the offline phase of a training, together with all other parties; yield after each step.
+        """Generate the random numbers of a training in advance, together with all other parties; yield after each step.
 
         Args:
             data: the training data of this party.
 
         Raises:
-            ConfigError: if the family has no offline phase.
+            ConfigError: if the protocol family has no offline phase.
         """
         raise ConfigError(
-            f"{type(self).__name__}: this family has no offline phase",
+            f"{type(self).__name__}: this protocol family has no offline phase",
             "start the training directly",
             code="SVFL-JOB-UNSUPPORTED",
         )
@@ -198,7 +198,7 @@ class Participant(ABC):
             best: model state of an earlier evaluation; None returns to the start.
 
         Raises:
-            NotImplementedError: if the family cannot roll back.
+            NotImplementedError: if the protocol family cannot roll back.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot roll back")
 
@@ -229,7 +229,7 @@ class Participant(ABC):
         return self.state()
 
     def resume_from(self, best: State, create: Callable[[State], Participant]) -> Participant:
-        """Return the participant that finishes the training from an earlier model.
+        """Return a participant that has an earlier, better model and ends the training with it.
 
         All parties must do so at the same point.
 

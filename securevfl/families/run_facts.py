@@ -54,7 +54,7 @@ def pooled_run_facts(job: FamilyJob, parties: Sequence[Party]) -> RunFacts:
 
 
 def facts_of(job: FamilyJob, parties: Sequence[Party], schedule: Schedule, shape: RunShape) -> RunFacts:
-    """Return the facts of a run with this schedule and this shape.
+    """Return the facts of a run with this division into batches and these public sizes.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).

@@ -1,4 +1,4 @@
-"""Files that a family writes to the folder of a run, which `securevfl forget` deletes."""
+"""Declarations of files that a training writes to the folder of a run, so that `securevfl forget` can delete them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from securevfl.options import JobOptions
 
 
 def run_outputs(family: Family[Any], job: JobOptions, shape: RunShape) -> tuple[Output, ...]:
-    """List what a complete run discloses: the outputs of the family, and decisions after evaluations."""
+    """List what a complete run discloses: the outputs of its protocol family, and decisions after evaluations."""
     return (*family.outputs(job, shape), *stop_decision_outputs(job, shape))
 
 
@@ -29,13 +29,13 @@ def run_leaks(family: Family[Any], job: JobOptions, shape: RunShape, before: Seq
     """List the leaks of a job: disclosures that it must accept by name.
 
     Args:
-        family: the family of the job.
+        family: the protocol family of the job.
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
         before: disclosures of earlier jobs about the same tables.
 
     Returns:
-        The leaks that follow from outputs and from the sum protocol, and those that the family adds.
+        The leaks that follow from outputs and from the sum protocol, and those that only this protocol family has.
     """
     outputs = run_outputs(family, job, shape)
     counts = disclosures_of(outputs)

@@ -36,11 +36,11 @@ def derive_run_shape(
     local_parties: Sequence[Party] = (),
     encoded_parties: Sequence[Party] = (),
 ) -> RunShape:
-    """Derive the shape of a run.
+    """Derive the public sizes of a run: numbers of rows, batches, columns, outputs and weights.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        schedule: the schedule of the run.
+        schedule: which rows form which batch.
         active: the active party.
         columns: d_k, number of columns of each party; a party without columns is a helper.
         outputs: c, number of outputs of a row.
@@ -51,7 +51,7 @@ def derive_run_shape(
             columns are computed later, when weights of evidence are known.
 
     Returns:
-        The shape, including facts about the columns that are available.
+        The sizes, and facts about the columns of tables that are available in this process.
     """
     woe, labels = job.prepare.woe, local_parties[0].y if local_parties else None
     with_columns = [party for party in (encoded_parties or local_parties) if party.columns]

@@ -14,7 +14,7 @@ _ARRAY, _BYTES = "array", "bytes"  # an array or bytes are encoded as a JSON obj
 
 
 class State(dict[str, Any]):
-    """Values by name, from which a participant continues a training or predicts."""
+    """Named values from which a participant (one party's side of a run) continues a training or predicts."""
 
     def __repr__(self) -> str:
         """Return the names of the values, without the values."""

@@ -44,13 +44,14 @@ class TrainingData:
         loss: the loss function that the training minimises (`securevfl.models.loss`).
         scale: "standard", "robust" or "none".
         clip: scaled values are clipped to [-clip, clip]; None for no clipping.
-        weights: row weights of the job.
+        weights: the option of the job that gives rows or classes different weights.
         exposure: name of the exposure column.
         positive: name of the positive class.
 
     Attributes:
-        schedule: the schedule.
-        plan: returns the family's plan of the training (`securevfl.families.facts.RunFacts.plan`), if it is known.
+        schedule: which rows form which batch.
+        plan: returns the values that the protocol family has computed from public sizes before the training
+            (`securevfl.families.facts.RunFacts.plan`), if they are known.
         columns: d, number of columns.
         rows: number of rows of the whole table.
         scaling: the scaling, fitted on the training rows.
@@ -172,7 +173,7 @@ class TrainingData:
         return f if self.offsets is None else f + self.offsets[rows][:, None]
 
     def matrix(self, rows: Rows) -> Floats:
-        """Return these rows, scaled.
+        """Return the scaled columns of these rows.
 
         The result is a `ChunkedMatrix` in place of an array if the rows are remote and may stay there.
         """
@@ -230,14 +231,14 @@ class TrainingData:
         return self._party.keys_of(rows)
 
     def batch(self, iteration: Iteration, *, columns: bool = True) -> Batch:
-        """Return this party's part of a batch. If an epoch has only one batch, that batch is cached.
+        """Return this party's columns and targets of a batch. If an epoch has only one batch, that batch is cached.
 
         Args:
             iteration: the iteration that uses the batch.
             columns: whether to read the columns of the rows.
 
         Returns:
-            This party's part of the batch.
+            This party's columns and targets of the batch.
         """
         if self._only_batch is not None and columns:
             return replace(self._only_batch, index=iteration.index, epoch=iteration.epoch, rows=iteration.rows)

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.models.standard_errors import auc_influence
 
+CRITICAL_VALUE = 1.645
+"""A gain of more standard errors than this is not chance: the one-sided 5 % point of the normal distribution."""
 SIMULATED_ROWS = 4096
 """Number of rows of each class in the simulation of `auc_correlation`."""
 MIN_CORRELATED_PROBABILITY = 1e-6

@@ -13,7 +13,7 @@ when it arrives, and in R - 1 local steps, which use one stored exchange after t
    active -> passive k    g, encrypted or in the clear
    both                   one step on batch t, whose exchange is then stored; the oldest exchange is deleted
 
-Numbers in comments refer to these steps. In a local step the other parties' outputs and, at a passive party, g remain
+Comments refer to these steps by number. In a local step the other parties' outputs and, at a passive party, g remain
 as exchanged; the active party computes g again with its weights. With `xi`, each row is weighed by the change of its
 direction since the exchange (`securevfl.optim.instance_weights`).
 
@@ -134,13 +134,13 @@ class CeluVFL(RoundsOptimizer):
 
         table = memory.restore_table(party, restore)
         for t, batch in enumerate(party.batches(), party.start):
-            sum_task = link.sum_in_background(batch) if self.depth == 1 else None  # 1
+            sum_task = link.sum_in_background(batch) if self.depth == 1 else None  # step 1
             if self.W > 1:
                 self._active_steps(party, table, t)
             others = link.sum(batch, memory.next_received()) if sum_task is None else sum_task.result()
             g = party.residual(party.model.combine(batch.X, others), batch)
             exchange = ActiveExchange(batch, others, party.model.output_gradient(batch.X, others, g))
-            link.publish(exchange.down, batch)  # 2
+            link.publish(exchange.down, batch)  # step 2
             party.updater.begin()
             self._step(party, party.model.gradient(batch.X, others, g), batch, t)
             table.put(batch.index, exchange, t)
@@ -161,7 +161,7 @@ class CeluVFL(RoundsOptimizer):
             reply_task = None
             if self.depth == 1:
                 memory.sent.append(party.model.forward(batch.X))
-                reply_task = link.exchange_in_background(memory.sent[0], batch)  # 1
+                reply_task = link.exchange_in_background(memory.sent[0], batch)  # step 1
             else:
                 for k in range(len(memory.sent), self.depth):  # 1, for the next batches
                     if (next_batch := party.upcoming_batch(k)) is not None:
@@ -169,7 +169,7 @@ class CeluVFL(RoundsOptimizer):
                         link.contribute(memory.sent[-1], next_batch)
             if self.W > 1:
                 self._passive_steps(party, table, t)
-            reply = link.reply() if reply_task is None else reply_task.result()  # 2
+            reply = link.reply() if reply_task is None else reply_task.result()  # step 2
             H = memory.sent.popleft()
             exchange = PassiveExchange(batch, reply, H if self.weighs_instances else None)
             party.updater.begin()

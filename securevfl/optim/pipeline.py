@@ -9,7 +9,7 @@ batch is in flight:
 2. active -> passive k    g of batch t
    both                   one step on batch t
 
-Numbers in comments refer to these steps. H_k and, at a passive party, g were computed with weights that are at most
+Comments refer to these steps by number. H_k and, at a passive party, g were computed with weights that are at most
 depth - 1 steps older than the weights that they update. A round takes as long as the slowest of its transfers and
 computations, and not as long as their sum. With `depth` 1 the pipeline is FedSGD, with identical weights. Comparing
 both measures the benefit of overlap alone.
@@ -66,7 +66,7 @@ class Pipeline(RoundsOptimizer):
         for t, batch in enumerate(party.batches(), party.start):
             others = link.sum(batch, received.popleft() if received else None)
             g = party.residual(party.model.combine(batch.X, others), batch)
-            link.publish(party.model.output_gradient(batch.X, others, g), batch)  # 2
+            link.publish(party.model.output_gradient(batch.X, others, g), batch)  # step 2
             self._step(party, party.model.gradient(batch.X, others, g), batch, t)
             yield
 
@@ -76,7 +76,7 @@ class Pipeline(RoundsOptimizer):
         for t, batch in enumerate(party.batches(), party.start):
             for k in range(sent, self.depth):
                 if (next_batch := party.upcoming_batch(k)) is not None:
-                    link.contribute(party.model.forward(next_batch.X), next_batch)  # 1
+                    link.contribute(party.model.forward(next_batch.X), next_batch)  # step 1
             sent = self.depth - 1
             self._step(party, link.reply().gradient(party.model, batch), batch, t)
             yield

@@ -10,7 +10,7 @@ library. All parties know the order of turns, so that one measurement takes plac
    second -> first      ProbeEcho     the same bytes
    first -> all         ProbeResult   the durations of small and of large echoes
 
-Numbers in comments refer to these steps. The duration of a large echo minus that of a small one is twice the transfer
+Comments refer to these steps by number. The duration of a large echo minus that of a small one is twice the transfer
 time of the bytes. The duration of a small echo minus the bare round trip is twice the time that the library adds to a
 message. The bytes are random, so that compression does not shorten them. The parties learn only durations.
 """
@@ -170,15 +170,15 @@ class _LineMeasurement:
             self._on_turn(done, len(parties) + len(pairs))
             if name == me:
                 self._round_trips[me] = self._measure_round_trips()
-                self._send_to_all(RoundTripTimes(self._round_trips[me]))  # 1
+                self._send_to_all(RoundTripTimes(self._round_trips[me]))  # step 1
             else:
-                self._round_trips[name] = self._channel.recv(name, RoundTripTimes).seconds  # 1
+                self._round_trips[name] = self._channel.recv(name, RoundTripTimes).seconds  # step 1
         lines = []
         for done, (one, other) in enumerate(pairs, len(parties)):
             self._on_turn(done, len(parties) + len(pairs))
             if me == one:
                 result = self._probe(other)
-                self._send_to_all(result)  # 2
+                self._send_to_all(result)  # step 2
             else:
                 result = self._answer(one)
             lines.append(self._line(one, other, result))
@@ -219,8 +219,8 @@ class _LineMeasurement:
     def _echo(self, other: str, data: bytes) -> float:
         """Send data to the other party and return the seconds until its echo has arrived."""
         start = time.perf_counter()
-        self._channel.send(other, Probe(data))  # 2
-        echo = self._channel.recv(other, ProbeEcho)  # 2
+        self._channel.send(other, Probe(data))  # step 2
+        echo = self._channel.recv(other, ProbeEcho)  # step 2
         seconds = time.perf_counter() - start
         if echo.data != data:
             raise ProtocolError(
@@ -239,7 +239,7 @@ class _LineMeasurement:
                 raise ProtocolError(
                     f"{one} sent a probe of more than {self._max_bytes} bytes", code="SVFL-PROTOCOL-SIZE", peer=one
                 )
-            self._channel.send(one, ProbeEcho(message.data))  # 2
+            self._channel.send(one, ProbeEcho(message.data))  # step 2
 
     def _line(self, one: str, other: str, result: ProbeResult) -> MeasuredLine:
         hub = self._peers.hub

@@ -7,7 +7,7 @@ The requesting party is the one that learns the scores f. Parties compute them t
 2. all           the messages of the protocol family (`securevfl.families`); only the requesting party learns f
 3. some -> requesting party   ReasonCodes   if parties provide reason codes, the columns that raised a score most
 
-Numbers in comments refer to these steps. A party learns the same kind of values as in the evaluation of a training, for
+Comments refer to these steps by number. A party learns the same kind of values as in the evaluation of a training, for
 these rows. Passive parties (those without labels) record the disclosed scores in their ledgers before step 2. If a
 family discloses the same values whenever the same rows are requested (`Family.repeatable_scores`), they count once.
 """
@@ -170,19 +170,19 @@ class PredictionSession:
                 max_bits = self._participant.max_bits_per_row
                 barred = ~policy.admit(part, score_ledger, ids, X, max_bits)
                 requested = None if requested is None else replace(requested, barred=barred)
-            answered = self._participant.score(scaled, requested)  # 2
+            answered = self._participant.score(scaled, requested)  # step 2
             if policy is not None and score_ledger is not None:
                 if admits_rows_itself:
                     self._disclosed_numbers += int(answered.fresh.sum())
                     self._record_scores(self._disclosed_numbers)
-                policy.send(part, channel, scaled[answered.scored])  # 3
+                policy.send(part, channel, scaled[answered.scored])  # step 3
         f = answered.f
         if f is None:
             return answered
         rows = np.flatnonzero(answered.scored)
         local_codes = {} if policy is None else {part.name: policy.reasons(part, scaled[rows])}
         received_codes = {
-            name: score_reasons(part.name).receive(name, channel, len(rows), count)  # 3
+            name: score_reasons(part.name).receive(name, channel, len(rows), count)  # step 3
             for name, count in self._code_counts.items()
         }
         # f is not finite for a row whose share of the score this party has lost
@@ -238,8 +238,9 @@ class PredictionSession:
         )
         others = [name for name in part.parties if name != part.name]
         for name in others:
-            channel.send(name, handshake, permit=permit_sizes(channel, name))  # 1
-        handshakes = {part.name: handshake} | {name: channel.recv(name, PredictionHandshake) for name in others}  # 1
+            channel.send(name, handshake, permit=permit_sizes(channel, name))  # step 1
+        # step 1
+        handshakes = {part.name: handshake} | {name: channel.recv(name, PredictionHandshake) for name in others}
         self.count = max(received.rows for received in handshakes.values())
         for name in others:
             _compare(part.name, handshake, name, handshakes[name])

@@ -9,7 +9,7 @@
                         intersection (`.psi`)
 3. all                  predict the common rows (`securevfl.organisations.prediction_session`)
 
-Numbers in comments refer to these steps. The leading party learns the scores f of the common rows, and which of its ids
+Comments refer to these steps by number. The leading party learns the scores f of the common rows, and which of its ids
 all servers have. The servers learn the number of ids of each request, and which of their ids are common, but not the
 other ids of the leading party. It cannot look up more ids than it has announced: the servers enforce this in step 2.
 
@@ -212,8 +212,8 @@ class ScoreClient:
         self, part: ModelPart, channel: Channel, ledger: DisclosureLedger, executor: Executor | None = None
     ) -> None:
         self._part, self._channel, self._executor = part, channel, executor
-        self._prediction = PredictionSession(part, channel, ledger)  # 0
-        self.max_ids = min(channel.recv(name, ServerLimits).max_ids for name in part.parties[1:])  # 0
+        self._prediction = PredictionSession(part, channel, ledger)  # step 0
+        self.max_ids = min(channel.recv(name, ServerLimits).max_ids for name in part.parties[1:])  # step 0
         if self.max_ids < 1:
             raise ProtocolError("a server allows no ids per request", code="SVFL-PROTOCOL-VALUES")
         self._table = TableClient(channel, part.parties[1]) if len(part.parties) == 2 else None
@@ -242,11 +242,11 @@ class ScoreClient:
         result = replace(result, f=f, scored=stored, known=~requested)
         if not len(positions):
             return result
-        self._announce(len(positions))  # 1
-        common = self._common(positions, [ids[index] for index in positions.tolist()])  # 2
+        self._announce(len(positions))  # step 1
+        common = self._common(positions, [ids[index] for index in positions.tolist()])  # step 2
         for start in range(0, len(common), SCORED_ROWS_PER_BLOCK):
             block = common[start : start + SCORED_ROWS_PER_BLOCK]
-            scores = self._prediction.score([ids[index] for index in block.tolist()], X[block])  # 3
+            scores = self._prediction.score([ids[index] for index in block.tolist()], X[block])  # step 3
             result = result.updated(block, scores)
         return result
 
@@ -285,7 +285,7 @@ class ScoreClient:
 
     def _announce(self, rows: int, *, more: bool = True) -> None:
         for name in self._part.parties[1:]:
-            self._channel.send(name, ScoreRequest(rows, more), permit=permit_sizes(self._channel, name))  # 1
+            self._channel.send(name, ScoreRequest(rows, more), permit=permit_sizes(self._channel, name))  # step 1
 
 
 @dataclass(frozen=True)
@@ -327,12 +327,12 @@ def serve_requests(
     """
     rows, executor, table = served.rows, served.executor, served.table
     (lead, *others), total_ids = part.parties, 0
-    prediction = PredictionSession(part, channel, ledger, served.code_policy)  # 0
-    channel.send(lead, ServerLimits(served.max_ids))  # 0
+    prediction = PredictionSession(part, channel, ledger, served.code_policy)  # step 0
+    channel.send(lead, ServerLimits(served.max_ids))  # step 0
     if len(others) == 1:
         table = table or TableServer(rows.ids, executor)
         table.open(channel, lead)
-    while (request := channel.recv(lead, ScoreRequest)).more:  # 1
+    while (request := channel.recv(lead, ScoreRequest)).more:  # step 1
         yield request
         if not request.rows:
             continue
@@ -347,9 +347,9 @@ def serve_requests(
         total_ids += request.rows
         ledger.record_answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), total_ids, 0))
         if table is not None:
-            common = table.answer(channel, lead, request.rows, executor)  # 2
+            common = table.answer(channel, lead, request.rows, executor)  # step 2
         else:
-            common = align_privately(  # 2
+            common = align_privately(  # step 2
                 part.name,
                 rows.ids,
                 channel,
@@ -362,7 +362,7 @@ def serve_requests(
         scored = 0
         for start in range(0, len(common), SCORED_ROWS_PER_BLOCK):
             block = common[start : start + SCORED_ROWS_PER_BLOCK]
-            result = prediction.score([rows.ids[index] for index in block.tolist()], rows.X[block])  # 3
+            result = prediction.score([rows.ids[index] for index in block.tolist()], rows.X[block])  # step 3
             scored += int(result.scored.sum())
         eventlog.emit(part.name, "answered", {"asked": request.rows, "scored": scored})
         yield ScoreCounts(request.rows, scored)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.consent.forecast import check_together
@@ -60,17 +60,28 @@ most {choice} bits about labels. Only the last training stores a model.
 The last training, for the alternative that discloses most:"""
 
 
+class SearchFiles(NamedTuple):
+    """The files of one party of a search.
+
+    Attributes:
+        ledger: the party's ledger; see `join`.
+        checkpoints: a folder for its checkpoints. If every party has one, the same call resumes an interrupted search.
+        save: a file for its part of the chosen model; a file that exists is never overwritten.
+    """
+
+    ledger: DisclosureLedger | str | Path | None = None
+    checkpoints: str | Path | None = None
+    save: str | Path | None = None
+
+
 def tune_with(
     job: Job,
     grid: Grid,
     party: Party,
     settings: PeerSettings,
     *,
-    ledger: DisclosureLedger | str | Path | None = None,
+    files: SearchFiles = SearchFiles(),  # noqa: B008  it is immutable
     consent: Callable[[ConsentSheet], None] | None = None,
-    checkpoints: str | Path | None = None,
-    save: str | Path | None = None,
-    workers: int | None = None,
     on_model: Callable[[str], object] = lambda name: None,
     on_round: Callable[[int, int], None] | None = None,
 ) -> Tuning:
@@ -83,12 +94,8 @@ def tune_with(
         grid: the values of each option, such as `{"l2": (0.01, 0.1, 1)}`; all combinations are tried.
         party: this party's table.
         settings: addresses, certificates and time limits.
-        ledger: see `join`.
+        files: the files of this party.
         consent: receives one consent sheet for the whole search; see `join`.
-        checkpoints: a folder for this party's checkpoints. If every party has one, the same call resumes an
-            interrupted search.
-        save: a file for this party's part of the chosen model; a file that exists is never overwritten.
-        workers: see `join`.
         on_model: is called before each training with the name of its alternative.
         on_round: see `join`.
 
@@ -101,10 +108,11 @@ def tune_with(
         LeakageError: the trainings together would disclose too much, or a peer asks for another measurement.
     """
     alternatives = alternative_jobs(job, grid)
-    search = _Search(job, alternatives, party, settings, DisclosureLedger.open(party.name, ledger), checkpoints)
-    if save is not None:
-        check_unused(Path(save))
-    with exclusive_comparison(search.ledger), pool_for(job, None, workers) as (pool, size):
+    ledger = DisclosureLedger.open(party.name, files.ledger)
+    search = _Search(job, alternatives, party, settings, ledger, files.checkpoints)
+    if files.save is not None:
+        check_unused(Path(files.save))
+    with exclusive_comparison(search.ledger), pool_for(job, None, None) as (pool, size):
         search.pool = {"executor": pool, "workers": size, "on_round": on_round}
         search.agree(consent)
         losses = {}
@@ -115,8 +123,8 @@ def tune_with(
         chosen = search.choose(losses)
         on_model(f"{chosen}, chosen")
         part = search.train(chosen, search.finals[chosen])
-        if save is not None:
-            part.save(save)
+        if files.save is not None:
+            part.save(files.save)
         search.end()
     tuning = build_tuning(alternatives, losses, chosen, search.finals[chosen], part, search.shapes)
     return replace(tuning, entered=search.entered())

@@ -35,6 +35,7 @@ from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.linear import Logistic
 from securevfl.models.paired_auc import (
+    CRITICAL_VALUE,
     auc_correlation,
     correlation_within_classes,
     difference_error,
@@ -53,8 +54,6 @@ from securevfl.training.simulate import simulate
 from securevfl.training.text_table import format_table
 
 DEFAULT_BINS = 10
-CRITICAL_VALUE = 1.645
-"""A gain of more standard errors than this is not chance: the one-sided 5 % point of the normal distribution."""
 NOTHING = "nothing"
 """Description of the values that a model of one party alone discloses."""
 EVERYTHING = "every column"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from securevfl.models import metrics
 from securevfl.models.inputs import FittingData, InputShape, private_stream
 from securevfl.models.linear import LinearModel
 from securevfl.models.pair_metrics import supports_pairs
+from securevfl.models.paired_auc import spread_within_classes
+from securevfl.models.standard_errors import standard_errors
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.defaults import PRECISE_ITERATIONS
 from securevfl.options import JobOptions
@@ -31,8 +33,26 @@ BASELINE_PARTIES = 2
 assumed."""
 
 
-def baseline_metrics(job: JobOptions, party: Party) -> dict[str, float] | None:
-    """Return `local_metrics` as a baseline for a report, or None if the job or the table does not allow it.
+@dataclass(frozen=True)
+class LocalQuality:
+    """Quality of a model of one party's columns alone, on the job's held-out rows.
+
+    Attributes:
+        metrics: the metrics.
+        std_errors: their standard errors.
+        spread: with two classes, the standard deviation of the log odds within the classes
+            (`securevfl.models.paired_auc`); otherwise None.
+    """
+
+    metrics: dict[str, float]
+    std_errors: dict[str, float] = field(default_factory=dict)
+    spread: float | None = None
+
+
+def baseline_figures(job: JobOptions, party: Party) -> LocalQuality | None:
+    """Train and measure a model of one party's columns as a baseline for a report.
+
+    The result is None if the job or the table does not allow it.
 
     The job must hold out rows and name no exposure, its model must be linear in inputs derived from the columns and its
     loss a function of one output, and the table must fit in memory.
@@ -40,7 +60,7 @@ def baseline_metrics(job: JobOptions, party: Party) -> dict[str, float] | None:
     linear = isinstance(job.model, LinearModel) and job.model.loss.single and job.model.loss.curvature is not None
     if not (linear and job.exposure is None and job.test_fraction and party.active and party.columns):
         return None
-    return None if len(party) * len(party.columns) > MAX_TABLE_VALUES else local_metrics(job, party)
+    return None if len(party) * len(party.columns) > MAX_TABLE_VALUES else local_figures(job, party)
 
 
 def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
@@ -53,12 +73,29 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     Returns:
         The metrics. Rows have the same weights as in the metrics of the run.
     """
+    weights = _test_weights(job, party)
     f, labels, classes = local_scores(job, party)
-    weights = None
-    if job.weights is not None and job.weights.column is not None and not _counts_rows_once(job):
-        weights = prepare_party(job, party, party.register).weights
-    test = job.schedule(party.register).test
-    return metrics.evaluate(job.model.loss, f, labels, classes, None if weights is None else weights[test])
+    return metrics.evaluate(job.model.loss, f, labels, classes, weights)
+
+
+def local_figures(job: JobOptions, party: Party) -> LocalQuality:
+    """Return `local_metrics` with their standard errors."""
+    weights, loss = _test_weights(job, party), job.model.loss
+    f, labels, classes = local_scores(job, party)
+    spread = None
+    if loss.classifies and loss.single:
+        points = metrics.calibration(labels == classes[1], loss.proba(f)[:, 1], weights=weights)
+        spread = spread_within_classes(points.tolist())
+    measured = metrics.evaluate(loss, f, labels, classes, weights)
+    return LocalQuality(measured, standard_errors(loss, f, labels, classes, weights), spread)
+
+
+def _test_weights(job: JobOptions, party: Party) -> Floats | None:
+    """Return the weights (n,) of the held-out rows, or None if all rows count once."""
+    if job.weights is None or job.weights.column is None or _counts_rows_once(job):
+        return None
+    weights = prepare_party(job, party, party.register).weights
+    return None if weights is None else weights[job.schedule(party.register).test]
 
 
 def _counts_rows_once(job: JobOptions) -> bool:

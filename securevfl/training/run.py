@@ -29,6 +29,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.party_threads import run_threads
+from securevfl.training.local_baseline import LocalQuality
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_costs import Costs
 from securevfl.training.run_page import cell, page
@@ -424,24 +425,27 @@ class Run:
             "history": self.history,
         }
 
-    def report(self, path: str | Path, *, alone: Mapping[str, float] | None = None, sheet: str = "") -> None:
-        """Write one self-contained HTML page: metrics, lift and calibration, disclosures, convergence, costs, the job.
+    def report(
+        self, path: str | Path, *, alone: LocalQuality | Mapping[str, float] | None = None, sheet: str = ""
+    ) -> None:
+        """Write one self-contained HTML page: the gain, lift and calibration, disclosures, convergence, costs, the job.
 
         It contains no row of anybody's table.
 
         Args:
             path: the file.
-            alone: metrics of a model of the active party's columns alone, for comparison.
+            alone: metrics of a model of the active party's columns alone, for comparison; with their standard errors,
+                the page states the uncertainty of the gain.
             sheet: the consent sheet that was agreed to.
         """
         write_atomic(Path(path), page(self.job, self._lead_first, alone=alone, sheet=sheet).encode())
 
     def plot(self) -> Figure:
-        """Return convergence by round and by second, and the costs, as a matplotlib figure (`securevfl[plot]`).
+        """Return loss, main metric and costs as a matplotlib figure (`securevfl[plot]`).
 
         A notebook shows it; `run.plot().savefig("run.png")` writes it. Raises ConfigError without matplotlib.
         """
-        return plot(self.history, self.costs)
+        return plot(self.active, self.costs)
 
     @property
     def _lead_first(self) -> dict[str, ModelPart]:

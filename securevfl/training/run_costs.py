@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from securevfl.display import html
 from securevfl.job import Job
@@ -165,3 +166,34 @@ def split_seconds(path: LongestPath) -> Split:
         phase: {word: float(path[list(stages), kind].sum()) for kind, word in COST_KINDS.items()}
         for phase, stages in COST_PHASES.items()
     }
+
+
+def rounded_parts(parts: Mapping[str, float], digits: int) -> dict[str, str]:
+    """Format numbers so that the printed numbers add up to their printed sum.
+
+    Args:
+        parts: the numbers by name.
+        digits: digits after the decimal point.
+
+    Returns:
+        The formatted numbers.
+    """
+    ends = [round(end, digits) for end in accumulate(parts.values(), initial=0.0)]
+    return {name: f"{end - start:.{digits}f}" for name, (start, end) in zip(parts, pairwise(ends), strict=True)}
+
+
+def rounded_split(path: LongestPath, digits: int) -> dict[str, dict[str, str]]:
+    """Return the seconds of each phase of a run by kind of work, rounded so that they add up to the total.
+
+    Args:
+        path: seconds of the critical path (stages, kinds).
+        digits: digits after the decimal point.
+
+    Returns:
+        The formatted seconds by phase and kind of work.
+    """
+    split = split_seconds(path)
+    names = [f"{phase} {kind}" for phase, kinds in split.items() for kind in kinds]
+    seconds = (value for kinds in split.values() for value in kinds.values())
+    rounded = rounded_parts(dict(zip(names, seconds, strict=True)), digits)
+    return {phase: {kind: rounded[f"{phase} {kind}"] for kind in kinds} for phase, kinds in split.items()}

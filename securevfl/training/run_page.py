@@ -1,12 +1,14 @@
 """The report of a run as an HTML page and as a notebook cell.
 
-The page is one file without scripts. It contains figures of the whole run and no row of anybody's table.
+The page is one file without scripts. It contains figures of the whole run and no row of anybody's table. What a reader
+needs first is visible: the prediction, the gain by the partners, the quality of the scores, what each party learned and
+the costs. Details, such as messages and the job, are folded.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,27 +16,25 @@ from securevfl.base.config import flatten
 from securevfl.base.files import write_atomic
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.display import html, svg
+from securevfl.display import html
 from securevfl.job import Job
 from securevfl.runtime.costs import Stage
+from securevfl.training.local_baseline import LocalQuality
+from securevfl.training.metric_words import REPEATS, STD_ERROR_NOTE, figure, label_of, main_metric, meaning_of
 from securevfl.training.model_part import ModelPart
+from securevfl.training.partner_gain import PartnerGain, baseline_of
+from securevfl.training.run_charts import convergence, costs_chart, quality, quality_chart
 from securevfl.training.run_costs import Costs
 
-LOSS_LABELS = {"batch_loss": "of the batch", "loss": "evaluated"}
-AXES = {"round": "round", "seconds": "seconds without evaluation"}
 # meanings of the letters in descriptions of what a party learns
 SIZE_LETTERS = {"n": "n rows a batch", "c": "c outputs", "p": "p parameters", "d": "d columns"}
-METRIC_LABELS = {"auc": "AUC", "accuracy": "accuracy", "r2": "R2", "rmse": "RMSE", "ks": "KS", "pr_auc": "PR AUC"}
-# metrics that show the same as another metric, which is shown instead
-REPEATS = {"loss": "log_loss", "error": "accuracy"}
-NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # entries of a round's record that are no metrics
 
 
 def page(
     job: Job,
     parts: Mapping[str, ModelPart],
     *,
-    alone: Mapping[str, float] | None = None,
+    alone: LocalQuality | Mapping[str, float] | None = None,
     sheet: str = "",
 ) -> str:
     """Return the report of a run as an HTML page.
@@ -49,26 +49,79 @@ def page(
         The page.
     """
     lead, costs = next(iter(parts.values())), Costs.of(job, parts)
-    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    who = f"{', '.join(lead.parties)}: a {job.model.name} model by {costs.algorithm}, {costs.protocol}"
-    disclosures = html.section("Who learned what", learned(job, parts)) if len(parts) == len(lead.parties) else ""
-    if sheet:
+    title, baseline = title_of(job, lead), baseline_of(alone)
+    complete = len(parts) == len(lead.parties)
+    full_sheet = html.details("The consent sheet of this run", f"<pre>{html.escape(sheet)}</pre>") if sheet else ""
+    if complete:
+        disclosures = html.section("What each party learned", learned(job, parts), full_sheet)
+    elif sheet:
         disclosures = html.section("The consent sheet of this run", f"<pre>{html.escape(sheet)}</pre>")
+    else:
+        disclosures = ""
     how_good = [
-        html.section(f"How good it is, on the {lead.evaluated_on}", comparison(lead, alone)),
+        html.section(
+            "What the partners' columns add" if baseline else "How good the model is", comparison(lead, baseline)
+        ),
         html.section("Each class against the others", by_class(lead)) if lead.by_class else "",
-        html.section("Lift and calibration", quality(lead)),
+        html.section("How the scores perform", quality(lead)),
     ]
-    seconds = "<p class='soft'>Model files do not store costs.</p>"
-    if costs.measured:
-        seconds = svg.share_bar(costs.parts, unit="s")
+    body = [
+        f"<header><h1>{html.escape(title)}</h1>",
+        f'<p class="soft">{html.escape(subtitle(job, lead, costs))}</p></header>',
+        *(how_good if lead.leads else []),
+        disclosures,
+        *([html.section("Course of the training", convergence(lead))] if lead.leads else []),
+        html.section("What it cost", costs_of(costs)),
+        html.section("Details", *details(job, parts, costs)),
+    ]
+    return html.page(title, body)
+
+
+def title_of(job: Job, lead: ModelPart) -> str:
+    """Return what was predicted and with whom."""
+    leader, *partners = lead.parties
+    if lead.positive is not None:
+        target = f"Prediction of \u201c{lead.positive}\u201d"
+    elif lead.outputs > 1 and job.model.loss.classifies:
+        target = f"Prediction of {lead.outputs} classes"
+    elif job.model.loss.classifies:
+        target = "Prediction of a class"
+    else:
+        target = "Prediction of a number"
+    return f"{target} by {leader} with {_listed(partners)}" if partners else f"{target} by {leader}"
+
+
+def subtitle(job: Job, lead: ModelPart, costs: Costs) -> str:
+    """Return the model, the rows, the date and the job in a line."""
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    rows = f" {lead.trained:,} rows trained it and {lead.held_out:,} held-out rows measured it." if lead.leads else ""
+    return (
+        f"A {job.model.name} model by {costs.algorithm}, {costs.protocol}.{rows} "
+        f"Written {when} by securevfl {__version__}; job {job.digest.hex()[:16]}."
+    )
+
+
+def costs_of(costs: Costs) -> str:
+    """Return the time and the bytes of a run in a sentence, a chart and a table."""
+    if not costs.measured:
+        return "<p class='soft'>Model files do not store costs.</p>"
+    text = (
+        f"The run took {costs.total:.1f} s from start to end, in {costs.rounds:,} rounds; the parties sent "
+        f"{costs.bytes:,} bytes in preparation and training. Times are those of the longest chain of computations and "
+        "messages that wait for each other. They add up to the whole."
+    )
+    return f"<p>{html.escape(text)}</p>{costs_chart(costs)}"
+
+
+def details(job: Job, parts: Mapping[str, ModelPart], costs: Costs) -> list[str]:
+    """Return the folded parts of the page: parties, coefficients, messages, operations, the job and accepted leaks."""
+    lead = next(iter(parts.values()))
     facts: dict[str, html.Cell] = {
         "algorithm": costs.algorithm,
         "protocol": costs.protocol,
         "local steps a round": costs.local_steps,
         "rounds": costs.rounds,
     }
-    measured: dict[str, html.Cell] = {"seconds from start to end": costs.total, "bytes of all messages": costs.bytes}
     parties: list[list[html.Cell]] = [
         [part.name, part.role, len(part.columns), len(part.features)] for part in parts.values()
     ]
@@ -85,49 +138,78 @@ def page(
     ]
     names = html.escape(", ".join(job.accepts) or "Nothing beyond what its protocol declares")
     accepted = f"<p>{names}. <span class='soft'>explain(job, parties) lists what each party learns.</span></p>"
-    body = [
-        "<header><h1>Training run</h1>",
-        f'<p class="soft">{html.escape(who)}</p>',
-        f'<p class="soft">Written {when} by securevfl {__version__}; job {job.digest.hex()[:16]}.</p></header>',
-        *(how_good if lead.leads else []),
-        disclosures,
-        *([html.section("Convergence", convergence(lead.history))] if lead.leads else []),
-        html.section("What it cost", seconds, html.facts(facts | (measured if costs.measured else {}))),
-        html.section("Parties", html.table(["party", "role", "columns", "as prepared"], parties)),
-        html.section("Coefficients", coefficients(job, parts)),
-        html.section("Messages", html.table(["from", "stage", "message", "count", "bytes"], messages)),
-        html.section("Work under encryption", html.table(["at", "operation", "count", "seconds"], operations))
+    by_time = convergence(lead, ("seconds",)) if lead.leads and any("seconds" in row for row in lead.history) else ""
+    return [
+        html.details("Algorithm and parties", html.facts(facts), html.table(PARTY_HEADS, parties)),
+        html.details("Coefficients", coefficients(job, parts)),
+        html.details("Course of the training by time", by_time) if by_time else "",
+        html.details("Messages", html.table(["from", "stage", "message", "count", "bytes"], messages)),
+        html.details("Work under encryption", html.table(["at", "operation", "count", "seconds"], operations))
         if operations
         else "",
-        html.section("The job", html.facts(flatten(job.to_dict()))),
-        html.section("Accepted leaks", accepted),
+        html.details("The job", html.facts(flatten(job.to_dict()))),
+        html.details("Accepted leaks", accepted),
     ]
-    return html.page("Training run", body)
 
 
-def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | None, sheet: str) -> None:
+PARTY_HEADS = "party", "role", "columns", "as prepared"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def write_report(path: Path, part: ModelPart, *, alone: LocalQuality | None, sheet: str) -> None:
     """Write the report of a run between organisations from one party's part."""
     job = Job.from_dict(part.job)
     write_atomic(path, page(job, {part.name: part}, alone=alone, sheet=sheet).encode())
 
 
-def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
+def comparison(lead: ModelPart, alone: LocalQuality | None) -> str:
+    """Return the gain by the partners' columns as a sentence, a chart and a table of all metrics.
+
+    Without figures of a model of one party alone, they describe the model of all parties.
+    """
+    if not lead.metrics:
+        return "<p>The model has no metrics.</p>" + notes(lead)
+    gain = PartnerGain.of(lead, alone) if alone else None
+    name = gain.metric if gain else main_metric(lead.metrics) or next(iter(lead.metrics))
+    if gain:
+        text = gain.sentence(_listed(lead.parties[1:]) if lead.parties[1:] else "nobody else")
+    else:
+        error = lead.metric_std_errors.get(name)
+        value = f"{lead.metrics[name]:.3f}" + ("" if error is None else f" ± {error:.3f}")
+        text = f"On the {lead.evaluated_on}, the {label_of(name)} is {value}."
+    meaning = meaning_of(name)
+    explained = f"{label_of(name)}: {meaning}. " if meaning else ""
+    sentences = f"<p class='gain'>{html.escape(text)}</p><p class='soft'>{html.escape(explained + STD_ERROR_NOTE)}</p>"
+    return sentences + '<div class="charts">' + quality_chart(lead, gain) + metric_table(lead, alone) + "</div>"
+
+
+def metric_table(lead: ModelPart, alone: LocalQuality | None) -> str:
     """Return a table of the metrics, next to those of a model of the leading party's columns alone."""
     names = [name for name in lead.metrics if REPEATS.get(name, "") not in lead.metrics]
-    together = ", ".join(lead.parties) + ", together"
-    models = ({f"{lead.name} alone": alone} if alone else {}) | {together: lead.metrics}
-    errors = {together: lead.metric_std_errors}
-    rows: list[list[html.Cell]] = []
-    for name in names:
-        values = (
-            figure(measured[name], errors.get(columns, {}).get(name)) if name in measured else None
-            for columns, measured in models.items()
-        )
-        rows.append([METRIC_LABELS.get(name, name.replace("_", " ")), *values])
+    together = LocalQuality(lead.metrics, lead.metric_std_errors)
+    models = ({f"{lead.name} alone": alone} if alone else {}) | {"all parties": together}
+    rows: list[list[html.Cell]] = [
+        [
+            label_of(name),
+            *(
+                figure(model.metrics[name], model.std_errors.get(name), "±") if name in model.metrics else None
+                for model in models.values()
+            ),
+        ]
+        for name in names
+    ]
     caption = f"{lead.held_out:,} held-out rows; trained on {lead.trained:,} rows."
     if lead.positive is not None:
         caption += f" Positive class: {lead.positive}."
-    return html.table(["columns of", *models], rows) + f"<p class='soft'>{html.escape(caption)}</p>" + notes(lead)
+    words = html.terms({label_of(name): meaning_of(name) for name in names if meaning_of(name)})
+    table = html.table(["metric", *models], rows, figures=range(1, 1 + len(models)))
+    return (
+        f"<div>{table}<p class='soft'>{html.escape(caption)}</p>"
+        f"{html.details('What the metrics mean', words)}{notes(lead)}</div>"
+    )
 
 
 def notes(lead: ModelPart) -> str:
@@ -145,93 +227,31 @@ def by_class(lead: ModelPart) -> str:
     rows: list[list[html.Cell]] = [
         [label, *(_class_cell(figures, name) for name in shown)] for label, figures in lead.by_class.items()
     ]
-    return html.table(["class", *(METRIC_LABELS.get(name, name) for name in shown)], rows)
+    return html.table(["class", *(label_of(name) for name in shown)], rows)
 
 
 def _class_cell(figures: Mapping[str, float], name: str) -> html.Cell:
     error = figures.get("auc_std_error") if name == "auc" else None
-    return figure(figures[name], error) if name in figures else None
+    return figure(figures[name], error, "±") if name in figures else None
 
 
 def cell(job: Job, parts: Mapping[str, ModelPart]) -> str:
     """Return a short report of the run as HTML for a notebook."""
     lead, costs = next(iter(parts.values())), Costs.of(job, parts)
-    figures: list[html.Cell] = [figure(value, lead.metric_std_errors.get(name)) for name, value in lead.metrics.items()]
+    figures: list[html.Cell] = [
+        figure(value, lead.metric_std_errors.get(name), "±") for name, value in lead.metrics.items()
+    ]
     head = f"{costs.algorithm} on a {job.model.name} model, {costs.protocol}, {', '.join(parts)}"
     return "".join(
         [
             f"<p><b>{html.escape(head)}</b>; metrics on the {html.escape(lead.evaluated_on)}</p>",
-            html.table(list(lead.metrics), [figures]) if lead.metrics else "",
+            html.table([label_of(name) for name in lead.metrics], [figures]) if lead.metrics else "",
             by_class(lead) if lead.by_class else "",
             notes(lead),
-            convergence(lead.history, ("round",)),
+            convergence(lead),
             costs._repr_html_(),
         ]
     )
-
-
-def convergence(history: list[dict[str, float]], over: Sequence[str] = ("round", "seconds")) -> str:
-    """Return charts of the loss and the main metric by round and by second, as far as the run has recorded them."""
-    charts, names = [], metric_names(history)
-    main_metric = next((name for name in METRIC_LABELS if name in names), None)
-    for axis in over:
-        losses = {words: curve(history, axis, name) for name, words in LOSS_LABELS.items()}
-        charts.append(svg.line_chart(losses, x=AXES[axis], y="loss"))
-        if main_metric is not None:
-            series = {METRIC_LABELS[main_metric]: curve(history, axis, main_metric)}
-            charts.append(svg.line_chart(series, x=AXES[axis], y=METRIC_LABELS[main_metric]))
-    return svg.side_by_side(charts) if any(charts) else "<p class='soft'>No round was recorded.</p>"
-
-
-def metric_names(history: list[dict[str, float]]) -> list[str]:
-    """Return the metrics of evaluations during training, in order of appearance."""
-    return list(dict.fromkeys(name for record in history for name in record if name not in NO_METRICS))
-
-
-def curve(history: list[dict[str, float]], over: str, name: str) -> list[tuple[float, float]]:
-    """Return the points of one figure over rounds or seconds."""
-    return [(record[over], record[name]) for record in history if over in record and name in record]
-
-
-def quality(lead: ModelPart) -> str:
-    """Return charts of lift, calibration and ROC curve by tenths of the rows, and their table."""
-    tenths = [[float(value) for value in row] for row in lead.calibration]
-    if not tenths:
-        return "<p class='soft'>This model has no calibration.</p>"
-    heads = ["mean prediction", "mean label", "rows"]
-    if lead.positive is not None:
-        heads = ["probability", f"share of {lead.positive}", "rows"]
-    seen = {"this model": [(predicted, observed) for predicted, observed, _ in tenths]}
-    values = [value for predicted, observed, _ in tenths for value in (predicted, observed)]
-    diagonal = (0.0, 1.0) if lead.positive is not None else (min(values), max(values))
-    pictures = [svg.line_chart(seen | {"as predicted": [(end, end) for end in diagonal]}, x=heads[0], y=heads[1])]
-    if lead.positive is not None:
-        lift = {"this model": lifts(tenths), "at random": [(0.1, 1.0), (1.0, 1.0)]}
-        curves = {"this model": roc(tenths), "at random": [(0.0, 0.0), (1.0, 1.0)]}
-        share = "share of rows, highest scores first"
-        pictures.insert(0, svg.line_chart(lift, x=share, y=f"lift: {lead.positive} among them, as against all rows"))
-        pictures.append(svg.line_chart(curves, x="false positives, share", y="true positives, share"))
-    rows: list[list[html.Cell]] = [
-        [f"{predicted:.3f}", f"{observed:.3f}", int(count)] for predicted, observed, count in tenths
-    ]
-    return svg.side_by_side(pictures) + html.table(heads, rows)
-
-
-def lifts(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return the lift curve.
-
-    Args:
-        tenths: (probability, share of positive rows, rows) by rising probability.
-
-    Returns:
-        Points (share of rows with the highest scores, ratio of the share of positives among them to that of all rows).
-    """
-    rows, positives = sum(row[2] for row in tenths), sum(row[1] * row[2] for row in tenths)
-    points, seen, up = list[tuple[float, float]](), 0.0, 0.0
-    for _, share, count in reversed(tenths):
-        seen, up = seen + count, up + share * count
-        points.append((seen / rows, up / (positives or 1.0) / (seen / rows)))
-    return points
 
 
 def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
@@ -249,24 +269,6 @@ def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
     return html.table(["party", "", "what"], rows) + f"<p class='soft'>{html.escape(' '.join(words))}</p>"
 
 
-def roc(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return the points (false positive rate, true positive rate) of the ROC curve.
-
-    Args:
-        tenths: probability, share of positives and number of rows, by rising probability.
-
-    Returns:
-        The points, from (0, 0) to (1, 1).
-    """
-    positives = [share * count for _, share, count in reversed(tenths)]
-    negatives = [(1 - share) * count for _, share, count in reversed(tenths)]
-    points, up, across = [(0.0, 0.0)], 0.0, 0.0
-    for more, others in zip(positives, negatives, strict=True):
-        up, across = up + more, across + others
-        points.append((across / (sum(negatives) or 1.0), up / (sum(positives) or 1.0)))
-    return points
-
-
 def coefficients(job: Job, parts: Mapping[str, ModelPart]) -> str:
     """Return what one unit of each column adds, for parties that know their weights."""
     if not job.model.by_column:
@@ -280,8 +282,3 @@ def coefficients(job: Job, parts: Mapping[str, ModelPart]) -> str:
         for feature, weights in part.coefficients().items()
     ]
     return html.table(["party", "column", "per unit"], rows)
-
-
-def figure(value: float, error: float | None) -> str:
-    """Format a metric, with its standard error if there is one."""
-    return f"{value:.4f}" if error is None else f"{value:.4f} +- {error:.4f}"

@@ -1,4 +1,4 @@
-"""A run as a picture of matplotlib: convergence by round and by second, and where the time went."""
+"""A run as a picture of matplotlib: loss and main metric by round, and the seconds by phase and kind of work."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from securevfl.base.extras import import_extra
-from securevfl.display.svg import SERIES_COLOURS
+from securevfl.display.svg import SERIES_COLOURS, axis_range
+from securevfl.training.metric_words import label_of, main_metric
+from securevfl.training.model_part import ModelPart
+from securevfl.training.run_charts import AXES, LOSS_LABELS, MIN_LOSS_SPAN, MIN_SPAN_ERRORS, curve, metric_names
 from securevfl.training.run_costs import COST_KINDS, Costs
-from securevfl.training.run_page import AXES, LOSS_LABELS, curve, metric_names
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
-    """Return loss by round, loss by second, and seconds by kind of work, as three axes.
+def plot(lead: ModelPart, costs: Costs) -> Figure:
+    """Return loss by round, the main metric by round, and seconds by phase and kind of work, as three axes.
 
-    Metrics of evaluations during training have a second scale in the first two. The figure opens no window: a notebook
-    shows it, and `savefig` writes it to a file. Raises ConfigError if matplotlib is not installed.
+    An axis of a metric is at least as wide as four standard errors. Without a metric of several rounds, the second axes
+    have the loss by second. The figure opens no window: a notebook shows it, and `savefig` writes it to a file. Raises
+    ConfigError if matplotlib is not installed.
 
     Args:
-        history: one record per round.
+        lead: the part of the leading party.
         costs: the costs of the run.
 
     Returns:
@@ -30,21 +34,19 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
     figure = _notebook_figure(import_extra("matplotlib.figure", "plot", "plot").Figure)(
         figsize=(13, 4), layout="constrained"
     )
-    by_round, by_second, split = figure.subplots(1, 3, width_ratios=(3, 3, 2))
-    other_metrics = [name for name in metric_names(history) if name != "loss"]
-    for axes, over in ((by_round, "round"), (by_second, "seconds")):
-        for name, words in LOSS_LABELS.items():
-            points = curve(history, over, name)
-            if points:
-                axes.plot(*zip(*points, strict=True), label=f"loss {words}", linewidth=1.2)
-        axes.set(xlabel=AXES[over], ylabel="loss")
-        other = axes.twinx() if other_metrics else axes
-        # metrics begin with the third colour, because losses have the first two
-        for number, name in enumerate(other_metrics, 2):
-            other.plot(*zip(*curve(history, over, name), strict=True), "--.", color=f"C{number}", label=name)
-        handles = list(dict.fromkeys([*axes.get_lines(), *other.get_lines()]))
-        if handles:
-            axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
+    losses, second, split = figure.subplots(1, 3)
+    _draw_losses(losses, lead, "round")
+    name = main_metric(name for name in metric_names(lead.history) if name != "loss")
+    if name is None:
+        _draw_losses(second, lead, "seconds")
+    else:
+        points = curve(lead.history, "round", name)
+        second.plot(*zip(*points, strict=True), ".-", color=SERIES_COLOURS[0])
+        values = [value for _, value in points]
+        span = MIN_SPAN_ERRORS * lead.metric_std_errors.get(name, 0.0)
+        second.set(xlabel=AXES["round"], ylabel=label_of(name), title=f"{label_of(name)} on the {lead.evaluated_on}")
+        if span:
+            second.set_ylim(*axis_range(min(values), max(values), min_span=span))
     phases = costs.split
     bottom = [0.0] * len(phases)
     for word, colour in zip(COST_KINDS.values(), SERIES_COLOURS, strict=False):
@@ -52,9 +54,22 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
         split.bar(list(phases), heights, bottom=bottom, color=colour, label=word)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     split.legend(fontsize="small", frameon=False)
-    split.set(ylabel="seconds from start to end")
-    split.tick_params(axis="x", labelsize="small", labelrotation=20)
+    split.set(ylabel="seconds", title=f"{costs.total:.1f} s from start to end")
     return figure
+
+
+def _draw_losses(axes: Axes, lead: ModelPart, over: str) -> None:
+    """Draw the loss over rounds or seconds, on an axis that is not narrower than its noise."""
+    values = []
+    for name, words in LOSS_LABELS.items():
+        points = curve(lead.history, over, name)
+        if points:
+            axes.plot(*zip(*points, strict=True), label=words, linewidth=1.4)
+            values += [value for _, value in points]
+    axes.set(xlabel=AXES[over], ylabel="loss", title=f"Loss by {over.removesuffix('s')}")
+    if values:
+        axes.set_ylim(*axis_range(min(values), max(values), min_span=MIN_LOSS_SPAN * max(map(abs, values))))
+        axes.legend(frameon=False)
 
 
 def _notebook_figure(kind: type[Figure]) -> type[Figure]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import raises_code, reread
+from builders import OPEN_JOB, SHARES_JOB, make_job, raises_code, reread
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler
 
@@ -229,6 +229,38 @@ def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
         run.decision({"bank": bank.X[:1], "shop": pa.table({"age": ["old"], "income": [1.0], "city": ["Rome"]})})
     with raises_code(errors.TableError, "SVFL-TABLE-MISSING-VALUES"):
         run.decision({"bank": bank.X[:1], "shop": pa.table({"age": [1.0], "income": [np.nan], "city": ["Rome"]})})
+
+
+@pytest.mark.parametrize(
+    ("job", "tolerance"),
+    [
+        (make_job(OPEN_JOB), 0.0),
+        (make_job(OPEN_JOB, scale="robust"), 0.0),
+        (make_job(SHARES_JOB), 0.03),
+        (make_job(SHARES_JOB, model={"name": "trees", "trees": 3}), 0.03),
+    ],
+)
+def test_a_large_prepared_table_is_converted_when_it_is_read(job: vfl.Job, tolerance: float) -> None:
+    """The model of a view of the prepared columns is that of the prepared columns in memory."""
+    bank, shop = text_parties()
+    in_memory = prepare_party(job, shop, shop.register)
+    by = in_memory.preparation
+    assert by is not None
+    view = shop.prepared(by, max_bytes=0)
+    rows = GENERATOR.permutation(N)[:50]
+    np.testing.assert_array_equal(view.X[rows], in_memory.X[rows])
+    assert (view.content, view.columns, len(view)) == (in_memory.content, in_memory.columns, N)
+    runs = [vfl.simulate(job, [bank, party]) for party in (view, in_memory)]
+    for metric in ("auc", "log_loss"):
+        assert runs[0].metrics[metric] == pytest.approx(runs[1].metrics[metric], abs=tolerance, rel=0)
+    assert runs[0].parts["shop"].preparation == runs[1].parts["shop"].preparation
+
+
+def test_weights_of_evidence_need_an_array() -> None:
+    job = prepared_job(prepare={"woe": {}})
+    prepared = prepare_party(job, text_parties()[1], vfl.Party("shop", TABLE, aligned=True).register)
+    assert prepared.preparation is not None
+    assert isinstance(text_parties()[1].prepared(prepared.preparation, max_bytes=0).X, np.ndarray)
 
 
 def test_one_party_with_ids_among_others_without(tmp_path: Path) -> None:

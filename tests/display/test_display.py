@@ -49,11 +49,41 @@ def test_long_lines_are_thinned_and_keep_their_end() -> None:
     assert line[-1] == (svg.CHART_WIDTH - svg.MARGIN_RIGHT, svg.MARGIN_TOP)
 
 
-def test_shares_fill_the_bar() -> None:
-    chart = svg.share_bar({"encryption": 3.0, "network": 1.0}, unit="s")
-    assert [float(width) for width in re.findall(r'y="0" width="([\d.]+)"', chart)] == [360, 120]
-    assert "encryption: 3.000 s, 75%" in chart
-    assert "0%" in svg.share_bar({"a": 0.0}, unit="s")
+def test_stacked_bars_are_as_long_as_their_values() -> None:
+    rows = {"training": {"encryption": 3.0, "network": 1.0}, "evaluation": {"encryption": 0.0, "network": 0.0}}
+    chart = svg.stacked_bars(rows, unit="seconds")
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', chart)]
+    axis = svg.CHART_WIDTH - 2 * svg.BAR_LEFT  # pixels of the axis, from 0 to 4 seconds
+    assert widths == pytest.approx([0.75 * axis, 0.25 * axis, 0.0, 0.0], abs=0.1)
+    assert "network" in chart
+    assert "evaluation" in svg.stacked_bars({"evaluation": {"encryption": 0.0}}, unit="s")
+
+
+def test_bars_begin_at_their_base_and_show_the_error() -> None:
+    chart = svg.bar_chart({"alone": (0.6, 0.1), "together": (0.8, None)}, x="AUC", base=0.5)
+    alone, together = (float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', chart))
+    assert together == pytest.approx(3 * alone, rel=0.02)
+    (error,) = re.findall(r'class="error" d="M([\d.]+) [\d.]+H([\d.]+)', chart)
+    assert float(error[1]) - float(error[0]) == pytest.approx(2 * alone, rel=0.02)
+    assert "alone: 0.600 ± 0.100" in chart
+
+
+@pytest.mark.parametrize("value", [0.868, 1e-7, 123456.789, -3.2, 0.0, 1e12])
+def test_no_label_occurs_twice_on_an_axis(value: float) -> None:
+    for spread in (0.0, 1e-15, 1e-9, 1e-6, 1e-3, 0.1, 10.0):
+        positions = svg.ticks(value, value + spread * max(abs(value), 1.0))
+        labels = svg.tick_labels(positions)
+        assert len(set(labels)) == len(labels) >= 2
+        assert [float(label.replace(",", "")) for label in labels] == pytest.approx(positions, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.868, -0.02, 0.0, 41.0])
+def test_an_axis_is_as_wide_as_demanded(value: float) -> None:
+    low, high = svg.axis_range(value, value + 0.001, min_span=0.08)
+    assert high - low >= 0.08 - 1e-12
+    assert low <= value <= value + 0.001 <= high
+    assert low >= 0 or value < 0
+    assert svg.axis_range(0.4, 0.6, covered=(0.0, 1.0)) == (0.0, 1.0)
 
 
 def test_text_is_escaped_everywhere() -> None:
@@ -64,7 +94,9 @@ def test_text_is_escaped_everywhere() -> None:
         html.table([bad], [[bad]]),
         html.facts({bad: bad}),
         svg.line_chart({bad: [(0, 1.0)], "b": [(0, 2.0)]}, x=bad, y=bad),
-        svg.share_bar({bad: 1.0}, unit=bad),
+        svg.bar_chart({bad: (1.0, 0.1)}, x=bad),
+        svg.stacked_bars({bad: {bad: 1.0}}, unit=bad),
+        html.details(bad, html.terms({bad: bad})),
     ]
     assert all("<script" not in drawing and "&lt;script&gt;" in drawing for drawing in drawn)
 

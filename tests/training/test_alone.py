@@ -24,7 +24,7 @@ from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
 from securevfl.runtime.network import Network
 from securevfl.training.json_report import report
-from securevfl.training.local_baseline import baseline_metrics
+from securevfl.training.local_baseline import baseline_figures
 
 BLOCKS = random_blocks(2, 2000, 3, seed=8)
 ACCEPTED = ["columns", "rank", "label_auc", "fresh_equations"]
@@ -54,9 +54,10 @@ def test_the_baseline_is_that_of_scikit_learn(name: str, protocol: str) -> None:
     rows = job.schedule(register_of([bank]))
     fitted = oracle.fit(BLOCKS[0][rows.train], y[rows.train])
     predicted = (fitted.predict_proba if name == "logistic" else fitted.predict)(BLOCKS[0][rows.test])
-    baseline = baseline_metrics(job, bank)
+    baseline = baseline_figures(job, bank)
     assert baseline is not None
-    assert baseline[metric] == pytest.approx(measure(y[rows.test], predicted), rel=0.01)
+    assert baseline.std_errors[metric] > 0
+    assert baseline.metrics[metric] == pytest.approx(measure(y[rows.test], predicted), rel=0.01)
 
 
 def test_both_reports_compare_with_the_baseline(tmp_path: Path) -> None:
@@ -66,11 +67,11 @@ def test_both_reports_compare_with_the_baseline(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
         run = vfl.simulate(job, parties)
-    alone = baseline_metrics(run.job, parties[0])
+    alone = baseline_figures(run.job, parties[0])
     assert alone is not None
-    assert run.metrics["deviance"] < alone["deviance"]
+    assert run.metrics["deviance"] < alone.metrics["deviance"]
     run.report(tmp_path / "page.html", alone=alone)
     assert "bank alone" in (tmp_path / "page.html").read_text()
-    written = json.loads(json.dumps(report(run, network=Network(), lacking={}, alone=alone)))
-    assert written["alone"] == alone
+    written = json.loads(json.dumps(report(run, network=Network(), lacking={}, alone=alone.metrics)))
+    assert written["alone"] == alone.metrics
     assert np.isfinite(list(written["alone"].values())).all()

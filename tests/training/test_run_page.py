@@ -11,7 +11,8 @@ import securevfl as vfl
 from securevfl.display.svg import SERIES_COLOURS
 from securevfl.errors import DataError
 from securevfl.runtime.costs import Stage
-from securevfl.training.run_page import curve, learned, lifts, roc, write_report
+from securevfl.training.run_charts import curve, lifts, roc
+from securevfl.training.run_page import learned, write_report
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +38,14 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     run.report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     for name, value in run.metrics.items():
-        cell = f"<td>{value:.4f} +- {run.metric_std_errors[name]:.4f}</td>"
+        cell = f">{value:.4f} ± {run.metric_std_errors[name]:.4f}</td>"
         assert page.count(cell) == (name != "error"), name  # nothing twice: loss is log_loss here
+    assert "The number after ± is the standard error" in page
     assert run.job.digest.hex()[:16] in page
     assert f"{run.costs.bytes:,}" in page
-    for word, seconds in run.costs.parts.items():
-        assert f"{word}: {seconds:.3f} s" in page
     for word in ("bank", "shop", "telco", "ResidualCiphertext", "encrypt", "pairwise/ckks", "columns", "held-out rows"):
         assert word in page
-    assert page.count("<svg") == 8  # loss and AUC by round and second, cost split, lift, calibration, ROC
+    assert page.count("<svg") == 9  # AUC; lift, calibration, ROC; loss and AUC by round and second; costs
     for name in ("bank", "shop", "telco"):
         assert re.search(rf"<td>{name}</td><td>learns</td><td>[^<]{{20,}}</td>", page)
     figure = r'<td class="figure">(\d+)</td>'
@@ -57,15 +57,15 @@ def test_the_page_compares_one_party_with_all_and_has_the_sheet(run: vfl.Run, tm
     alone = run.metrics | {"auc": 0.5432}
     run.report(tmp_path / "run.html", alone=alone, sheet="bank learns a < b")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
-    heads = page.index("<th>columns of</th><th>bank alone</th><th>bank, shop, telco, together</th>")
-    figures = page.index(f"<td>AUC</td><td>0.5432</td><td>{run.metrics['auc']:.4f} +- ")
-    assert heads < figures < page.index("Lift and calibration") < page.index("<pre>bank learns a &lt; b</pre>")
-    assert "Who learned what" not in page
+    heads = page.index("bank alone</th>")
+    figures = page.index(f'0.5432</td><td class="figure">{run.metrics["auc"]:.4f} ± ')
+    assert heads < figures < page.index("How the scores perform") < page.index("<pre>bank learns a &lt; b</pre>")
+    assert f"rises from 0.543 to {run.metrics['auc']:.3f}" in page
     part = run.parts["shop"]
     write_report(tmp_path / "shop.html", part, alone=None, sheet="sheet of shop")
     shop_page = (tmp_path / "shop.html").read_text(encoding="utf-8")
     assert "sheet of shop" in shop_page
-    assert "How good it is" not in shop_page
+    assert "How good the model is" not in shop_page
     assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.OFFLINE, Stage.TRAIN)):,}" in shop_page
 
 
@@ -86,13 +86,13 @@ def test_a_run_from_files_has_a_page_without_costs(run: vfl.Run, tmp_path: Path)
     vfl.Run.load(tmp_path / "model").report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     assert "Model files do not store costs" in page
-    assert f"<td>{run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}</td>" in page
+    assert f"{run.metrics['auc']:.4f} ± {run.metric_std_errors['auc']:.4f}</td>" in page
 
 
 def test_notebooks_show_jobs_runs_costs_and_sheets(run: vfl.Run, three_parties: list[vfl.Party]) -> None:
     assert run.job.digest.hex()[:16] in run.job._repr_html_()
     assert "<th>optimizer.lr</th><td>0.1</td>" in run.job._repr_html_()
-    assert f"<td>{run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}</td>" in run._repr_html_()
+    assert f"{run.metrics['auc']:.4f} ± {run.metric_std_errors['auc']:.4f}</td>" in run._repr_html_()
     assert "<svg" in run._repr_html_()
     assert f"{run.costs.bytes:,}" in run.costs._repr_html_()
     sheet = vfl.explain(run.job, three_parties)
@@ -104,13 +104,17 @@ def test_notebooks_show_jobs_runs_costs_and_sheets(run: vfl.Run, three_parties: 
 def test_the_picture_has_the_run(run: vfl.Run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = run.plot()
-    by_round, by_second, split = figure.axes[:3]
-    assert [by_round.get_xlabel(), by_second.get_xlabel()] == ["round", "seconds without evaluation"]
+    by_round, main, split = figure.axes
+    assert [by_round.get_xlabel(), main.get_xlabel()] == ["round", "round"]
+    assert [by_round.get_ylabel(), main.get_ylabel(), split.get_ylabel()] == ["loss", "AUC", "seconds"]
     drawn = [tuple(map(float, point)) for point in by_round.get_lines()[0].get_xydata()]
     assert drawn == curve(run.history, "round", "batch_loss")
     heights = [bar.get_height() for bar in split.patches]
     assert sum(heights) == pytest.approx(run.costs.total)
-    assert {line.get_label() for line in figure.axes[3].get_lines()} >= {"auc", "accuracy"}
+    (line,) = main.get_lines()
+    assert [tuple(map(float, point)) for point in line.get_xydata()] == curve(run.history, "round", "auc")
+    low, high = main.get_ylim()
+    assert high - low >= 4 * run.metric_std_errors["auc"] - 1e-12
     figure.savefig(tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 10_000
 

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,9 @@ import securevfl as vfl
 from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError, LeakageError, PeerStopped, TransportError
-from securevfl.organisations import tune
 from securevfl.organisations.compare import exclusive_comparison
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.organisations.tune import tune_with
+from securevfl.organisations.tune import SearchFiles, tune_with
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.training.model_part import ModelPart
 from tests.builders import raises_code
@@ -45,7 +46,6 @@ class Search:
     def __init__(self, meeting: Any, folder: Path, parties: list[vfl.Party]) -> None:
         self.meeting, self.folder, self.parties = meeting, folder, parties
         self.sheets: dict[str, list[str]] = {party.name: [] for party in parties}
-        self.models: list[str] = []
 
     def ledger(self, party: vfl.Party) -> Path:
         return self.folder / f"{party.name}.ledger"
@@ -62,11 +62,12 @@ class Search:
                 (grids or {}).get(party.name, GRID),
                 party,
                 PeerSettings.of(kit / "peers.toml", **LINE),
-                ledger=self.ledger(party),
+                files=SearchFiles(
+                    self.ledger(party),
+                    self.folder / f"{party.name}.states",
+                    self.folder / f"{party.name}.model.json",
+                ),
                 consent=ask,
-                checkpoints=self.folder / f"{party.name}.states",
-                save=self.folder / f"{party.name}.model.json",
-                on_model=self.models.append,
                 **options,
             )
 
@@ -128,28 +129,23 @@ def test_a_refused_consent_counts_nothing(search: Search) -> None:
     assert measured(search.parties[1], search.ledger(search.parties[1])) == 0
 
 
-def interrupt_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the trainings of all parties stop when each has finished this number of them."""
-    finished: dict[str, int] = {}
-    original = tune.take_part
+def stop_before(count: int) -> Callable[[str], None]:
+    """Return a function for `on_model` that stops a party before its training of this number, counted from 0."""
+    begun: dict[int, int] = {}
 
-    def stopping(job: Any, party: Any, channel: Any, **options: Any) -> Any:
-        if finished.get(party.name, 0) == count:
+    def on_model(name: str) -> None:
+        thread = threading.get_ident()
+        begun[thread] = begun.get(thread, -1) + 1
+        if begun[thread] == count:
             raise TransportError("stopped here")
-        part = original(job, party, channel, **options)
-        finished[party.name] = finished.get(party.name, 0) + 1
-        return part
 
-    monkeypatch.setattr(tune, "take_part", stopping)
+    return on_model
 
 
 @pytest.mark.parametrize("finished", [1, 3])
-def test_an_interrupted_search_resumes_without_another_consent_or_sum(
-    search: Search, finished: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        interrupt_after(finished, patch)
-        assert all(isinstance(error, TransportError) for error in search.run().values())
+def test_an_interrupted_search_resumes_without_another_consent_or_sum(search: Search, finished: int) -> None:
+    stopped = search.run(on_model=stop_before(finished))
+    assert all(isinstance(error, TransportError) for error in stopped.values())
     shop = search.parties[1]
     entries = len(DisclosureLedger(search.ledger(shop), "shop").read().entries)
     assert measured(shop, search.ledger(shop)) == 4  # all are counted before the first
@@ -161,12 +157,8 @@ def test_an_interrupted_search_resumes_without_another_consent_or_sum(
     assert entries == finished
 
 
-def test_a_peer_that_has_lost_its_results_gets_no_further_measurement(
-    search: Search, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        interrupt_after(3, patch)
-        search.run()
+def test_a_peer_that_has_lost_its_results_gets_no_further_measurement(search: Search) -> None:
+    search.run(on_model=stop_before(3))
     bank, shop = search.parties
     for path in (search.folder / "bank.states").glob("*"):  # but for its record of the search
         if "search" not in path.name:
@@ -190,7 +182,7 @@ def test_a_party_takes_part_in_one_search_at_a_time(search: Search) -> None:
     ledger = DisclosureLedger(search.ledger(bank), "bank")
     settings = PeerSettings.of(search.meeting.folder / "bank" / "peers.toml", **LINE)
     with exclusive_comparison(ledger), raises_code(ConfigError, "SVFL-LEDGER-BUSY", party="bank"):
-        tune_with(TUNED_JOB, GRID, bank, settings, ledger=ledger)
+        tune_with(TUNED_JOB, GRID, bank, settings, files=SearchFiles(ledger))
 
 
 def command(meeting: Any, party: str, *options: str) -> Any:

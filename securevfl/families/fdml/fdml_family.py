@@ -6,10 +6,12 @@
 3. A worker with labels computes the residual g, the derivative of the loss by the sum, and updates its weights. A
    worker without labels updates its weights with the g that the party with labels sends.
 
-Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name, "server")` is the server. It
-stores payloads: pushed outputs, masked or in the clear. Without a server, workers that all know the labels push to each
-other. See `securevfl.families.fdml.fdml_optimizer` for the steps, `securevfl.families.fdml.pulls` for the messages and
-`securevfl.families.fdml.fdml_worker` for a worker.
+An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
+coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
+training without encryption. Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name,
+"server")` is the server. It stores payloads: pushed outputs, masked or in the clear. Without a server, workers that all
+know the labels push to each other. See `securevfl.families.fdml.fdml_optimizer` for the steps,
+`securevfl.families.fdml.pulls` for the messages and `securevfl.families.fdml.fdml_worker` for a worker.
 """
 
 from __future__ import annotations
@@ -67,6 +69,11 @@ class FdmlFamily(Family[FdmlJob]):
         if not shows_labels and job.protocol.residual is None:
             raise ValueError(
                 "protocol.residual: is missing; add it, or let all parties know the labels (optimizer.shows_labels)"
+            )
+        if job.protocol.sum != "auto" and not isinstance(job.protocol.sum, DirectSum):
+            raise ValueError(
+                f'protocol.sum: FDML does not train with the sum "{job.protocol.sum.name}", because workers push their '
+                'outputs to a server, where optimizer.stored protects them; leave sum out, and use stored = "masks"'
             )
         if shows_labels and job.max_label_auc is not None:
             raise ValueError(
@@ -134,7 +141,7 @@ class FdmlFamily(Family[FdmlJob]):
         return roles
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        """Return example jobs with masked and open payloads, with encrypted residuals and with shared labels."""
+        """Return example jobs: with masked payloads, payloads in the clear, encrypted residuals and shared labels."""
         base = {"model": Logistic(l2=1e-3), "optimizer": FDML(lr=0.2, tau=2)}
         return {
             "fdml masks, sealed": base | {"protocol": Protocol(residual=Ckks())},
@@ -145,7 +152,7 @@ class FdmlFamily(Family[FdmlJob]):
         }
 
     def declarations(self, job: FdmlJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare the messages of sums, pulls and residuals or labels."""
+        """Declare sender, receiver and disclosure of each message: sums, pulls, and residuals or labels."""
         passives, workers = roles.with_role(PASSIVE), (ACTIVE, PASSIVE)
         stored = stored_of(job)
         sum_messages = job.protocol.sum_for(len(passives)).declares(passives)
@@ -163,11 +170,11 @@ class FdmlFamily(Family[FdmlJob]):
         return [*declarations, start, *job.protocol.residual.declares()]
 
     def outputs(self, job: FdmlJob, shape: RunShape) -> list[Output]:
-        """List labels, pulled sums or pushed outputs, and evaluations."""
+        """List the outputs of a run: labels, pulled sums or pushed model outputs, and evaluations."""
         return fdml_outputs(job, shape)
 
     def message_protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
-        """List the sum protocol of evaluations, and the residual protocol if there is one."""
+        """List the protocols that the audit checks separately: sums of evaluations, and residuals if any."""
         sums: MessageProtocol = job.protocol.sum_for(len(roles.with_role(PASSIVE)))
         return [sums] if job.protocol.residual is None else [sums, job.protocol.residual]
 
@@ -184,7 +191,7 @@ class FdmlFamily(Family[FdmlJob]):
         return f"{stored_of(job).label}/{'labels' if residual is None else residual.label}"
 
     def strength(self, job: FdmlJob) -> str:
-        """Return one line about the security of payloads and residuals."""
+        """Return one line that names the cryptographic assumptions behind payloads and residuals."""
         residual = job.protocol.residual
         sent = "all parties know the labels" if residual is None else f"residuals: {residual.strength}"
         return f"payloads: {stored_of(job).strength}; {sent}"
@@ -238,7 +245,7 @@ class FdmlFamily(Family[FdmlJob]):
         return stored_of(job).pooling
 
     def participant(self, job: FdmlJob, context: PartyContext, columns: int, state: State | None) -> Participant:
-        """Create the server or a worker."""
+        """Create the object that does the work of one party: the server or a worker."""
         if context.roles.role(context.me) == SERVER:
             return FdmlServer(job, context)
         return FdmlWorker(job, context, columns, state)

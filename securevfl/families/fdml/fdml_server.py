@@ -1,6 +1,7 @@
 """The server of FDML as a participant of a run.
 
-Workers push their outputs on batches to the server and pull sums of them. A reader is a worker that receives sums.
+Workers (the parties with columns) push their model outputs on batches to the server and pull sums of them. A
+participant is the object that does one party's work in a run. A reader is a worker that receives sums.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class FdmlServer(Participant):
 
     @property
     def state_fits_any_round(self) -> bool:
-        """True: the state is empty."""
+        """Whether the state fits any round: always True, because it is empty."""
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:

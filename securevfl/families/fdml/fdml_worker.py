@@ -1,4 +1,4 @@
-"""A worker of FDML: a party with a block of weights (see `securevfl.families.fdml.fdml_optimizer`).
+"""A worker of FDML, asynchronous training: a party with columns and weights (`securevfl.families.fdml.fdml_optimizer`).
 
 In iteration t, a worker pushes its outputs H on the batch of t to the server (or to all other workers) and pulls the
 sum f. It continues while replies are in transit, and updates its weights in the order of its pushes:
@@ -101,7 +101,7 @@ class FdmlWorker(BatchParticipant):
 
     @property
     def state_fits_any_round(self) -> bool:
-        """True: the state contains the worker's iteration, so it does not have to fit a round of the other parties."""
+        """Whether the state fits any round of the others: always True, since it has the worker's iteration."""
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
@@ -190,7 +190,7 @@ class FdmlWorker(BatchParticipant):
             yield index, t, self._pushable(self.model.forward(batch.X), batch)
 
     def _pushable(self, H: Floats, batch: Batch) -> Floats:
-        """Return the outputs H (n, c) of a batch as they may be pushed: rounded, and with noise if the job has any."""
+        """Return this worker's outputs H (n, c) as it pushes them: rounded, and with noise if the job has any."""
         H = self.sendable_batch_outputs(H, batch)
         return H if self._noise is None else self._noise(H)
 

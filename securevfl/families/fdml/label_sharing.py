@@ -2,7 +2,7 @@
 
 1. active -> passive   TrainingLabels   targets (m, c) of the m training rows, in the order of the schedule
 
-The number in comments refers to this step. The message hides nothing; a job requests it with `shows_labels`. With the
+Comments refer to this step by number. The message hides nothing; a job requests it with `shows_labels`. With the
 labels, each worker computes residuals itself.
 """
 
@@ -36,7 +36,7 @@ def send_labels(context: PartyContext, targets: Floats) -> None:
     """Send the targets (m, c) of the training rows to every passive party."""
     for passive in context.passives:
         permit = context.channel.permit(DisclosureRecord(passive, "labels", targets.size, 64, about=(context.me,)))
-        context.channel.send(passive, TrainingLabels(targets), LABELS_SUBCHANNEL, permit=permit)  # 1
+        context.channel.send(passive, TrainingLabels(targets), LABELS_SUBCHANNEL, permit=permit)  # step 1
 
 
 def receive_labels(context: PartyContext, rows: int) -> Floats:
@@ -52,7 +52,7 @@ def receive_labels(context: PartyContext, rows: int) -> Floats:
     Raises:
         ProtocolError: if the targets have another shape or are not finite.
     """
-    targets = context.channel.recv(context.active, TrainingLabels, LABELS_SUBCHANNEL).targets  # 1
+    targets = context.channel.recv(context.active, TrainingLabels, LABELS_SUBCHANNEL).targets  # step 1
     if targets.shape != (rows, context.outputs) or not np.isfinite(targets).all():
         raise ProtocolError(
             f"{context.me}: {context.active} sent labels of shape {targets.shape}; expected finite numbers of shape "

@@ -92,7 +92,7 @@ class LocalNoiseSampler:
     """The noise of one party in one session.
 
     Args:
-        noise: the noise options.
+        noise: the noise that the job asks for.
         pushes: number of pushes of a row in the whole run.
     """
 

@@ -38,7 +38,7 @@ _DOMAIN = "stored sum under masks"
 
 
 class StoredMasks(StoredSum):
-    """Stores payloads under masks that readers can remove and the server cannot; sums are exact in fixed point."""
+    """The job option for payloads under masks: only readers can remove the masks from sums, and sums are exact."""
 
     name: ClassVar[str] = "masks"
     pushed: ClassVar[Reveal] = Reveal("uniform")

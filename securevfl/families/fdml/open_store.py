@@ -18,7 +18,7 @@ from securevfl.protocols.party_context import PartyContext
 
 
 class StoredOpen(StoredSum):
-    """Payloads in the clear: the server sees every worker's local predictions."""
+    """The job option for payloads in the clear: the server sees every worker's local predictions."""
 
     name: ClassVar[str] = "open"
     pushed: ClassVar[Reveal] = Reveal("plain", "the sender's forward outputs H_k, which over a run span its columns")

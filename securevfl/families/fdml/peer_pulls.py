@@ -8,7 +8,7 @@ a worker pushes its H_k on the batch of t; it may be at most tau iterations ahea
 1. worker k -> worker j   Push              t, H_k on the batch of t, and the number of finished iterations
    worker j               waits at its t until the slowest worker has pushed t - tau, then adds the outputs
 
-Numbers in comments refer to these steps. A push takes half a round trip and is sent to every other worker. Each worker
+Comments refer to these steps by number. A push takes half a round trip and is sent to every other worker. Each worker
 can read the outputs of all others; a key that all workers share would hide nothing. Use this only if workers may see
 each other's local predictions, and otherwise a server with a stored sum that hides them
 (`securevfl.families.fdml.pulls`).
@@ -65,33 +65,33 @@ class PeerPullClient(PullClient):
             self._payloads.put(self._me, batch, version, payload)
             for peer in self._peers:
                 message, permit = RestoredOutputs(batch, version, payload), self._permit(peer, H)
-                self._channel.send(peer, message, self._subchannel, permit=permit)  # 0
+                self._channel.send(peer, message, self._subchannel, permit=permit)  # step 0
         progress = self._payloads.workers[self._me]
         progress.pushed, progress.finished = iteration - 1, iteration
         for peer in self._peers:
             permit = permit_sizes(self._channel, peer)
-            self._channel.send(peer, StartIteration(iteration), self._subchannel, permit=permit)  # 0
+            self._channel.send(peer, StartIteration(iteration), self._subchannel, permit=permit)  # step 0
         for peer in self._peers:
-            self._payloads.begin(peer)  # 0
+            self._payloads.begin(peer)  # step 0
 
     def push(self, t: int, H: Floats, finished: int) -> None:
         """Send the outputs to all other workers and store them."""
         batch = self._pace.batches[t]
         push = Push(t, batch, finished, self._worker.conceal(H, batch, t))
         for peer in self._peers:
-            self._channel.send(peer, push, self._subchannel, permit=self._permit(peer, H))  # 1
+            self._channel.send(peer, push, self._subchannel, permit=self._permit(peer, H))  # step 1
         self._payloads.take(self._me, push)
         self._unanswered.append(t)
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
         """Receive pushes of other workers, and return the sum for the oldest iteration that has not been pulled yet."""
         while (arrived := self._channel.recv_due(self._peers, Push, self._subchannel)) is not None:
-            self._payloads.take(*arrived)  # 1
+            self._payloads.take(*arrived)  # step 1
         t, workers = self._unanswered[0], self._payloads.workers
         while behind := [name for name in self._peers if t - workers[name].pushed > self._pace.max_lead(t)]:
             if not wait:
                 return None
-            self._payloads.take(*self._channel.recv_any(behind, Push, self._subchannel))  # 1
+            self._payloads.take(*self._channel.recv_any(behind, Push, self._subchannel))  # step 1
         self._unanswered.popleft()
         batch = self._pace.batches[t]
         parts, versions = self._payloads.parts(batch)

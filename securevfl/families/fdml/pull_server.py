@@ -3,7 +3,7 @@
 A worker pushes a payload, its concealed outputs on a batch, in each of its iterations, and pulls the sum of all
 workers' latest payloads of that batch. The version of a payload is the iteration in which it was pushed. A pull is
 answered only when the slowest worker is close enough behind (`WorkerPace.max_lead`). A reader is a worker that receives
-sums; the others receive replies without a sum. Numbers in comments refer to the steps in
+sums; the others receive replies without a sum. Comments refer by number to the steps in
 `securevfl.families.fdml.pulls`: 0 is the start, 1 a push and 2 the reply.
 """
 
@@ -87,7 +87,7 @@ class PayloadTable:
         """
         iterations = len(self._pace.batches)
         while True:
-            _, message = self._channel.recv_any((name,), (RestoredOutputs, StartIteration), self._subchannel)  # 0
+            _, message = self._channel.recv_any((name,), (RestoredOutputs, StartIteration), self._subchannel)  # step 0
             match message:
                 case StartIteration(iteration) if 0 <= iteration <= iterations:
                     worker = self.workers[name]
@@ -107,7 +107,7 @@ class PayloadTable:
                     )
 
     def put(self, name: str, batch: int, version: int, payload: bytes) -> None:
-        """Store a worker's payload; it replaces the worker's earlier payload of this batch."""
+        """Store a worker's payload of a batch, in place of its earlier one."""
         self._payloads[name][batch] = version, payload
 
     def take(self, name: str, push: Push) -> int:
@@ -115,7 +115,7 @@ class PayloadTable:
 
         Args:
             name: the worker.
-            push: the message.
+            push: the worker's message with its payload.
 
         Returns:
             The iteration of the push.
@@ -174,14 +174,14 @@ class PullServer:
         self._workers = self._payloads.workers
 
     def serve(self) -> Iterator[int]:
-        """Serve until all pulls are answered; yield each number of iterations that all workers have replies to."""
+        """Answer pulls until the end; yield the number of iterations answered for all workers as it grows."""
         for name in self._workers:
-            self._payloads.begin(name)  # 0
+            self._payloads.begin(name)  # step 0
         done = self._answered_iterations
         while done < len(self._pace.batches):
             senders = self._next_senders(done)
             awaited = [name for name in senders if self._pushes_without_residual(name)]
-            name, push = self._channel.recv_first(senders, Push, self._subchannel, awaited=awaited)  # 1
+            name, push = self._channel.recv_first(senders, Push, self._subchannel, awaited=awaited)  # step 1
             self._workers[name].delayed.append(self._payloads.take(name, push))
             self._answer()
             while done < self._answered_iterations:
@@ -228,4 +228,4 @@ class PullServer:
                 reply = PullReply(t, total, tuple(versions.values()), finished)
                 # The pushing workers have already recorded what the total discloses.
                 permit = permit_sizes(self._channel, name)
-                self._channel.send(name, reply, self._subchannel, permit=permit)  # 2
+                self._channel.send(name, reply, self._subchannel, permit=permit)  # step 2

@@ -11,7 +11,7 @@ called a payload, and the iteration of its push is its version. A reader is a wo
 2. server -> worker k   PullReply         for this t: the versions of the batch's payloads, their sum if k is a reader,
                                           and the number of iterations that the leading party has finished
 
-Numbers in comments refer to these steps. An iteration takes one round trip. The server delays its reply to t until the
+Comments refer to these steps by number. An iteration takes one round trip. The server delays its reply to t until the
 slowest worker has pushed t - tau; a worker that is further ahead waits for that reply. While replies are in transit a
 worker continues to push, with at most tau unanswered pushes. That hides the latency of the network as far as the
 staleness bound tau allows (`WorkerPace.max_unanswered`). Two workers' pushes are therefore at most 2 * tau iterations
@@ -163,15 +163,15 @@ class ServerPullClient(PullClient):
         for batch, version, H in restored:
             payload = self._stored.conceal(H, batch, version)
             message = RestoredOutputs(batch, version, payload)
-            self._channel.send(self._server, message, self._subchannel, permit=self._permit(H))  # 0
+            self._channel.send(self._server, message, self._subchannel, permit=self._permit(H))  # step 0
         permit = permit_sizes(self._channel, self._server)
-        self._channel.send(self._server, StartIteration(iteration), self._subchannel, permit=permit)  # 0
+        self._channel.send(self._server, StartIteration(iteration), self._subchannel, permit=permit)  # step 0
 
     def push(self, t: int, H: Floats, finished: int) -> None:
         """Conceal the outputs and send them to the server."""
         batch = self._pace.batches[t]
         permit, payload = self._permit(H), self._stored.conceal(H, batch, t)
-        self._channel.send(self._server, Push(t, batch, finished, payload), self._subchannel, permit=permit)  # 1
+        self._channel.send(self._server, Push(t, batch, finished, payload), self._subchannel, permit=permit)  # step 1
         self._unanswered.append(t)
 
     def _permit(self, H: Floats) -> DisclosurePermit:
@@ -188,7 +188,7 @@ class ServerPullClient(PullClient):
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
         """Receive the reply to the oldest unanswered push and, at a reader, compute its sum in the clear."""
         if wait:
-            message = self._channel.recv(self._server, PullReply, self._subchannel)  # 2
+            message = self._channel.recv(self._server, PullReply, self._subchannel)  # step 2
         elif (due := self._channel.recv_due((self._server,), PullReply, self._subchannel)) is not None:
             message = due[1]
         else:

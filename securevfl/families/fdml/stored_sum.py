@@ -1,4 +1,4 @@
-"""Stored sums: a server stores the latest payload of each worker and batch, and sends sums (FDML, Hu et al. 2019).
+"""Stored sums: a server stores the workers' latest outputs on each batch, and sends sums (FDML, Hu et al. 2019).
 
 Workers of FDML advance independently. A worker pushes its local predictions H_k (n, c) on a batch to the server, as a
 payload. It pulls the sum of all workers' latest payloads of that batch, called the total. The version of a payload is
@@ -7,11 +7,11 @@ the iteration of its push.
 1. worker k -> server   conceal(H_k, batch, version)     replaces the earlier payload of k and this batch
 2. server -> worker k   add(latest payloads), versions   `reveal` computes the sum of all H_j from the total
 
-The family's messages carry both. A stored sum states what a payload reveals to the server (`pushed`) and what a total
-reveals to a worker (`pulled`). Versions differ between workers, so pairwise masks would not cancel. Instead, payloads
-are hidden from the server by a key that the *readers*, the workers that receive sums, have and the server lacks. The
-assumption of every stored sum that hides payloads is therefore: *the server and a reader do not collude*. Together they
-can open every payload. Workers that receive no sums cannot open any, in any coalition.
+The messages of `securevfl.families.fdml.pulls` carry both. A stored sum states what a payload reveals to the server
+(`pushed`) and what a total reveals to a worker (`pulled`). Versions differ between workers, so pairwise masks would not
+cancel. Instead, payloads are hidden from the server by a key that the *readers*, the workers that receive sums, have
+and the server lacks. The assumption of every stored sum that hides payloads is therefore: *the server and a reader do
+not collude*. Together they can open every payload. Workers that receive no sums cannot open any, in any coalition.
 
 A key is used in one session only. After a resume, all workers generate new keys, and the server starts empty. A version
 that was pushed just before a state was stored is thus never used twice under one key, and payloads of an earlier
@@ -104,10 +104,10 @@ class StoredWorker(ABC):
         Impossible versions raise ProtocolError. A total that is not the sum of these payloads raises CryptoError.
 
         Args:
-            total: the total of the server.
+            total: the sum of payloads that the server sent.
             versions: the version of each worker's payload in the total.
             batch: number of the batch.
-            shape: (n, c).
+            shape: n rows of the batch and c outputs per row.
 
         Returns:
             The sum (n, c).
@@ -174,10 +174,10 @@ class StoredServer(ABC):
         """Add the payloads of one batch.
 
         Args:
-            stored: payloads by worker.
+            stored: each worker's payload, by its name.
 
         Returns:
-            The total.
+            The sum of the payloads, as the server sends it to workers.
 
         Raises:
             ProtocolError: if a required payload is missing. Payloads of different lengths raise it too.
@@ -259,7 +259,7 @@ def check_payloads(stored: Mapping[str, bytes]) -> None:
     """Check that all payloads are 8-byte words and equally long.
 
     Args:
-        stored: payloads by worker.
+        stored: each worker's payload, by its name.
 
     Raises:
         ProtocolError: if a payload has another length.

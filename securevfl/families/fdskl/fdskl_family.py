@@ -8,7 +8,9 @@ cosine of the phases summed over all parties is one random Fourier feature of a 
 3. All parties with labels send f_l, their features times coefficients, on a batch into a sum for one of them at a
    time, which updates its coefficients.
 
-One party or more have labels; the first of them leads. No residual is sent. See
+One party or more have labels; the first of them leads. No residual is sent. An output is a set of numbers that a run
+discloses to one party; a consent sheet describes a party's outputs in words; a coalition is a group of parties that
+pool all received values. The audit compares a run with its ideal run, the same training without encryption. See
 `securevfl.families.fdskl.kernel_model` for the features and `securevfl.families.fdskl.phase_sums` for the messages.
 """
 
@@ -57,7 +59,7 @@ class PhasesFamily(Family[PhasesJob]):
     components: ClassVar[tuple[type[Model] | type[Training], ...]] = (Kernel, FDSKL)
 
     def check_job(self, job: JobOptions) -> None:
-        """Check that the job has no residual, that preconditioners know a curvature, and that batches are fixed."""
+        """Check that the job has no residual protocol and fixed batches, and that preconditioners have a curvature."""
         if job.protocol.residual is not None:
             raise ValueError(f"protocol.residual: optimizer {job.optimizer.name} sends no residual; leave it out")
         if isinstance(job.optimizer, FDSKL) and job.optimizer.precondition and job.model.loss.curvature is None:
@@ -84,7 +86,7 @@ class PhasesFamily(Family[PhasesJob]):
         }
 
     def declarations(self, job: PhasesJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare the messages of the sums and their acknowledgements."""
+        """Declare sender, receiver and disclosure of each message: sums and their acknowledgements."""
         declarations = []
         others = roles.others(roles.lead)
         space = None if len(roles.with_role(ACTIVE)) > 1 else Circle
@@ -93,7 +95,7 @@ class PhasesFamily(Family[PhasesJob]):
         return declarations
 
     def outputs(self, job: PhasesJob, shape: RunShape) -> list[Output]:
-        """List the scores; phases are not counted.
+        """List the outputs of a run: the scores. Phases are not counted.
 
         A number of phases would not bound what they disclose, because the first exchange already discloses all of
         their dimensions. `statements` describes in words what they disclose.
@@ -101,7 +103,7 @@ class PhasesFamily(Family[PhasesJob]):
         return [score_output(job, shape)]
 
     def message_protocols(self, job: PhasesJob, roles: Roles) -> list[MessageProtocol]:
-        """List the sum protocol."""
+        """List the one protocol that the audit checks separately: the sum protocol."""
         return [job.protocol.sum_for(len(roles.cast) - 1)]
 
     def title(self, job: PhasesJob, roles: Roles) -> str:
@@ -126,12 +128,12 @@ class PhasesFamily(Family[PhasesJob]):
         return statements
 
     def coalitions(self, job: PhasesJob, roles: Roles) -> str:
-        """Return one line about coalitions, which are those of the sum protocol."""
+        """Return one line that states which coalitions could learn more: those of the sum protocol."""
         others = roles.others(roles.lead)
         return job.protocol.sum_for(len(others)).coalition(others, "the party with labels")
 
     def participant(self, job: PhasesJob, context: PartyContext, columns: int, state: State | None) -> Participant:
-        """Create the participant of one party."""
+        """Create the object that does one party's side of the training."""
         return PhasesParticipant(job, context, columns, state)
 
     def drawn_secrets(self, state: State) -> State | None:

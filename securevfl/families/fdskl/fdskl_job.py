@@ -1,4 +1,4 @@
-"""The options of a job that trains by sums of phases."""
+"""The options of a job that trains a kernel model by sums of phases (angles of random features; FDSKL)."""
 
 from __future__ import annotations
 

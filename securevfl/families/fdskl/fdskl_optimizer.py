@@ -12,7 +12,7 @@ alpha. Workers take turns:
 4. The worker computes g, the derivative of the loss by f, and updates (Algorithm 2)
    alpha_k -= eta * P_k (Phi_k^T g / n + l2 * alpha_k)
 
-Numbers in comments refer to these steps. P_k = 1 is the paper's step. With `precondition`, P_k = (c * Phi_k(R)^T
+Comments refer to these steps by number. P_k = 1 is the paper's step. With `precondition`, P_k = (c * Phi_k(R)^T
 Phi_k(R) / |R| + rho * I)^-1, with the first PRECONDITIONER_ROWS training rows R and the largest curvature c of the
 loss. The step along a feature is then no longer reduced by correlated features of its block. Dai et al. 2014 also scale
 doubly stochastic gradients by a covariance.
@@ -65,23 +65,23 @@ class FDSKL(Optimizer):
         if self.precondition:
             sample = [party.batch(iteration) for iteration in party.data.first_batches(PRECONDITIONER_ROWS)]
         for batch in sample:
-            _exchange(part, sums, batch)  # 2
+            _exchange(part, sums, batch)  # step 2
         preconditioners: dict[int, Floats32] = {}
         orders = {worker: block_order(part.model.blocks, party.seed, i) for i, worker in enumerate(sums.workers)}
         for t in range(party.start):
             next(orders[sums.workers[t % len(sums.workers)]])
-        for t, batch in enumerate(party.batches(), party.start):  # 1
-            _exchange(part, sums, batch)  # 2
+        for t, batch in enumerate(party.batches(), party.start):  # step 1
+            _exchange(part, sums, batch)  # step 2
             worker = sums.workers[t % len(sums.workers)]
             k = next(orders[worker])
-            f = sums.total(worker, part.forward(batch.index), batch.index)  # 3
+            f = sums.total(worker, part.forward(batch.index), batch.index)  # step 3
             if f is not None:
                 assert expansion is not None, "only a worker receives f"
                 if self.precondition and k not in preconditioners:
                     preconditioners[k] = self._preconditioner(expansion, sample, k)
                 g = party.residual(f, batch)
                 eta = self.eta(batch.epoch, party.parties)
-                self._step(expansion, batch, k, g, eta, preconditioners.get(k))  # 4
+                self._step(expansion, batch, k, g, eta, preconditioners.get(k))  # step 4
             yield
 
     def _step(

@@ -9,7 +9,7 @@ collector and a separate subchannel. One channel carries all instances, and each
 2. all others l -> worker   f_l, their outputs on the same rows, as a sum of reals; 0 from a party that is no worker
    worker                   adds its outputs: f
 
-Numbers in comments refer to these steps. With one worker there is no step 2. A worker learns the sums over the other
+Comments refer to these steps by number. With one worker there is no step 2. A worker learns the sums over the other
 parties and the values that the job's sum protocol declares; the others learn nothing.
 
 Sums are not acknowledged, so without a limit a party could send a whole table of phases to a worker that is busy. At
@@ -58,7 +58,7 @@ def worker_of(subchannel: str) -> str | None:
 
 
 class PhaseSums:
-    """One party's part in all sums. All parties must create it and call it in the same order.
+    """One party's side of the sums for all workers. All parties must create it and call it in the same order.
 
     Args:
         protocol: the sum protocol of the job.
@@ -123,10 +123,10 @@ class PhaseSums:
             self.rounds += 1
             if worker != self.me:
                 self._wait_for_window(worker)
-                sums.contribute(summand, space)  # 1
+                sums.contribute(summand, space)  # step 1
                 self._summed_phases[worker] += summand.size
                 continue
-            summand += sums.collect(summand.shape, space)  # 1
+            summand += sums.collect(summand.shape, space)  # step 1
             self._summed_phases[worker] += summand.size
             self._acknowledge_windows()
             summand &= np.uint32(2**self.bits - 1)
@@ -139,13 +139,13 @@ class PhaseSums:
     def _wait_for_window(self, worker: str) -> None:
         """Wait until at most two windows are in transit."""
         while self._acknowledged_windows[worker] < self._summed_phases[worker] // self._window_phases - 1:
-            self._channel.recv(worker, WindowSummed, self._subchannel(worker))  # 3
+            self._channel.recv(worker, WindowSummed, self._subchannel(worker))  # step 3
             self._acknowledged_windows[worker] += 1
 
     def _acknowledge_windows(self) -> None:
         while self._acknowledged_windows[self.me] < self._summed_phases[self.me] // self._window_phases:
             for other in self._others:
-                self._channel.send(other, WindowSummed(), self._subchannel(self.me))  # 3
+                self._channel.send(other, WindowSummed(), self._subchannel(self.me))  # step 3
             self._acknowledged_windows[self.me] += 1
 
     def _subchannel(self, worker: str) -> str:
@@ -166,9 +166,9 @@ class PhaseSums:
             return outputs if worker == self.me else None
         self.rounds += 1
         if worker != self.me:
-            self.sums[worker].contribute(outputs, Reals())  # 2
+            self.sums[worker].contribute(outputs, Reals())  # step 2
             return None
-        others: Floats = self.sums[worker].collect(outputs.shape, Reals())  # 2
+        others: Floats = self.sums[worker].collect(outputs.shape, Reals())  # step 2
         if index is not None:
             self._channel.note(SumFinished(index))
         return outputs + others

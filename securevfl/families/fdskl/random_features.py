@@ -35,7 +35,7 @@ class RandomFrequencies(Secret):
 
     Args:
         model: the kernel model.
-        key: the key of this party.
+        key: the secret key that determines this party's frequencies.
         columns: d, number of columns of this party.
     """
 
@@ -63,7 +63,7 @@ class RandomFrequencies(Secret):
         Args:
             X: scaled columns (n, d).
             worker: the worker whose features are computed.
-            k: the block of features.
+            k: number of the block of features.
             bits: number of bits of a phase.
 
         Returns:
@@ -156,7 +156,7 @@ class KernelModelPart:
         return self.expansion.theta if self.expansion is not None else np.zeros((0, 1))
 
     def knows(self, rows: Hashable) -> bool:
-        """Whether the phases of these rows have been exchanged and cached."""
+        """Whether the features of these rows are cached, because their phases were summed before."""
         return rows in self._rows
 
     def exchange(self, sums: PhaseSums, rows: Hashable, X: Floats) -> None:

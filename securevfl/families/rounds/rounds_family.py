@@ -5,8 +5,11 @@
 3. The active party sends g to the passive parties, in the clear or encrypted.
 4. Every party computes its gradient J_k^T g, with the Jacobian J_k of its outputs by its weights, and updates them.
 
-The active party has the labels, and all parties have columns. The optimizer determines the updates and how many
-exchanges they use. The sum protocol and the residual protocol determine which party can read H_k and g.
+An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
+coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
+training without encryption. The active party has the labels, and all parties have columns. The optimizer determines the
+updates and how many exchanges they use. The sum protocol and the residual protocol determine which party can read H_k
+and g.
 """
 
 from __future__ import annotations
@@ -100,7 +103,7 @@ class RoundsFamily(Family[RoundsJob]):
         }
 
     def declarations(self, job: RoundsJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare the messages of the sum, the residual and the optimizer."""
+        """Declare sender, receiver and disclosure of each message: sums, residuals, optimizer messages."""
         passives = roles.with_role(PASSIVE)
         sum_messages = job.protocol.sum_for(len(passives)).declares(passives)
         residual_messages = job.protocol.residual.declares()
@@ -116,7 +119,7 @@ class RoundsFamily(Family[RoundsJob]):
         ]
 
     def outputs(self, job: RoundsJob, shape: RunShape) -> list[Output]:
-        """List sums, residuals or gradients, and evaluations."""
+        """List the outputs of a run: sums, residuals or gradients, and evaluations."""
         return rounds_outputs(job, shape)
 
     def sum_rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:
@@ -127,7 +130,7 @@ class RoundsFamily(Family[RoundsJob]):
         return SumRounding(output_step(rows) * math.sqrt((parties - 1) / 6), remedy)
 
     def message_protocols(self, job: RoundsJob, roles: Roles) -> list[MessageProtocol]:
-        """List the sum protocol and the residual protocol."""
+        """List the protocols that the audit checks separately: the sum protocol and the residual protocol."""
         return [job.protocol.sum_for(len(roles.with_role(PASSIVE))), job.protocol.residual]
 
     def title(self, job: RoundsJob, roles: Roles) -> str:
@@ -135,7 +138,7 @@ class RoundsFamily(Family[RoundsJob]):
         return f"{job.protocol.sum_for(len(roles.with_role(PASSIVE))).name} sum / {job.protocol.residual.name} residual"
 
     def strength(self, job: RoundsJob) -> str:
-        """Return one line about the security of the residual protocol."""
+        """Return one line that names the cryptographic assumption of the residual protocol."""
         return job.protocol.residual.strength
 
     def opened_values(self, job: RoundsJob, facts: RunFacts) -> str:
@@ -168,7 +171,7 @@ class RoundsFamily(Family[RoundsJob]):
         return sums.coalition(passives)
 
     def participant(self, job: RoundsJob, context: PartyContext, columns: int, state: State | None) -> Participant:
-        """Create the participant of one party."""
+        """Create the object that does one party's side of the training."""
         return RoundsParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:

@@ -16,7 +16,7 @@ class ResidualMessages(Protocol, defer_build=True):
 
 
 class RoundsJob(JobOptions, defer_build=True):
-    """A job that trains by rounds: a block of weights for each party, and a residual."""
+    """A job that trains by rounds: each party has weights for its columns, and receives a residual."""
 
     model: BlockModel
     optimizer: RoundsTraining

@@ -23,6 +23,8 @@ from securevfl.protocols.residuals.defences import Gaussian
 
 LABEL_LEAKS = RANK.name, FRESH_EQUATIONS.name, LABEL_AUC.name
 COLUMN_LEAKS = (COLUMN_RECOVERY.name,)
+SINGLE_OUTPUTS = "one party's forward outputs, in the clear"
+"""The name of the output if the collector can read each party's outputs, as with a direct sum or one passive party."""
 
 
 def rounds_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
@@ -31,7 +33,7 @@ def rounds_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 
 
 def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
-    """List the outputs about labels that residuals disclose to each passive party."""
+    """List what residuals disclose about labels to each passive party."""
     about, residuals = (shape.active,), shape.residuals
     defence = getattr(job.protocol.residual, "defence", None)
     rho = defence.rho(shape.epochs) if isinstance(defence, Gaussian) else 0.0
@@ -134,7 +136,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     subjects = [passives] if hides_parts else [(name,) for name in passives]
     outputs = [
         Output(
-            "sums of forward outputs",
+            "sums of forward outputs" if len(about) > 1 else SINGLE_OUTPUTS,
             "columns",
             shape.active,
             about,
@@ -185,10 +187,10 @@ def evaluated_sums(
         numbers_per_row: numbers that a party sends for each row.
 
     Returns:
-        The output record.
+        The sums as an output, with its counts.
     """
     return Output(
-        "sums of evaluated rows",
+        "sums of evaluated rows" if len(about) > 1 else f"{SINGLE_OUTPUTS}, evaluated rows",
         "columns",
         shape.active,
         about,

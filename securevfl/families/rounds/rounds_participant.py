@@ -1,4 +1,4 @@
-"""One party of a training by rounds.
+"""One party of a training by rounds: it sends model outputs into a sum and updates the weights of its columns.
 
 The active party has the labels; it receives sums of the parties' outputs and sends residuals to the passive parties.
 """
@@ -24,7 +24,7 @@ INITIAL_WEIGHT_ROWS = 1024  # number of rows, the first ones, from whose values 
 
 
 class RoundsParticipant(BatchParticipant):
-    """The participant of one party, with that party's block of weights.
+    """One party of a training by rounds: its columns, and the weights of its columns.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -103,7 +103,7 @@ class RoundsParticipant(BatchParticipant):
         return State(self.model_state(), exchanges=self.exchanges, noise=self._run_key, update=self.memory.state)
 
     def model_state(self) -> State:
-        """Return the party's block of weights."""
+        """Return the weights of this party's columns."""
         return State(self.model.state())
 
     def resume_from(self, best: State, create: Callable[[State], Participant]) -> Participant:

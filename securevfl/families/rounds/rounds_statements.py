@@ -28,6 +28,7 @@ def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> li
     outputs = "f and every Z_k" if job.model.separates_outputs else "f = sum_k H_k"
     lines = [
         f"{outputs} on the rows predicted, and messages marked output or plain",
+        *single_output_lines(job, facts, "the forward outputs H_k of a passive party, in the clear"),
         *column_lines(job, party, facts),
     ]
     statements = [("learns", "\n".join(lines))]
@@ -39,11 +40,36 @@ def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> li
 def passive_statements(job: RoundsJob, party: str, facts: RunFacts | None) -> list[SheetStatement]:
     """State what a passive party learns from residuals and from its part of the model."""
     residual = job.protocol.residual
+    sends = single_output_lines(job, facts, "its forward outputs H_k, in the clear, to the party with labels")
+    sent = [("sends", "\n".join(sends))] if sends else []
     if residual.seals:
         lines = [*equation_lines(job, party, facts), *_bin_lines(job, party, facts)]
     else:
         lines = [residual.passive_view, *column_lines(job, party, facts)]
-    return [("learns", "\n".join(lines)), *classifier_statements(job)]
+    return [("learns", "\n".join(lines)), *sent, *classifier_statements(job)]
+
+
+def single_output_lines(job: JobOptions, facts: RunFacts | None, values: str) -> list[str]:
+    """State that the party with labels reads the outputs H_k of each passive party; empty if a sum hides them.
+
+    Args:
+        job: the job.
+        facts: the facts of the run; without them, the number of passive parties is unknown.
+        values: a description of the outputs, with which the first line begins.
+
+    Returns:
+        Lines for the consent sheet.
+    """
+    hides_parts = job.protocol.sum_for(2).hides_parts
+    if facts is None and hides_parts:
+        reason = "if there is one passive party: a sum of one party's outputs is these outputs"
+    elif facts is not None and len(facts.shape.passives) == 1:
+        reason = "because a sum of one party's outputs is these outputs"
+    elif hides_parts:
+        return []
+    else:
+        reason = "because a direct sum hides no part of it"
+    return [f"{values},", reason + ("; only the residual is encrypted" if job.protocol.seals else "")]
 
 
 def classifier_statements(job: JobOptions) -> list[SheetStatement]:
@@ -114,7 +140,7 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        learner: the party that receives the numbers.
+        learner: the party that receives the numbers, and to whom the sheet belongs.
         facts: the facts of the run; without them, the lines contain formulas.
 
     Returns:

@@ -1,8 +1,8 @@
 """The labels for one measurement on secret shares, and the metrics that follow from the opened pairs.
 
-A measurement opens one pair (score, flag) for each row, in random order, to the party with labels. If labels are
-classes, the score is the model output and the flag is the label. If labels are numbers, the party subtracts the targets
-(labels in the encoding of the loss) from the outputs, so the scores are residuals.
+A measurement (an evaluation of the model) reveals one pair (score, flag) for each row, in random order, to the party
+with labels. If labels are classes, the score is the model output and the flag is the label. If labels are numbers, the
+party subtracts the targets (labels in the encoding of the loss) from the outputs, so the scores are residuals.
 
 Scores are integers modulo a range, so they wrap if they are too large. Numeric targets are therefore clipped to half of
 the range before they are subtracted. Rows with a clipped target are called far, and their pairs are flagged, unless
@@ -39,7 +39,7 @@ class MetricLabels:
         targets: the labels in the encoding of the loss (n, c).
         flags: which pairs are flagged (n, c).
         subtracted: values to subtract from the outputs (n, c), if labels are numbers.
-        reach: the largest absolute score that can be represented.
+        reach: the largest absolute score that a pair can represent.
         spacing: the distance between two scores that can be represented. A score was rounded up or down at random.
     """
 
@@ -61,7 +61,7 @@ class MetricLabels:
             loss: the loss function that the training minimises (`securevfl.models.loss`).
             labels: labels (n,).
             classes: the classes of the training.
-            reach: the largest absolute score that can be represented.
+            reach: the largest absolute score that a pair can represent.
             spacing: the distance of two scores that can be represented.
 
         Returns:

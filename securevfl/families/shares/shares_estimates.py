@@ -1,7 +1,8 @@
 """Estimates of time, traffic, memory and disk of a training on secret shares, from public sizes alone.
 
 The two share holders are the active party (with labels) and its partner. Preprocessing is random material that they
-generate for a chunk of epochs before they use it. A block is a part of a batch that is processed at a time.
+generate for a chunk of epochs before they use it. A block is a number of rows of a batch that are processed at a time.
+The lift extends shares of short table entries to full length.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     transfer_bytes = TRANSFER_BIT_BYTES * (choice_bits + lifts)
     entry_octets = numbers.lift_bits // 8 or octets
     row_bytes = float(numbers.entries * entry_octets + octets + 1 + transfer_bytes)
-    # bytes to extend the shares of table entries to residuals, if entries have fewer bits (a "lift")
+    # bytes of the lift, if table entries are sent with fewer bits than residuals have
     row_bytes += 2 * (octets - entry_octets)
     product_bytes = SEEDED_PRODUCT_BYTES if shape.outputs == 1 else PRODUCT_BYTES
     row_bytes += 2 * (parties - 1) * (product_bytes + WIDE_COLUMN_BYTES * wide_columns)

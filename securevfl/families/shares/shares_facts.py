@@ -23,7 +23,7 @@ class SharesFacts:
 
     Attributes:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-        parties: number of parties.
+        parties: number of parties in the training.
         columns: for each party, the number of its inputs.
         rows: number of rows of the largest batch.
         batches: number of batches of an epoch.
@@ -73,7 +73,7 @@ class SharesFacts:
         }
 
     def rolled_back(self, iteration: int, target: int) -> SharesFacts:
-        """Return the facts after a rollback from one iteration to an earlier one."""
+        """Return a copy of the facts that lists one more rollback, from one iteration to an earlier one."""
         return replace(self, rollbacks=(*self.rollbacks, (iteration, target)))
 
     @cached_property
@@ -100,7 +100,7 @@ class SharesFacts:
         return chunk_epochs(self.job, self.trained_rows, outputs)
 
     def params(self, batch_rows: tuple[int, ...], *, partner: str, active: str, outputs: int) -> SharesParams:
-        """Return the parameters that both share holders use.
+        """Return the agreed parameters of the training for batches of these sizes.
 
         Args:
             batch_rows: number of rows of each batch.
@@ -109,7 +109,7 @@ class SharesFacts:
             outputs: c, number of outputs of a row.
 
         Returns:
-            The parameters.
+            The parameters on which all parties agree (`securevfl.protocols.shares.shares_params`).
         """
         chunks = -(-self.job.epochs // self.chunk_epochs(outputs))
         plan = self.plan

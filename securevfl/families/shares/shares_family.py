@@ -8,7 +8,9 @@ The two share holders are the active party, which has the labels, and its partne
    of the loss converts shares of the output of a row to shares of its residual.
 3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
-All parties learn sizes. The active party also learns metrics and the agreed scores. See
+An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
+coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
+training without encryption. All parties learn sizes. The active party also learns metrics and the agreed scores. See
 `securevfl.protocols.shares.iteration` and its siblings for the messages, `securevfl.families.shares.shares_plan` for
 the optimizers that fit, and `securevfl.families.shares.shares_participant` for a party.
 """
@@ -106,7 +108,7 @@ class SharesFamily(Family[SharesJob]):
     leak_kinds = (*Family.leak_kinds, SMALL_METRICS, LARGE_SCORES, EXACT_SCORES, OPENED_WEIGHTS)
 
     def check_job(self, job: JobOptions) -> None:
-        """Check that model, loss, optimizer and stopping rules work on shares."""
+        """Check that model, loss, optimizer and stopping rules of the job work on secret shares."""
         if job.protocol.shares is None:
             if job.model.family == self.name:
                 raise ValueError(
@@ -114,8 +116,8 @@ class SharesFamily(Family[SharesJob]):
                     f"would disclose an equation about labels for each leaf; add a section [protocol.shares]"
                 )
             raise ValueError(
-                f"protocol.shares: optimizer {job.optimizer.name} trains only on shares; add a section "
-                f"[protocol.shares]"
+                f"protocol.shares: optimizer {job.optimizer.name} trains only on shares; use protocol = "
+                '"shares", or the optimizer "block_newton", which is the nearest one for encrypted or open residuals'
             )
         if not job.model.loss.elementwise:
             raise ValueError(
@@ -158,7 +160,7 @@ class SharesFamily(Family[SharesJob]):
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-            roles: the roles so far.
+            roles: the roles that the parties have by their tables and labels.
             columns: number of columns of each party; empty if unknown.
 
         Returns:
@@ -227,11 +229,11 @@ class SharesFamily(Family[SharesJob]):
         }
 
     def sum_rounding(self, job: SharesJob, rows: int, parties: int) -> SumRounding | None:
-        """Return how the lookup tables round sums."""
+        """Return the size of the random error that lookup tables add to the model outputs."""
         return sum_rounding(job)
 
     def declarations(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare the messages of all phases between the roles of the run."""
+        """Declare who sends which message to whom, and what it reveals, in all phases of the training."""
         requester = self.score_requester(job, roles.lead)
         messages = [
             *chunk_agreement.declares(),
@@ -246,13 +248,13 @@ class SharesFamily(Family[SharesJob]):
         return [item for item in dict.fromkeys(messages) if roles.may_send(item.sender, item.receiver)]
 
     def outputs(self, job: SharesJob, shape: RunShape) -> list[Output]:
-        """List the opened pairs or sums of losses, the range counts, and opened weights."""
+        """List the outputs of a run: sums of losses, (score, label) pairs, out-of-range counts, opened weights."""
         return shares_outputs(job, shape)
 
     def leaks(
         self, job: SharesJob, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
     ) -> list[Leak]:
-        """List leaks of opened weights, metrics and scores."""
+        """List the disclosures by opened weights, metrics and scores that a job must accept by name."""
         return [
             *weight_leaks(outputs, shape, before),
             *metric_leaks(outputs, shape, before),
@@ -323,7 +325,7 @@ class SharesFamily(Family[SharesJob]):
         )
 
     def participant(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Participant:
-        """Create the participant of one party."""
+        """Create the object that does one party's side of the training."""
         return SharesParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:

@@ -13,6 +13,35 @@ from securevfl.options import JobOptions
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
+WHY_NOT = {
+    "celu": (
+        "each party weighs cached residuals row by row, and on shares no party sees a residual",
+        'use "fedbcd" with lr',
+    ),
+    "pipeline": (
+        "it starts an exchange before the weights of the previous one are known, and masks of shares are generated for "
+        "one iteration after the other",
+        'use "fedsgd" with lr',
+    ),
+    "block_newton": (
+        "parties compare losses and gradients in each round, and on shares no party sees them",
+        'use "block_descent", which also derives its steps from the curvature of the columns',
+    ),
+    "fdml": (
+        "workers update at different times with stale sums, and on shares all parties take each step together",
+        'use "fedsgd" with lr',
+    ),
+    "fdskl": (
+        "it trains kernel models, and on shares only linear models and trees are trained",
+        'use "block_descent" and a linear model',
+    ),
+}
+"""For each optimizer of the package that cannot train on shares: the reason, and the nearest one that can."""
+OTHER_OPTIMIZER = (
+    "its steps are not known to be linear in residuals",
+    'use "fedbcd", "fedsgd" or "fedpbcd" with lr, or "block_descent"',
+)
+
 
 class SharesMessages(Protocol, defer_build=True):
     """The protocol options of a job on shares."""
@@ -73,17 +102,16 @@ def check_optimizer(job: JobOptions) -> None:
             raise ValueError(f"optimizer.ridge: a {job.model.name} model has its own ridge; set model.ridge instead")
         return
     if not isinstance(optimizer, FedBCD):
-        raise ValueError(
-            "optimizer: training on shares needs steps that are linear in the residual; "
-            "use fedsgd, fedpbcd, fedbcd or block_descent"
-        )
+        reason, remedy = WHY_NOT.get(optimizer.name, OTHER_OPTIMIZER)
+        raise ValueError(f"optimizer: {optimizer.name} cannot train on shares, because {reason}; {remedy}")
     optimizer.check_set()
     if optimizer.mode != "parallel":
         raise ValueError(
-            'optimizer.mode: on shares, all parties update their weights with one residual; use mode = "parallel"'
+            "optimizer.mode: parties update in turn in this mode, but on shares all parties update their weights with "
+            'one residual; use mode = "parallel"'
         )
     if not optimizer.update.linear:
         raise ValueError(
             f"optimizer.rule: {optimizer.update.name} is not linear in gradients, and no party sees a gradient on "
-            "shares; use sgd, momentum or proximal"
+            'shares; use rule = "momentum", "sgd" or "proximal"'
         )

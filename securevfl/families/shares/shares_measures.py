@@ -105,7 +105,7 @@ class Measurements:
         self._training, self._job, self._context = training, job, context
         self._chunk = -1
         self._shuffles: dict[int, Shuffle] = {}
-        self._losses: dict[int, Measurement] = {}  # by number of iterations
+        self._losses: dict[int, Measurement] = {}  # by number of finished iterations
         self._recorded: set[int] = set()  # numbers of iterations whose measurement this session has recorded
         self._reported_share = 0.0  # share of rows that the latest warning reported
 

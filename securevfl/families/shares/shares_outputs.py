@@ -88,7 +88,7 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
 
 
 def measurements_of(job: SharesJob, shape: RunShape) -> int:
-    """Return the largest number of measurements of a run of this shape."""
+    """Return the largest number of measurements of a run with these public sizes."""
     return EvaluationSchedule.of_run(job, shape).remaining(shape.start)
 
 

@@ -196,7 +196,7 @@ class SharesParticipant(Participant):
         return 0 if self._state is None else self._state.iterations
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        """Train chunk by chunk, and yield after every iteration."""
+        """Train one chunk of epochs after the other, and yield after every iteration."""
         with single_threaded_blas():
             self._measurements.check(data, start)
             training = self._begin(data)
@@ -261,7 +261,7 @@ class SharesParticipant(Participant):
             self._measurements.reuse(rounds, measurement)
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
-        """Measure metrics of shuffled pairs."""
+        """Measure the loss of the model, or all metrics of the final model, together with the other parties."""
         if self._state is None:
             return Measurement()
         return self._measurements.measure(loss, data, self._state, rounds, last=last)
@@ -411,7 +411,7 @@ class SharesParticipant(Participant):
 
     @cached_property
     def session(self) -> SharesSession:
-        """The session of the share holders for measurements and scores."""
+        """The session of encrypted products and oblivious transfers for measurements and scores."""
         numbers = self.facts.plan.numbers
         return SharesSession(self._context, self._partner, self._share_scheme(numbers), numbers)
 
@@ -641,7 +641,7 @@ class SharesParticipant(Participant):
         return inputs
 
     def _input_shape(self, columns: int, rows: int, name: str | None = None) -> InputShape:
-        """Return the shape of a party's inputs; of this party's by default."""
+        """Return the public description of a party's inputs, such as their number; of this party's by default."""
         context, party = self._context, name or self._context.me
         opened = party in self._options.open_weights
         return InputShape(party == context.active, columns, context.outputs, len(context.parties), rows, opened)

@@ -48,7 +48,7 @@ def largest_entry(largest: float, gamma: float) -> float:
         gamma: weight of the distance of representations.
 
     Returns:
-        The bound.
+        The upper bound.
     """
     return max(largest * (0.5 + 2 * gamma), largest, largest**2)
 
@@ -63,7 +63,7 @@ def guest_vector(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
 
     Args:
         y: labels (n,) in {-1, 1}.
-        phi: Phi (d,).
+        phi: Phi (d,), the guest's mean representation.
         U: representations U^A (n, d).
         gamma: weight of the distance of representations.
 
@@ -122,7 +122,7 @@ class GuestJacobian(SparseRows):
     Args:
         derivatives: the derivatives of U^A on the overlapping rows (n * d, p), unit by unit.
         mean: the derivatives of Phi (d, p), with zeros where `derivatives` has them.
-        phi: Phi (d,).
+        phi: Phi (d,), the guest's mean representation.
         y: labels (n,) in {-1, 1}.
         U: U^A (n, d).
         gamma: weight of the distance of representations.

@@ -1,5 +1,9 @@
 """Transfer learning between two parties with few overlapping rows.
 
+An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
+coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
+training without encryption.
+
 Secure Federated Transfer Learning (Liu et al. 2018). The guest has the labels y_i in {-1, 1}, the host has none. Each
 party has a network that maps a row to a representation u, d numbers:
 
@@ -91,7 +95,7 @@ class TransferFamily(Family[TransferJob]):
         }
 
     def declarations(self, job: TransferJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare the residual protocol's messages in both directions, and second moments."""
+        """Declare sender, receiver and disclosure of each message: encrypted vectors and second moments."""
         revealed_vectors = {
             ACTIVE: "the representations of every row, d numbers a row in every exchange",
             PASSIVE: "y * Phi and the representations of every row, and so the labels",
@@ -120,11 +124,11 @@ class TransferFamily(Family[TransferJob]):
         return list(dict.fromkeys(declarations))
 
     def outputs(self, job: TransferJob, shape: RunShape) -> list[Output]:
-        """List gradients or vectors, second moments and scores."""
+        """List the outputs of a run: gradients or vectors, second moments and scores."""
         return transfer_outputs(job, shape)
 
     def message_protocols(self, job: TransferJob, roles: Roles) -> list[MessageProtocol]:
-        """List the residual protocol."""
+        """List the one protocol that the audit checks separately: the residual protocol."""
         return [job.protocol.residual]
 
     def title(self, job: TransferJob, roles: Roles) -> str:
@@ -133,7 +137,7 @@ class TransferFamily(Family[TransferJob]):
         return f"{job.protocol.residual.name} vectors both ways, gradients opened{moments}"
 
     def strength(self, job: TransferJob) -> str:
-        """Return one line about the security of the residual protocol."""
+        """Return one line that names the cryptographic assumption of the residual protocol."""
         return job.protocol.residual.strength
 
     def opened_values(self, job: TransferJob, facts: RunFacts) -> str:
@@ -178,7 +182,7 @@ class TransferFamily(Family[TransferJob]):
         return "not applicable: there are only two parties"
 
     def participant(self, job: TransferJob, context: PartyContext, columns: int, state: State | None) -> Participant:
-        """Create the participant of one party."""
+        """Create the object that does one party's side of the training."""
         return TransferParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:

@@ -35,7 +35,7 @@ class ScoreMatrix(SparseRows):
     v are the host's representations of these rows, unit by unit.
 
     Args:
-        phi: Phi (d,).
+        phi: Phi (d,), the guest's mean representation.
         rows: m, number of rows.
     """
 
@@ -65,7 +65,7 @@ class ScoreMatrix(SparseRows):
 
 
 class TransferParticipant(BatchParticipant):
-    """The participant of the guest or of the host: its network and, at the guest, Phi.
+    """One party of the training, guest or host: its network and, at the guest, Phi.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).

@@ -7,7 +7,7 @@ The guest has the labels, the host has none (`securevfl.families.transfer.taylor
  3. each party -> the other   a symmetric matrix (d, d) in the clear, if networks are linearised
                                                                                  `TwoWayExchange.exchange_moments`
 
-Numbers in comments refer to these steps. The matrix of step 3 is the guest's Phi^T Phi, which depends on labels, or the
+Comments refer to these steps by number. The matrix of step 3 is the guest's Phi^T Phi, which depends on labels, or the
 host's mean of u^T u, which depends on columns. Already one decrypted gradient discloses the direction of Phi almost as
 well, to a cosine of 0.99 (`tests/security/test_transfer_leaks.py`).
 """
@@ -73,7 +73,7 @@ class TwoWayExchange(Link):
     """The exchange of two parties: each encrypts a vector and requests products with the other's vector.
 
     Args:
-        residual: the residual protocol.
+        residual: the protocol that sends encrypted vectors and decrypts products with them.
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         subchannel: the subchannel of the exchange.
         asks: for each party, the number of values that it may have decrypted at a time. A party that is not listed
@@ -128,8 +128,8 @@ class TwoWayExchange(Link):
         channel, upper = self._context.channel, taylor.upper_half(moments)
         kind: Literal["labels", "columns"] = "labels" if channel.me == self._context.active else "columns"
         permit = channel.permit(DisclosureRecord(self._peer, kind, upper.size, 64, about=(channel.me,)))
-        channel.send(self._peer, SecondMoments(upper), self._subchannel, permit=permit)  # 3
-        other = np.asarray(channel.recv(self._peer, SecondMoments, self._subchannel).upper, np.float64)  # 3
+        channel.send(self._peer, SecondMoments(upper), self._subchannel, permit=permit)  # step 3
+        other = np.asarray(channel.recv(self._peer, SecondMoments, self._subchannel).upper, np.float64)  # step 3
         if other.shape != upper.shape or not np.isfinite(other).all():
             raise ProtocolError(
                 f"{channel.me}: {self._peer} sent second moments that are not {upper.size} finite numbers",
