@@ -50,7 +50,7 @@ from securevfl.training.tuning import Tuning, best_alternative, build_tuning, co
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
 _ENTRY_WORDS = {"columns": "this party's columns", "labels": "this party's labels"}
-SHEET_HEAD = """\
+SEARCH_SHEET_HEAD = """\
 This search trains {count} alternatives, one after the other, and then the best of them once more. You agree to all of
 them or to none. Each alternative opens one sum of losses of the same {rows:,} held-out rows to {active}, and the last
 training also opens the values below. So there are {measurements} measurements, and no peer can ask for more.
@@ -292,7 +292,7 @@ class _Search:
 
     def _sheet(self, view: PreConsentView, largest: str) -> ConsentSheet:
         bits = {name: column_bits(item, self.shapes[name]) for name, item in self.alternatives.items()}
-        head = SHEET_HEAD.format(
+        head = SEARCH_SHEET_HEAD.format(
             count=len(self.alternatives),
             rows=min(view.sizes.held_out, MAX_LOSS_ROWS),
             active=self._active,

@@ -31,7 +31,7 @@ from securevfl.training.simulate import simulate
 from securevfl.training.text_table import format_table
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
-NOTE = (
+SEARCH_NOTE = (
     "All alternatives are measured on the same held-out rows. The chosen one is measured on these rows too, so its "
     "metrics are slightly too good."
 )
@@ -129,7 +129,7 @@ class Tuning:
 
     def page(self) -> str:
         """Return the table and the choice as a page of HTML."""
-        return html.page("Search", ["<h1>Search</h1>", self._repr_html_(), f"<p class='soft'>{NOTE}</p>"])
+        return html.page("Search", ["<h1>Search</h1>", self._repr_html_(), f"<p class='soft'>{SEARCH_NOTE}</p>"])
 
 
 def tune(

@@ -112,7 +112,7 @@ def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) 
     assert measured(search.parties[1], search.ledger(search.parties[1])) == 4
 
 
-def test_a_peer_with_more_alternatives_is_refused_before_anything_is_counted(search: Search) -> None:
+def test_a_peer_with_more_alternatives_is_refused(search: Search) -> None:
     results = search.run({"bank": {"l2": (0.01, 0.1, 1.0, 10.0)}})
     assert all(isinstance(error, ConfigError) for error in results.values()), results
     assert measured(search.parties[1], search.ledger(search.parties[1])) == 0
@@ -143,7 +143,7 @@ def stop_before(count: int) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("finished", [1, 3])
-def test_an_interrupted_search_resumes_without_another_consent_or_sum(search: Search, finished: int) -> None:
+def test_an_interrupted_search_resumes(search: Search, finished: int) -> None:
     stopped = search.run(on_model=stop_before(finished))
     assert all(isinstance(error, TransportError) for error in stopped.values())
     shop = search.parties[1]
@@ -157,7 +157,7 @@ def test_an_interrupted_search_resumes_without_another_consent_or_sum(search: Se
     assert entries == finished
 
 
-def test_a_peer_that_has_lost_its_results_gets_no_further_measurement(search: Search) -> None:
+def test_lost_results_are_not_measured_again(search: Search) -> None:
     search.run(on_model=stop_before(3))
     bank, shop = search.parties
     for path in (search.folder / "bank.states").glob("*"):  # but for its record of the search
