@@ -115,7 +115,7 @@ def tune_with(
     with exclusive_comparison(search.ledger), pool_for(job, None, None) as (pool, size):
         search.pool = {"executor": pool, "workers": size, "on_round": on_round}
         search.agree(consent)
-        losses = {}
+        losses: dict[str, float] = {}
         for name, alternative in alternatives.items():
             on_model(name)
             part = search.train(name, alternative)

@@ -192,7 +192,7 @@ def _negative_loss(estimator: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
 
 def _estimator_class() -> type[Any]:
     """Return the estimator that scikit-learn fits; the base class is imported when it is needed."""
-    base = import_extra("sklearn.base", "sklearn", _PURPOSE)
+    base: Any = import_extra("sklearn.base", "sklearn", _PURPOSE)
 
     class LocalEstimator(base.BaseEstimator):  # type: ignore[misc]
         """A job's model of one party's columns; X (n, 1) are numbers of rows of the party's table."""
