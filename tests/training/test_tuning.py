@@ -38,8 +38,8 @@ def test_l2_of_block_descent_on_shares_is_that_of_scikit_learn(l2: float, partie
     expected = sklearn.LogisticRegression(C=1 / (l2 * len(train)), tol=1e-9).fit(
         scaled(run, all_parties)[train], y[train]
     )
-    found = np.concatenate([weights["bank"][:-1], *(weights[party.name] for party in all_parties[1:])])[:, 0]
-    np.testing.assert_allclose(found, expected.coef_[0], atol=0.02)
+    weights_on_shares = np.concatenate([weights["bank"][:-1], *(weights[party.name] for party in all_parties[1:])])[:, 0]
+    np.testing.assert_allclose(weights_on_shares, expected.coef_[0], atol=0.02)
     assert weights["bank"][-1, 0] == pytest.approx(expected.intercept_[0], abs=0.02)
 
 
@@ -131,16 +131,16 @@ def test_a_search_counts_what_it_opens_and_the_second_is_refused(tmp_path: Path)
 
 def test_cross_validation_equals_that_of_scikit_learn() -> None:
     bank = tables(800)[0]
-    found = vfl.cross_validate(LOGISTIC, {"l2": (0.01, 0.1, 1.0)}, bank, scoring="neg_log_loss")
+    validation = vfl.cross_validate(LOGISTIC, {"l2": (0.01, 0.1, 1.0)}, bank, scoring="neg_log_loss")
     rows = LOGISTIC.schedule(bank.register).train
     X = (bank.X[rows] - bank.X[rows].mean(axis=0)) / bank.X[rows].std(axis=0)
     folds = model_selection.StratifiedKFold(5, shuffle=True, random_state=0)
-    for item, l2 in zip(found.alternatives, (0.01, 0.1, 1.0), strict=True):
+    for item, l2 in zip(validation.alternatives, (0.01, 0.1, 1.0), strict=True):
         model = sklearn.LogisticRegression(C=1 / (l2 * 0.8 * len(rows)), tol=1e-9)
         scores = model_selection.cross_val_score(model, X, bank.y[rows], cv=folds, scoring="neg_log_loss")
         assert item.score == pytest.approx(scores.mean(), abs=2e-3)
-    assert found.rows == len(rows)
-    assert "nothing was sent" in str(found)
+    assert validation.rows == len(rows)
+    assert "nothing was sent" in str(validation)
 
 
 def test_columns_numbers_and_trees_are_cross_validated() -> None:
