@@ -38,7 +38,9 @@ def test_l2_of_block_descent_on_shares_is_that_of_scikit_learn(l2: float, partie
     expected = sklearn.LogisticRegression(C=1 / (l2 * len(train)), tol=1e-9).fit(
         scaled(run, all_parties)[train], y[train]
     )
-    weights_on_shares = np.concatenate([weights["bank"][:-1], *(weights[party.name] for party in all_parties[1:])])[:, 0]
+    weights_on_shares = np.concatenate([weights["bank"][:-1], *(weights[party.name] for party in all_parties[1:])])[
+        :, 0
+    ]
     np.testing.assert_allclose(weights_on_shares, expected.coef_[0], atol=0.02)
     assert weights["bank"][-1, 0] == pytest.approx(expected.intercept_[0], abs=0.02)
 
