@@ -100,9 +100,23 @@ def plain(column_drifts: Sequence[Drift], part: ModelPart) -> dict[str, Any]:
 def rows(column_drifts: Sequence[Drift]) -> list[list[html.Cell]]:
     """Return a row for each column, under `DRIFT_HEADS`, with the largest PSI first."""
     return [
-        [item.column, item.psi, item.size, item.ks, item.p, item.missing, item.was_missing, item.unseen, _yes(item)]
+        [
+            item.column,
+            item.psi,
+            item.size,
+            item.ks,
+            _p_value(item.p),
+            item.missing,
+            item.was_missing,
+            item.unseen,
+            _yes(item),
+        ]
         for item in sorted(column_drifts, key=lambda item: -item.psi)
     ]
+
+
+def _p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _yes(drift: Drift) -> str:
@@ -118,6 +132,6 @@ def page(column_drifts: Sequence[Drift], part: ModelPart) -> str:
         f"<p>{html.escape(head)}</p>",
         f'<p class="soft">PSI below {STABLE:g} is called stable, from {SHIFTED:g} on large. A column counts as shifted '
         "if chance alone would rarely cause such a difference. Figures are of this party's own columns.</p>",
-        html.section("Columns", html.table(DRIFT_HEADS, rows(column_drifts))),
+        html.section("Columns", html.table(DRIFT_HEADS, rows(column_drifts), figures=[DRIFT_HEADS.index("p")])),
     ]
     return html.page(f"Drift at {part.name}", body)

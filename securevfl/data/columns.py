@@ -8,7 +8,7 @@ float64 array holds the whole table. Missing values are not filled here, because
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from securevfl.base.arrays import Floats
 from securevfl.data.column_types import ColumnType, Kind, Types, check_declared, decided_from_values, declared_type
 from securevfl.data.frames import is_frame, named_columns, raw_column
-from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_array
+from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_array, release_arrow_memory
 from securevfl.data.text_types import special_numbers
 from securevfl.data.validation import check_chosen, unmasked
 from securevfl.errors import DataNotice, TableError
@@ -111,23 +111,26 @@ def columns_of(
         if chosen is not None:
             check_chosen(by_name, chosen, f"party {name}: ")
             by_name = {column: by_name[column] for column in chosen}
-        _check_shape(name, (len(next(iter(by_name.values()), ())), len(by_name)))
+        rows = len(next(iter(by_name.values()), ()))
+        _check_shape(name, (rows, len(by_name)))
         names = _renamed(name, list(by_name), columns, len(by_name))
         check_declared(declared, names, name)
-        values = [
+        values = (
             _convert(name, column, raw_column(name, key, by_name[key]), declared, known)
             for key, column in zip(by_name, names, strict=True)
-        ]
-        return join_columns(names, values, f"party {name}")
+        )
+        joined = join_columns(names, values, rows, f"party {name}")
+        release_arrow_memory(joined.X.size)
+        return joined
     table = np.asarray(X.toarray() if hasattr(X, "toarray") else unmasked(X))
     _check_shape(name, table.shape)
     names = _renamed(name, [f"x{j}" for j in range(table.shape[1])], columns, table.shape[1])
     check_declared(declared, names, name)
     if table.dtype.kind in "biuf" and not declared and all(kind.is_plain for kind in known.values()):
         return Columns(table if table.dtype == np.float64 else table.astype(np.float64), names)
-    raws = [raw_of_array(Place(name, column), table[:, j], typed=False) for j, column in enumerate(names)]
-    values = [_convert(name, column, raw, declared, known) for column, raw in zip(names, raws, strict=True)]
-    return join_columns(names, values, f"party {name}")
+    raws = (raw_of_array(Place(name, column), table[:, j], typed=False) for j, column in enumerate(names))
+    values = (_convert(name, column, raw, declared, known) for column, raw in zip(names, raws, strict=True))
+    return join_columns(names, values, len(table), f"party {name}")
 
 
 def _convert(party: str, column: str, raw: Any, declared: Types, known: Types) -> ColumnValues:
@@ -156,19 +159,23 @@ def _renamed(name: str, names: list[str], columns: Sequence[str] | None, d: int)
     return chosen
 
 
-def join_columns(names: list[str], columns: Sequence[ColumnValues], where: str) -> Columns:
+def join_columns(names: list[str], columns: Iterable[ColumnValues], rows: int, where: str) -> Columns:
     """Return one table of these columns.
 
     Args:
         names: their names.
-        columns: the columns.
+        columns: the columns. They are taken one at a time, so that the table is in memory once.
+        rows: the number of rows, n.
         where: the party or the file, for the notice.
 
     Returns:
         The table.
     """
-    X = np.column_stack([column.values for column in columns])
-    return typed_columns(X, names, [column._replace(values=X[:0, 0]) for column in columns], where)
+    X, typed = np.empty((rows, len(names))), list[ColumnValues]()
+    for j, column in enumerate(columns):
+        X[:, j] = column.values
+        typed.append(column._replace(values=X[:0, j]))
+    return typed_columns(X, names, typed, where)
 
 
 def typed_columns(X: Floats, names: list[str], columns: Sequence[ColumnValues], where: str) -> Columns:

@@ -290,9 +290,11 @@ class Party:
         return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
 
     def take(self, rows: NDArray[np.intp]) -> Party:
-        """Return a copy of this party with these rows (k,), in this order."""
+        """Return a copy of this party with these rows (k,), in this order; it shares the table if all rows remain."""
         party = object.__new__(Party)
         vars(party).update(vars(self))
+        if np.array_equal(rows, np.arange(len(self))):
+            return party
         for name in ("X", "y", "ids", "keys", "weights", "exposure"):
             value = getattr(self, name)
             setattr(party, name, None if value is None else value[rows])

@@ -6,6 +6,7 @@ them decide and convert types in the same way.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -29,6 +30,8 @@ from securevfl.data.text_types import (
 from securevfl.data.text_values import DAY, is_number
 from securevfl.data.validation import MISSING_TEXTS, is_missing
 from securevfl.errors import ConfigError, TableError
+
+_MIN_RELEASED_VALUES = 1 << 20  # 8 MB of numbers
 
 
 @dataclass(frozen=True)
@@ -335,3 +338,13 @@ def days_of(moments: NDArray[Any]) -> Floats:
     """Return datetime64 values (n,) as days since 1970-01-01, NaN for NaT."""
     days: Floats = moments.astype("datetime64[us]").astype(np.int64) / (DAY * 1e6)
     return np.where(np.isnat(moments), np.nan, days)
+
+
+def release_arrow_memory(values: int) -> None:
+    """Return the memory of deleted Arrow tables to the operating system; pyarrow would reserve it for later tables.
+
+    Args:
+        values: the number of values of the table that was read. Nothing happens after a small one.
+    """
+    if values >= _MIN_RELEASED_VALUES and (pa := sys.modules.get("pyarrow")) is not None:
+        pa.default_memory_pool().release_unused()

@@ -36,7 +36,7 @@ from securevfl.data.csv_table import combined, read_csv_columns
 from securevfl.data.duplicates import UniqueRows, unique_rows
 from securevfl.data.id_keys import id_digests
 from securevfl.data.party import Party
-from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_arrow
+from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_arrow, release_arrow_memory
 from securevfl.data.read_options import ReadOptions
 from securevfl.data.text_values import is_number, parse_numbers
 from securevfl.data.validation import check_chosen, name_list
@@ -155,6 +155,8 @@ def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTa
             raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
         y = labels_of(arrow_table, label_column, file.delimiter) if labels else None
         contents = FileTable(table, y, ids_of(arrow_table, key), key, written_ids(arrow_table, key))
+        del arrow_table
+        release_arrow_memory(table.X.size)
         return _unique(path, contents, options)
 
 

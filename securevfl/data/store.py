@@ -44,6 +44,7 @@ from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
 from securevfl.data.party import Party, split
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.prepared_table import PreparedTable, SelectedColumns
+from securevfl.data.raw_columns import release_arrow_memory
 from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import errors_name
 from securevfl.data.register import KEYS_PER_READ, Register
@@ -365,6 +366,7 @@ def _write(
         done += len(X)
         if on_progress is not None:
             on_progress(done, source.rows)
+    release_arrow_memory(source.rows * len(source.columns))
     draft = folder / "table"
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
         header = TableHeader(

@@ -32,7 +32,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.organisations.reserved_measurements import ReservedMeasurements
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
+from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.comparison import Comparison, alone, build_comparison, compared_jobs, joint_row
@@ -181,7 +181,8 @@ def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, a
     if first.party.name == active:
         return
     limited = "small_metrics" not in first.job.accepts
-    scores, ids = ScoreLedger(ledger.path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
+    scores, rows = ScoreLedger(ledger.path), select_measured(first.schedule.test, first.sizes.outputs)
+    ids = first.party.keys_of(rows)
     if reserve:
         scores.record_evaluation(active, ids, limited=limited, me=first.party.name, times=len(views))
     elif limited:

@@ -38,7 +38,7 @@ from securevfl.organisations.reserved_measurements import ReservedMeasurements
 from securevfl.organisations.search_record import SearchRecord
 from securevfl.protocols.alternative_choice import choice_bits, receive_choice, send_choice
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
+from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.checkpoint import Checkpoints
@@ -283,7 +283,8 @@ class _Search:
         if self._party.active:
             return
         limited = "small_metrics" not in view.job.accepts
-        scores, ids = ScoreLedger(self.ledger.path), view.party.keys_of(view.schedule.test[:MAX_LOSS_ROWS])
+        rows = select_measured(view.schedule.test, view.sizes.outputs)
+        scores, ids = ScoreLedger(self.ledger.path), view.party.keys_of(rows)
         if reserve:
             me, times = self._party.name, self.measurements
             scores.record_evaluation(self._active, ids, limited=limited, me=me, times=times)
@@ -294,7 +295,7 @@ class _Search:
         bits = {name: column_bits(item, self.shapes[name]) for name, item in self.alternatives.items()}
         head = SEARCH_SHEET_HEAD.format(
             count=len(self.alternatives),
-            rows=min(view.sizes.held_out, MAX_LOSS_ROWS),
+            rows=len(select_measured(view.schedule.test, view.sizes.outputs)),
             active=self._active,
             measurements=self.measurements,
             bits=sum(bits.values()) + column_bits(self.finals[largest], self.shapes[largest]),

@@ -32,6 +32,7 @@ from securevfl.data.frames import is_frame
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite, unmasked
+from securevfl.disclosure.outputs import Output
 from securevfl.errors import ConfigError, DataError, SecureVFLError, StorageError, TableError
 from securevfl.families.state import State
 from securevfl.job import Job
@@ -100,6 +101,7 @@ class ModelPart:
         held_out: number of held-out rows.
         status: the run from which the part is, if `join` returned it without training.
         model: the network that the party passed (`Party.model`). Files do not contain it, so set it after loading.
+        outputs_of_run: the disclosures of the run to all parties; empty if the part was loaded from a file.
     """
 
     name: str
@@ -127,6 +129,7 @@ class ModelPart:
     held_out: int = 0
     status: PartStatus = field(default=PartStatus.NEW, repr=False)
     model: object = field(default=None, repr=False)
+    outputs_of_run: Sequence[Output] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         """Return the party, its role and the number of its columns."""

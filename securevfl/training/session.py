@@ -102,7 +102,7 @@ def take_part(
     same_training = len({hello.run for hello in setup.hellos.values()}) == 1
     start = common_round([hello.saved for hello in setup.hellos.values()]) if same_training else None
     if checkpoints is not None and start == FINISHED_ROUND and (part := checkpoints.final(key)) is not None:
-        part.status = PartStatus.CONFIRMED
+        part.status, part.outputs_of_run = PartStatus.CONFIRMED, setup.facts.outputs
         return part
     if start is None:
         if not again and checkpoints is not None and checkpoints.final(key) is not None:
@@ -173,7 +173,7 @@ def take_part(
         raise
     finally:
         ledger_session.settle(silent=channel.counters.messages_sent() == messages_before)
-    part.data = table.hex()
+    part.data, part.outputs_of_run = table.hex(), setup.facts.outputs
     raw = setup.raw.table
     column_baselines = baselines(raw, schedule.sample(max_baseline_rows(raw.X)))
     part.baseline = [*(item for item in column_baselines if item.column in part.columns), *part.baseline]

@@ -24,7 +24,7 @@ from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.run_outputs import run_outputs
 from securevfl.job import Job
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
+from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.network import Network
 from securevfl.training.model_part import ModelPart
 from securevfl.training.simulate import simulate
@@ -169,7 +169,7 @@ def tune(
     largest = most_disclosing(finals, shapes)
     together = [*((alternative, shapes[name]) for name, alternative in alternatives.items())]
     check_together([*together, (finals[largest], shapes[largest])], everyone, ledgers or {})
-    rows = finals[largest].schedule(register_of(everyone)).test[:MAX_LOSS_ROWS]
+    rows = select_measured(finals[largest].schedule(register_of(everyone)).test, shapes[largest].outputs)
     for party in others:
         if party.name in (ledgers or {}) and party.has_ids and "small_metrics" not in job.accepts:
             scores = ScoreLedger((ledgers or {})[party.name].path)

@@ -236,8 +236,8 @@ def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
     [
         (make_job(OPEN_JOB), 0.0),
         (make_job(OPEN_JOB, scale="robust"), 0.0),
-        (make_job(SHARES_JOB), 0.03),
-        (make_job(SHARES_JOB, model={"name": "trees", "trees": 3}), 0.03),
+        (make_job(SHARES_JOB, test_fraction=0.5), 0.07),  # scores are rounded, so metrics vary by about 0.01
+        (make_job(SHARES_JOB, test_fraction=0.5, model={"name": "trees", "trees": 3}), 0.07),
     ],
 )
 def test_a_large_prepared_table_is_converted_when_it_is_read(job: vfl.Job, tolerance: float) -> None:

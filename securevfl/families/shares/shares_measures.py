@@ -22,7 +22,7 @@ from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
-from securevfl.families.shares.metric_notes import ONLY_LOSS, far_labels, metric_notes, too_few_rows
+from securevfl.families.shares.metric_notes import ONLY_LOSS, far_labels, metric_notes, rounded_auc, too_few_rows
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob, opens_pairs
 from securevfl.families.shares.shares_plan import can_roll_back
@@ -34,7 +34,13 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS, LossTable, LossTransfers, open_loss
+from securevfl.protocols.shares.opened_loss import (
+    MIN_LOSS_ROWS,
+    LossTable,
+    LossTransfers,
+    open_loss,
+    select_measured,
+)
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
 from securevfl.protocols.shares.score_label_pairs import PairInputs, open_pairs
@@ -189,6 +195,10 @@ class Measurements:
         values, curve = metric_labels.metrics(pairs)
         from_loss = metric_labels.loss_metrics(mean_loss.metrics["loss"])
         notes = metric_notes(loss, weighted=data.metric_weights(rows.rows) is not None)
+        if "auc" in values:
+            bias, is_subtracted = metric_labels.auc_bias(pairs)
+            if np.isfinite(bias):
+                notes.append(rounded_auc(bias, 2**quantizer.bits, subtracted=is_subtracted))
         if unmeasured := set(metric_labels.unmeasured(pairs)) - set(from_loss):
             notes.append(far_labels(unmeasured, quantizer.reach))
             warnings.warn(f"party {self._context.me}: {notes[-1]}.", DataNotice, stacklevel=2)
@@ -315,13 +325,7 @@ class Measurements:
             self._reported_share = share
 
     def _measured_rows(self, data: TrainingData) -> ScaledRows:
-        """Return the measured rows: all evaluated rows, or the maximum number of them, evenly spaced over the table.
-
-        In a table that is sorted by time, the measured rows thus come from all periods.
-        """
-        rows, limit = np.sort(data.evaluated.rows), MAX_LOSS_ROWS // self._context.outputs
-        positions = np.linspace(0, len(rows) - 1, min(len(rows), limit)).astype(np.intp)
-        return ScaledRows(data, rows[positions])
+        return ScaledRows(data, select_measured(data.evaluated.rows, self._context.outputs))
 
     def _quantizer(self, loss: Loss) -> Quantizer:
         numbers = self._training.facts.plan.numbers
