@@ -59,8 +59,8 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, consent_sheet:
         agreed: the sheets to which the party has agreed.
         accept: the digest that was passed to the command. It must be that of this sheet, even if the party has agreed
             before.
-        command: the command to repeat.
-        consent_sheet: the sheet.
+        command: the command line that a user repeats to agree.
+        consent_sheet: the consent sheet to which the party must agree.
 
     Raises:
         ConsentError: the party does not agree.

@@ -74,7 +74,7 @@ class Commands(TyperGroup):
         return in_order([*names, *(name for name in available_entry_points(TOOL_ENTRY_POINTS) if name not in names)])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command with its group and its line in the help.
+        """Return a command, with the group and the line under which the help lists it.
 
         Of a command of another package only the name and the origin are read, without loading the package.
         """

@@ -155,7 +155,7 @@ def sheet(text: str, width: int | None) -> Text:
     """Wrap a consent sheet, with continued lines indented.
 
     Args:
-        text: the sheet.
+        text: the text of the consent sheet.
         width: width in characters; None leaves the sheet unchanged.
 
     Returns:

@@ -46,8 +46,8 @@ def forecast(
     """Forecast what this job and earlier runs together disclose about a party. The ledger is not changed.
 
     Args:
-        ledger: the ledger.
-        party: its owner.
+        ledger: the party's disclosure ledger.
+        party: the owner of the ledger.
         register: the ids of the party's table.
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.

@@ -1,4 +1,9 @@
-"""Drift of new rows from the training rows, as a table, plain data and a page."""
+"""Drift of new rows from the training rows, as a table, as JSON and as a page.
+
+The drift of a column is the difference between its distribution in new rows and in the training rows. Its measures,
+such as the population stability index (PSI), are defined in `securevfl.credit.drift`. A server is a party that answers
+requests for scores; its status page shows the drift of its rows.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +84,7 @@ def column_shifts(part: ModelPart, data: Path, options: ReadOptions) -> ColumnSh
 
 
 def shifts_of(drifts: Sequence[Drift]) -> ColumnShifts:
-    """Return the drift of columns in the form in which the status page of a server shows it."""
+    """Return the drift of columns as headings and rows for the status page of a server."""
     figures = {
         ("psi", "Population stability index"): {item.column: item.psi for item in drifts},
         ("missing", "Share of missing values"): {item.column: item.missing for item in drifts},

@@ -60,14 +60,14 @@ def compare_with(
     All parties call this function at the same time.
 
     Args:
-        job: the job; it must be the same at all parties.
+        job: the options of the trainings, which must be the same at all parties.
         party: this party's table.
         settings: addresses, certificates and time limits.
-        ledger: see `join`.
-        consent: receives one consent sheet for all trainings; see `join`.
-        workers: see `join`.
+        ledger: this party's disclosure ledger, as in `join`.
+        consent: called with one consent sheet for all trainings; raises ConsentError to refuse.
+        workers: number of expensive calls that run at a time.
         on_model: is called before each training with a description of its model.
-        on_round: see `join`.
+        on_round: called after each round with the number of finished rounds and the number of all rounds.
 
     Returns:
         The comparison at the party with labels, None at the others.

@@ -277,7 +277,7 @@ class Measurements:
             allowed=lambda: not is_limited or self._training.ledger.record_range_count(data.ids(rows)),
         )
         if count is None and self._context.me == self._context.active:
-            eventlog.warn(self._context.me, "uncounted", {"iteration": state.iterations, "reason": _UNCOUNTED})
+            eventlog.warn(self._context.me, "range not counted", {"iteration": state.iterations, "reason": _UNCOUNTED})
         if count is not None:
             share = count / (len(rows) * self._context.outputs)
             if numbers.has_headroom:
@@ -305,9 +305,9 @@ class Measurements:
     def _report(self, share: float, limit: float, reason: str) -> None:
         """Log a warning that a share of the rows has the problem `reason`, if it exceeds `limit`."""
         if share > limit:
-            facts: dict[str, str | int | float] = {"part": round(share, 4), "reason": reason}
+            facts: dict[str, str | int | float] = {"share_of_rows": round(share, 4), "reason": reason}
             level = logging.ERROR if share > 2 * self._reported_share else logging.INFO
-            eventlog.emit(self._context.me, "far", facts, level)
+            eventlog.emit(self._context.me, "outputs out of range", facts, level)
             self._reported_share = share
 
     def _measured_rows(self, data: TrainingData) -> ScaledRows:
