@@ -4,13 +4,14 @@
 # make soak    what the suite leaves out: attacks over twenty seeds, all mutants; new examples for tests of properties
 # make docs    the documentation as pages, in build/site; any warning is an error
 # make pages   the pages of docs/ that are generated from the code
+# make results every table of docs/results.md by its experiments, in hours; PART=ftl or PART=ftl/small for a part
 # make release wheel and source archive in dist/; fails while SECURITY.md has no contact
 # make ci      what CI runs: style, types, layers, documentation, tests, and short tests against the built wheel
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test quick soak selfcheck docs pages release ci check wheel-test lock clean fuzz
+.PHONY: demo test quick soak selfcheck docs pages results release ci check wheel-test lock clean fuzz
 
 # what the package itself needs, of the versions of the lock
 $(VENV)/.core: requirements.lock pyproject.toml
@@ -63,6 +64,12 @@ docs: $(VENV)/.installed
 
 pages: $(VENV)/.installed
 	$(BIN)/python -m docs.made_pages
+
+# experiments that this code has computed are skipped, so an interrupted `make results` resumes
+DATA ?= ../shared/data
+PART ?= all
+results: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.papers $(PART) --data $(DATA) --resume
 
 release: $(VENV)/.installed
 	bash .ci/release $(BIN)

@@ -22,7 +22,7 @@ PARTS = {
     "auc": Part(FULL, QUICK, run),
     "slowness": Part(slowness.FULL, slowness.QUICK, slowness.run),
     "order": Part(Plan((2,), ("linear",)), QUICK, orders),
-    "time": Part(Plan((2,), ("linear",)), QUICK, times),
+    "time": Part(Plan((2,), ("linear",), splits=5), QUICK, times),
     "stored": Part(stored.StoredPlan(), stored.StoredPlan((16,), 1), stored.stored),
     "noise": Part(stored.NoisePlan(), stored.NoisePlan((0.0, 8.0), 2, 1), stored.noise),
 }

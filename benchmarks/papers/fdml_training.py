@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.papers.study import DIVERGED, Choice, Rows, choose, development, mean, spread
+from benchmarks.papers.study import DIVERGED, Choice, Rows, choose, development, mean, median, spread
 from benchmarks.tables import archive
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import import_extra
@@ -274,29 +274,49 @@ def times(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     """Return processor seconds of centralised and local training by the same steps, and of FDML in virtual time."""
     parties = tables(data, plan.parties[0])
     choice = step(parties, plan, Setting("linear", 0), on_row)
-    goal = central(plan, "linear", parties, 0) - AUC_TOLERANCE
+    goals = [central(plan, "linear", parties, split) - AUC_TOLERANCE for split in range(plan.splits)]
     rows = []
     for name, local in (("centralised", parties), ("the labelled party alone", parties[:1])):
-        curve, spent = plain(local, plan, choice.step, 0, pushes_first=True, pooled=True)
-        reached = next((t for t, auc in curve if auc >= goal), None)
-        seconds = None if reached is None else spent * reached / curve[-1][0]
-        rows.append({"training": name, "rounds": reached, "seconds": seconds, "whole_s": spent, "auc": curve[-1][1]})
+        results = []
+        for split, goal in enumerate(goals):
+            curve, spent = plain(local, plan, choice.step, split, pushes_first=True, pooled=True)
+            reached = next((t for t, auc in curve if auc >= goal), None)
+            seconds = None if reached is None else spent * reached / curve[-1][0]
+            results.append((reached, seconds, spent, curve[-1][1]))
+        rows.append(_timed(name, results))
     for tau in (0, 8):
         for rtt in (0.2, 20.0):
-            on_row(f"tau {tau}, round trip {rtt:g} ms")
-            network = Network(rtt_ms=rtt)
-            done = train(parties, plan, Setting("linear", tau, first=tau == 0), choice.step, 0, network)
-            at = first(done, goal)
-            rows.append(
-                {
-                    "training": f"FDML, tau = {tau}, round trip {rtt:g} ms",
-                    "rounds": None if at is None else at[0],
-                    "seconds": None if at is None else at[1],
-                    "whole_s": done.costs.training,
-                    "auc": done.metrics["auc"],
-                }
-            )
+            results = []
+            for split, goal in enumerate(goals):
+                on_row(f"tau {tau}, round trip {rtt:g} ms, split {split + 1} of {plan.splits}")
+                setting = Setting("linear", tau, first=tau == 0)
+                done = train(parties, plan, setting, choice.step, split, Network(rtt_ms=rtt))
+                at = first(done, goal) or (None, None)
+                results.append((*at, done.costs.training, done.metrics["auc"]))
+            rows.append(_timed(f"FDML, tau = {tau}, round trip {rtt:g} ms", results))
     return [row | {"step": choice.step} for row in rows]
+
+
+def _timed(training: str, results: Sequence[tuple[float | None, float | None, float, float]]) -> dict[str, Any]:
+    """Return a row of times.
+
+    Args:
+        training: who trains, and how.
+        results: of each split, the rounds and the seconds to the goal (None if it is not reached), the seconds of the
+            whole training, and the AUC.
+    """
+    rounds, seconds, spent, aucs = zip(*results, strict=True)
+    return {
+        "training": training,
+        "rounds": mean(rounds),
+        "rounds_sd": spread(rounds),
+        "rounds_median": median(rounds),
+        "reached": sum(number is not None for number in rounds),
+        "seconds": median(seconds),
+        "whole_s": mean(spent),
+        "auc": mean(aucs),
+        "auc_sd": spread(aucs),
+    }
 
 
 def plain(

@@ -1,6 +1,6 @@
 """FDSKL (Gu et al. 2020): test errors of kernel models, compared with kernel machines and linear models.
 
-    errors     Table 3 and Figure 4: share of wrong test rows, processor seconds of all parties, bytes, by table
+    errors     Figure 6 and Table 4: share of wrong test rows, processor seconds of all parties, bytes, by table
     scaling    Figure 5: processor seconds by the number of training rows
 
 phishing, ijcnn1 and default_credit are split at random, a quarter held out; a9a has fixed test rows and varies the

@@ -9,9 +9,10 @@
 
 Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows, because scores
 are computed for the host's rows from its columns. Steps are chosen on validation rows of each split, by the rounds to
-all targets; `one_*` is at the best step of all Q together. Rounds are those of runs in the open with an evaluation
-after every round. Seconds and bytes are these rounds times those of one round of each engine, in virtual time: each
-party on a machine like this one with a link between them.
+all targets, from the first random start; `one_*` is at the best step of all Q together. Every split is trained from
+several random starts. Rounds are those of runs in the open with an evaluation after every round. Seconds and bytes are
+these rounds times those of one round of each engine, in virtual time: each party on a machine like this one with a link
+between them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import csv
 import gzip
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,11 @@ from benchmarks.papers.study import (
     Curve,
     Part,
     Rows,
+    Runs,
     choose,
     development,
     mean,
+    median,
     one_step,
     reached,
     spread,
@@ -68,7 +71,8 @@ class Plan:
 
     It has the number of shared rows (the same number is held out), units, local steps with an opening each, local steps
     on one opening, the grid, shares of the host's AUC to reach, the largest number of local steps, splits, whether CKKS
-    trains too, and whether networks are linearised between exchanges, so that a round has one opening.
+    trains too, whether networks are linearised between exchanges, so that a round has one opening, and random starts of
+    each split.
     """
 
     table: str
@@ -82,6 +86,7 @@ class Plan:
     splits: int = 3
     sealed: bool = True
     one_opening: bool = False
+    starts: int = 5
 
     def ways(self) -> list[tuple[Plan, int]]:
         """Return the plan with an opening for each step and with a single one, and the local steps of each."""
@@ -115,7 +120,7 @@ class StepPlan:
     units: tuple[int, ...] = (8, 64)
 
 
-def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     """Return a row for each Q and target, and one for each engine of it."""
     tables = [_tables(data, plan.table, plan.rows, split) for split in range(plan.splits)]
     inner = [development(table, _job(plan, 1, 1.0, OpenResidual(), 1)) for table in tables]
@@ -124,9 +129,9 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     for way, q in plan.ways():
 
         def merit(eta: float, way: Plan = way, q: int = q) -> float:
-            on_row(f"{_named(way, q)}, step {eta:g}")
+            runs(f"{_named(way, q)}, step {eta:g}")
             return sum(
-                toll(curve(table, way, q, eta, goals[-1]), goals, plan.most)
+                toll(_once(runs, table, way, q, eta, goals[-1]), goals, plan.most)
                 for table, goals in zip(inner, inner_goals, strict=True)
             )
 
@@ -134,8 +139,7 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     together = one_step(choices)
     rows = []
     for (way, q), choice in zip(plan.ways(), choices, strict=True):
-        on_row(_named(way, q))
-        table, same = (_finish(tables, reported, way, q, eta) for eta in (choice.step, together))
+        table, same = (_finish(runs, tables, reported, way, q, eta) for eta in (choice.step, together))
         for number, target in enumerate(plan.targets):
             row = {
                 "q": q,
@@ -147,28 +151,36 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
                 "splits": plan.splits,
             }
             for prefix, result in (("", table), ("one_", same)):
-                rounds = [reached(item, goals[number]) for item, goals in zip(result["curves"], reported, strict=True)]
-                row |= {f"{prefix}rounds": mean(rounds), f"{prefix}rounds_sd": spread(rounds)}
-                row |= {f"{prefix}{key}": _times(item, mean(rounds)) for key, item in result["a_round"].items()}
+                rounds = _rounds(result["curves"], reported, number)
+                row |= {f"{prefix}{key}": item for key, item in _figures(rounds).items()}
+                row |= {f"{prefix}{key}": _times(item, median(rounds)) for key, item in result["a_round"].items()}
             rows.append(row)
     return rows
 
 
-def small(data: Path | None, plan: SmallPlan, on_row: Callable[[str], None]) -> Rows:
+def small(data: Path | None, plan: SmallPlan, runs: Runs) -> Rows:
     """Return rounds, bytes and seconds under CKKS for each way and target at the step of the plan."""
     local = plan.setting
     tables = [_tables(data, local.table, local.rows, split) for split in range(local.splits)]
     goals, rows = [_goals(table, local) for table in tables], []
     for way, q in local.ways():
-        on_row(f"{_named(way, q)}, step {plan.step:g}")
-        result = _finish(tables, goals, replace(way, most=local.most * q), q, plan.step)
+        result = _finish(runs, tables, goals, replace(way, most=local.most * q), q, plan.step)
         for number, target in enumerate(local.targets):
-            rounds = [reached(table, goal[number]) for table, goal in zip(result["curves"], goals, strict=True)]
-            row = {"q": q, "one_opening": way.one_opening, "target": target}
-            row |= {"rounds": mean(rounds), "rounds_sd": spread(rounds)}
-            row |= {key: _times(result["a_round"][key], mean(rounds)) for key in ("ckks_mb", "ckks_s")}
-            rows.append(row)
+            rounds = _rounds(result["curves"], goals, number)
+            row = {"q": q, "one_opening": way.one_opening, "target": target} | _figures(rounds)
+            rows.append(row | {key: _times(result["a_round"][key], median(rounds)) for key in ("ckks_mb", "ckks_s")})
     return rows
+
+
+def _rounds(curves: Sequence[Sequence[Curve]], goals: Sequence[Sequence[float]], number: int) -> list[float | None]:
+    """Return the rounds to one of the targets, of every start of every split; None for a start that misses it."""
+    return [reached(curve, goal[number]) for starts, goal in zip(curves, goals, strict=True) for curve in starts]
+
+
+def _figures(rounds: Sequence[float | None]) -> dict[str, Any]:
+    """Return mean, deviation and median of the rounds, and the number of starts that reach the target."""
+    figures = {"rounds": mean(rounds), "rounds_sd": spread(rounds), "rounds_median": median(rounds)}
+    return figures | {"runs": list(rounds), "reached": sum(number is not None for number in rounds)}
 
 
 def _named(way: Plan, q: int) -> str:
@@ -195,10 +207,15 @@ def _regression(side: Sequence[Party], y: Any, job: Job, lead: Party) -> float:
 
 
 def _finish(
-    tables: Sequence[list[Party]], goals: Sequence[Sequence[float]], plan: Plan, q: int, eta: float
+    runs: Runs, tables: Sequence[list[Party]], goals: Sequence[Sequence[float]], plan: Plan, q: int, eta: float
 ) -> dict[str, Any]:
-    """Return curves on the reported rows, and seconds and bytes of a round by engine, on the first split."""
-    curves = [curve(table, plan, q, eta, goal[-1]) for table, goal in zip(tables, goals, strict=True)]
+    """Return curves of each start of each split on the reported rows, and seconds and bytes of a round by engine."""
+    curves: list[list[Curve]] = []
+    for split, (table, goal) in enumerate(zip(tables, goals, strict=True)):
+        curves.append([])
+        for start in range(plan.starts):
+            runs(f"{_named(plan, q)}, step {eta:g}, split {split + 1}, start {start + 1} of {plan.starts}")
+            curves[-1].append(_once(runs, table, plan, q, eta, goal[-1], start))
     a_round: dict[str, float] = {}
     engines: dict[str, ResidualProtocol] = {"open": OpenResidual()}
     if plan.sealed:
@@ -212,10 +229,17 @@ def _finish(
     return {"curves": curves, "a_round": a_round}
 
 
-def curve(parties: Sequence[Party], plan: Plan, q: int, eta: float, last: float) -> Curve:
-    """Return rounds and held-out AUC, up to the AUC `last`; empty if it diverges."""
+def _once(runs: Runs, parties: Sequence[Party], plan: Plan, q: int, eta: float, last: float, start: int = 0) -> Curve:
+    """Return a curve that is computed once for each table, plan, step and start."""
+    key = {"table": parties[0].digest.hex(), "plan": asdict(plan), "q": q, "eta": eta, "last": last, "start": start}
+    result = runs.once(key, lambda: curve(parties, plan, q, eta, last, start))
+    return [(rounds, auc) for rounds, auc in result]
+
+
+def curve(parties: Sequence[Party], plan: Plan, q: int, eta: float, last: float, start: int = 0) -> Curve:
+    """Return rounds and held-out AUC from a random start, up to the AUC `last`; empty if it diverges."""
     goal = {"metric": "auc", "value": last}
-    job = _job(plan, q, eta, OpenResidual(), max(plan.most // q, 10), evaluate_every=1, target=goal)
+    job = _job(plan, q, eta, OpenResidual(), max(plan.most // q, 10), evaluate_every=1, target=goal, seed=start)
     try:
         history = simulate(job, parties).history
     except DIVERGED:
@@ -327,15 +351,15 @@ def made_up(rows: int) -> list[Party]:
 PARTS = {
     "credit": Part(
         Plan("paper", targets=(0.94, 0.97, 0.985)),
-        Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1),
+        Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, starts=2),
         run,
     ),
     "small": Part(
-        SmallPlan(Plan("paper", targets=(0.94, 0.97, 0.985), most=80)),
-        SmallPlan(Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1), 2.0),
+        SmallPlan(Plan("paper", targets=(0.94, 0.97, 0.985), most=80, splits=2)),
+        SmallPlan(Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, starts=2), 2.0),
         small,
     ),
-    "fate": Part(Plan("fate"), Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False), run),
+    "fate": Part(Plan("fate"), Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2), run),
     "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), rounds=4, splits=1), overlap),
     "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
 }

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.papers import origin
 from benchmarks.papers.page_cells import Part, Row
 from benchmarks.papers.page_celu import (
     celu_line,
@@ -28,8 +29,13 @@ from benchmarks.papers.pictures import draw
 
 PAGE_HEAD = """# The papers' tables
 
-Made by `python -m benchmarks.papers page` from the files in `benchmarks/papers/results`; no figure here is typed.
-Each section has the command that ran it, and what was run. *Own step*: each method has the step that is best for it,
+`python -m benchmarks.papers page` generates this page from the files in `benchmarks/papers/results`; nobody types a
+figure. `make results` runs all experiments again, which takes hours, and `make results PART=ftl` or `PART=ftl/small`
+one paper or one part; an interrupted command resumes. Each section ends with the commit that computed it, its date, its
+seeds and its machine. For every part, a sample of a few seconds is stored with the rows, and a test computes it again:
+it fails if the code computes something else. The [list of the papers' tables](papers.md) names the command of each one.
+
+*Own step*: each method has the step that is best for it,
 on validation rows that this split does not report. *One step*: all have the step that is best for all of them together
 on those rows. One choice serves all splits, so what one split reports may have been another's validation rows. Means of
 several splits, with sample deviations; a dash where a split does not get there. Seconds are virtual, at
@@ -52,7 +58,9 @@ def text(results: Path) -> str:
             continue
         result = json.loads(file.read_text(encoding="utf-8"))
         parts.append(f"\n## {title}\n\n```sh\npython -m benchmarks.papers {paper} --data ../shared/data\n```\n")
-        parts += [f"\n{sections[name](part)}" for name, part in result.items() if name in sections]
+        for name, part in result.items():
+            if name in sections:
+                parts.append(f"\n{sections[name](part)}\n{origin.words(part['origin'])}\n")
         if paper == "celu" and {"long", "seconds"} <= result.keys():
             parts.append(f"\n{celu_line(result)}")
         if lacking := [f"`--only {name}`" for name in sections if name not in result]:

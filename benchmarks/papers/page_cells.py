@@ -21,6 +21,33 @@ def spread(row: Row, key: str, digits: int = 1) -> str:
     return f"{number(row[key], digits)} ± {number(row[f'{key}_sd'], digits)}"
 
 
+def rounds_cell(row: Row, prefix: str = "") -> str:
+    """Format the rounds to a target: mean and deviation, or the median if some starts do not reach it.
+
+    Args:
+        row: a row of results. Rows of one start for each split have neither a median nor a number of runs.
+        prefix: "one_" for the result at the step of all methods.
+
+    Returns:
+        The cell. "median 27 (12 of 15)" counts the starts that reach the target.
+    """
+    if row[f"{prefix}rounds"] is not None:
+        return spread(row, f"{prefix}rounds")
+    if f"{prefix}reached" not in row:
+        return "-"
+    total = len(row[f"{prefix}runs"]) if f"{prefix}runs" in row else row["splits"]
+    middle = row.get(f"{prefix}rounds_median")
+    start = "-" if middle is None else f"median {number(middle)}"
+    return f"{start} ({row[f'{prefix}reached']} of {total})"
+
+
+def typical(row: Row, prefix: str = "") -> float | None:
+    """Return the mean of the rounds, or their median if some starts do not reach the target."""
+    mean: float | None = row[f"{prefix}rounds"]
+    median: float | None = row.get(f"{prefix}rounds_median")
+    return median if mean is None else mean
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.page_cells import Part, number, spread, table
+from benchmarks.papers.page_cells import Part, number, rounds_cell, spread, table
 
 
 def fdml_auc(part: Part) -> str:
@@ -75,10 +75,10 @@ def fdml_time(part: Part) -> str:
     cells = [
         [
             row["training"],
-            number(row["rounds"], 0),
-            number(row["seconds"], 2),
+            rounds_cell({"splits": part["plan"]["splits"], **row}),
+            number(row["seconds"], 3),
             number(row["whole_s"], 2),
-            number(row["auc"], 4),
+            spread(row, "auc", 4) if "auc_sd" in row else number(row["auc"], 4),
         ]
         for row in part["rows"]
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.page_cells import Part, Row, number, pick, share, spread, table
+from benchmarks.papers.page_cells import Part, Row, number, pick, rounds_cell, share, spread, table, typical
 
 
 def ftl_paper(part: Part) -> str:
@@ -21,9 +21,9 @@ def _credit(part: Part, title: str, words: str) -> str:
     top = plan["targets"][-1]
     cells = [
         [
-            *(str(row["q"]), _openings(row), number(row["target"], 3), f"{row['step']:g}", spread(row, "rounds")),
+            *(str(row["q"]), _openings(row), number(row["target"], 3), f"{row['step']:g}", rounds_cell(row)),
             *(number(row.get(key), 1) for key in ("open_s", "ckks_s", "ckks_mb")),
-            *(f"{row['one_step']:g}", spread(row, "one_rounds")),
+            *(f"{row['one_step']:g}", rounds_cell(row, "one_")),
             *(number(row.get(key), 1) for key in ("one_ckks_s", "one_ckks_mb")),
         ]
         for row in rows
@@ -36,12 +36,13 @@ def _credit(part: Part, title: str, words: str) -> str:
     few, many = (pick(rows, q=q, one_opening=True, target=top) for q in (5, 10))
     return (
         f"### {title}\n{words} {plan['rows']:,} rows are shared and as many held out, {plan['units']} units, "
-        f"{plan['splits']} splits. *Share* is of the AUC of logistic regression on the host's columns; *openings* are "
-        "those of a round, one for each local step or one in all (`linearised`).\n\n"
+        f"{plan['splits']} splits, {plan.get('starts', 1)} starts of each. *Share* is of the AUC of logistic "
+        "regression on the host's columns; *openings* are those of a round, one for each local step or one in all "
+        "(`linearised`).\n\n"
         + table(head, cells)
         + "\n**The paper** takes 46, 13 and 7 rounds with Q = 1, 5 and 10. **Ours** to the last share: "
-        f"{_three(one, five, ten, 'rounds')} with own steps, {_three(one, five, ten, 'one_rounds')} at one step; "
-        f"with one opening a round {_three(one, few, many, 'rounds')} and {_three(one, few, many, 'one_rounds')}. CKKS "
+        f"{_three(one, five, ten)} with own steps, {_three(one, five, ten, 'one_')} at one step; "
+        f"with one opening a round {_three(one, few, many)} and {_three(one, few, many, 'one_')}. CKKS "
         f"bytes with Q = 10 are {share(many['ckks_mb'], one['ckks_mb'])} of those with Q = 1 with own steps and "
         f"{share(many['one_ckks_mb'], one['one_ckks_mb'])} at one where a round has one opening, and "
         f"{share(ten['ckks_mb'], one['ckks_mb'])} and {share(ten['one_ckks_mb'], one['one_ckks_mb'])} where every "
@@ -54,16 +55,17 @@ def _openings(row: Row) -> str:
     return "one" if row["one_opening"] or row["q"] == 1 else "each"
 
 
-def _three(one: Row, five: Row, ten: Row, key: str) -> str:
-    return f"{number(one[key])}, {number(five[key])} and {number(ten[key])}"
+def _three(one: Row, five: Row, ten: Row, prefix: str = "") -> str:
+    return f"{number(typical(one, prefix))}, {number(typical(five, prefix))} and {number(typical(ten, prefix))}"
 
 
 def ftl_small(part: Part) -> str:
     """Return the section on small steps."""
     rows, plan = part["rows"], part["plan"]
+    setting = plan["setting"]
     cells = [
         [
-            *(str(row["q"]), _openings(row), number(row["target"], 3), spread(row, "rounds")),
+            *(str(row["q"]), _openings(row), number(row["target"], 3), rounds_cell(row)),
             *(number(row["ckks_s"], 1), number(row["ckks_mb"], 1)),
             share(row["ckks_mb"], pick(rows, q=1, target=row["target"])["ckks_mb"]),
         ]
@@ -71,8 +73,8 @@ def ftl_small(part: Part) -> str:
     ]
     return (
         "### Credit-FTL at one small step\n"
-        f"The paper's split, step {plan['step']:g} for all Q, {plan['setting']['splits']} splits: where steps "
-        "are small, local "
+        f"The paper's split, step {plan['step']:g} for all Q, {setting['splits']} splits, {setting.get('starts', 1)} "
+        f"starts of each, at most {setting['most']} rounds: where steps are small, local "
         "steps take the place of rounds, as in the paper, whose steps are not stated.\n\n"
         + table(["Q", "openings", "share", "rounds", "CKKS s", "CKKS MB", "of Q = 1"], cells)
     )

@@ -100,6 +100,12 @@ def spread(values: Sequence[float | None]) -> float | None:
     return statistics.stdev(results) if len(results) > 1 else 0.0
 
 
+def median(values: Sequence[float | None]) -> float | None:
+    """Return the median, in which a missing value exceeds all others; None if the median itself is missing."""
+    middle = statistics.median([NEVER if value is None else value for value in values])
+    return middle if math.isfinite(middle) else None
+
+
 class Runs:
     """Finished runs by their key, stored in a file with one JSON object a line, or in memory without a file.
 

@@ -1,0 +1,90 @@
+"""A sample that differs is noticed, pages state the origin of every part, and rows of real tables come out again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import REAL_TABLES
+
+from benchmarks.papers.origin import is_current, origin, words
+from benchmarks.papers.page_cells import rounds_cell, typical
+from benchmarks.papers.samples import compute, differences, sample
+from benchmarks.papers.study import Part, Rows, Runs, median
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "papers" / "results"
+MADE = {"commit": "abc12345", "date": "2026-11-27"}
+
+
+def counting(values: list[float]) -> Part:
+    """Return a part whose k-th run reports the k-th of these values."""
+    left = list(values)
+
+    def run(data: Path | None, plan: Any, runs: Runs) -> Rows:
+        return [{"method": "ours", "auc": left.pop(0), "cpu_s": 1.0, "rounds": None}]
+
+    return Part(None, None, run)
+
+
+def test_a_sample_is_compared_within_its_range() -> None:
+    stored = sample(counting([0.7, 0.72, 0.71]), MADE)
+    assert stored["rows"] == [{"method": "ours", "auc": [pytest.approx(0.71), pytest.approx(0.02)], "rounds": None}]
+    row = {"method": "ours", "auc": 0.76, "cpu_s": 99.0, "rounds": None}
+    assert differences(stored["rows"], [row]) == []
+    assert differences(stored["rows"], [row | {"auc": 0.78}]) != []
+    assert differences(stored["rows"], [row | {"rounds": 3.0}]) != []
+    assert differences(stored["rows"], [row | {"method": "theirs"}]) != []
+    assert differences(stored["rows"], [{"method": "ours"}]) != []
+    assert differences(stored["rows"], [row, row]) == ["2 rows instead of 1"]
+
+
+def test_a_sample_without_deviation_allows_one_percent() -> None:
+    stored = sample(counting([20.0] * 3), MADE)
+    assert differences(stored["rows"], compute(counting([20.1]))) == []
+    assert differences(stored["rows"], compute(counting([20.3]))) != []
+
+
+def test_the_origin_names_no_host_and_no_path() -> None:
+    import platform
+
+    here = json.dumps(origin(None))
+    assert platform.node() not in here
+    assert "/" not in here
+    assert not is_current({"origin": {"commit": "0" * 40}})
+    assert not is_current({"origin": {"commit": "HEAD", "stored_only": True}})
+
+
+def test_the_page_states_the_origin_of_every_part() -> None:
+    page = (RESULTS.parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    for file in sorted(RESULTS.glob("*.json")):
+        for name, part in json.loads(file.read_text()).items():
+            text = words(part["origin"])
+            assert text in page, (file.stem, name)
+            assert ("not computed again since" in text) == part["origin"].get("stored_only", False)
+
+
+def test_the_median_counts_starts_that_miss_the_target() -> None:
+    assert median([3.0, None, 1.0]) == 3.0
+    assert median([None, None, 1.0]) is None
+    row = {"rounds": None, "rounds_sd": None, "rounds_median": 3.0, "reached": 2, "runs": [3.0, None, 1.0]}
+    assert rounds_cell(row) == "median 3.0 (2 of 3)"
+    assert typical(row) == 3.0
+    assert rounds_cell(row | {"rounds_median": None, "reached": 1}) == "- (1 of 3)"
+    assert rounds_cell({"rounds": 2.0, "rounds_sd": 1.0}) == "2.0 ± 1.0"
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
+def test_rows_of_a9a_come_out_again() -> None:
+    """Rounds of centralised training on a9a, in all splits of the stored row."""
+    from benchmarks.papers import fdml_training as fdml
+
+    part = json.loads((RESULTS / "fdml.json").read_text())["time"]
+    stored = next(row for row in part["rows"] if row["training"] == "centralised")
+    plan = fdml.Plan((2,), ("linear",), splits=part["plan"]["splits"])
+    parties, rounds = fdml.tables(REAL_TABLES, 2), []
+    for split in range(plan.splits):
+        goal = fdml.central(plan, "linear", parties, split) - fdml.AUC_TOLERANCE
+        curve, _ = fdml.plain(parties, plan, stored["step"], split, pushes_first=True, pooled=True)
+        rounds.append(next(t for t, auc in curve if auc >= goal))
+    assert sum(rounds) / len(rounds) == pytest.approx(stored["rounds"], abs=stored["rounds_sd"])
