@@ -1,4 +1,4 @@
-"""Cryptographic primitives: functions of bytes and arrays, which know nothing about messages or about learning.
+"""Cryptographic primitives: functions of bytes and arrays, independent of messages between parties and of learning.
 
 Import this package as `securevfl.crypto`.
 """

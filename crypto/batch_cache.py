@@ -1,4 +1,4 @@
-"""A cache for the encoded matrices of batches, which products with ciphertexts need again in every epoch."""
+"""A cache for the encoded matrices of batches: products with ciphertexts use each of them again in every epoch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MAX_CACHED_BYTES = 1 << 30
 
 
 class BatchCache:
-    """Prepared batches of at most `max_bytes` bytes together. A batch that fits is never evicted.
+    """Encoded matrices of batches, `max_bytes` bytes at most. A batch that fits is never evicted.
 
     Every epoch uses each batch once, in a new random order. If a fraction f of the batches stays in the cache, it
     answers a fraction f of the requests. A cache of the most recently used batches would answer only f + (1 - f) *
@@ -25,7 +25,7 @@ class BatchCache:
         self._total = 0
 
     def get(self, batch: int) -> Any | None:
-        """Return the prepared batch with this number, or None if it is not cached."""
+        """Return the encoded matrix of the batch with this number, or None if it is not cached."""
         return self._batches.get(batch)
 
     @property
@@ -34,7 +34,7 @@ class BatchCache:
         return max(0, self._max_bytes - self._total)
 
     def put(self, batch: int, prepared: Any) -> None:
-        """Cache a prepared batch if it fits. A batch that is already cached is dropped if it has grown too large."""
+        """Cache the encoded matrix of a batch if it fits; drop it if it was cached before and has grown too large."""
         self._total += prepared.nbytes - self._bytes.get(batch, 0)
         self._batches[batch], self._bytes[batch] = prepared, prepared.nbytes
         if self._total > self._max_bytes:

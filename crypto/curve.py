@@ -1,4 +1,4 @@
-"""Blinded ids: the elliptic-curve operations of private set intersection.
+"""Blinded ids: the elliptic-curve operations of private set intersection, which finds the ids that two parties share.
 
 An id is hashed to a point of a curve (`hash_to_group`). To blind a point, a party multiplies it by its secret number,
 its scalar. If two parties with scalars a and b both blind a point, the result does not depend on their order, so equal

@@ -77,7 +77,7 @@ def to_ring(v: Floats, bound: float, terms: int, bits: RingBits = 64) -> Ring:
         bits: the number of bits b of the ring.
 
     Returns:
-        The elements, in the shape of `v`.
+        The integers modulo 2^b, in the shape of `v`.
 
     Raises:
         RangeError: if a value is not finite or exceeds the bound.
@@ -94,12 +94,12 @@ def from_ring(total: Ring, bound: float, terms: int) -> Floats:
     """Return the real sum that each element of the ring represents.
 
     Args:
-        total: a sum of at most `terms` results of `to_ring`, as uint64 or uint32.
+        total: sums modulo 2^b of at most `terms` results of `to_ring`, as uint64 or uint32.
         bound: the bound that `to_ring` was called with.
         terms: the number of terms that `to_ring` was called with.
 
     Returns:
-        The sum, in the shape of `total`.
+        The real sums, in the shape of `total`.
     """
     bits: RingBits = 64 if total.itemsize == 8 else 32
     signed = total.view(np.int64 if bits == 64 else np.int32)
@@ -110,7 +110,7 @@ def cos_circle(circle: NDArray[np.uint32] | NDArray[np.uint16]) -> NDArray[np.fl
     """Return the cosine of each element of the circle, from a table of 2^16 entries.
 
     Args:
-        circle: elements of any shape.
+        circle: integers modulo 2^b, which represent angles, in any shape.
 
     Returns:
         The cosines. Their error is at most `COSINE_ERROR` (4.8e-5), or 2^-25 for elements of 16 bits.

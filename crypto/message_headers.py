@@ -1,4 +1,4 @@
-"""Checks of the header and the length of messages between the two parties of an encryption scheme ("engine").
+"""Checks of messages between the two parties of an encryption scheme ("engine"): their headers and lengths.
 
 A message begins with four letters ("magic") that name its kind and the version of its format, followed by the
 fingerprint of its key.

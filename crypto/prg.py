@@ -40,7 +40,7 @@ def random_words(count: int) -> NDArray[np.uint64]:
 
 
 class Prg(Secret):
-    """A generator of numbered streams. Threads may share an object; processes must not.
+    """A generator of numbered streams of random-looking integers. Threads may share an object; processes must not.
 
     Args:
         key: the secret key of 32 bytes.

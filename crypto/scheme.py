@@ -121,7 +121,7 @@ class KeyHolder(Secret, ABC):
 
         Args:
             blinded: the bytes that `Evaluator.blind` returned.
-            shape: the agreed shape.
+            shape: the shape of the products that the holder has agreed to decrypt.
 
         Returns:
             The message for the evaluator.
@@ -145,7 +145,7 @@ class Evaluator(ABC):
             max_bytes: approximate limit of its memory, in each process that stores rows of J.
 
         Returns:
-            The prepared matrix.
+            J in the form that products need.
 
         Raises:
             RangeError: if J has infinite or missing values.
@@ -156,7 +156,7 @@ class Evaluator(ABC):
         """Compute in advance, within the memory limit, the encoded rows of J that a piece of g is multiplied with.
 
         Args:
-            prepared: the prepared J.
+            prepared: J, as `prepare` returned it.
             sealed: the encrypted piece of g.
             onto: the product with the previous pieces, if there are any.
         """
@@ -166,7 +166,7 @@ class Evaluator(ABC):
         """Return the encrypted product J^T g, which must be blinded before it is sent.
 
         Args:
-            prepared: the prepared J.
+            prepared: J, as `prepare` returned it.
             sealed: the encrypted g, or a piece of it.
             onto: the product with the previous pieces, to which the product with this piece is added.
 
@@ -179,7 +179,7 @@ class Evaluator(ABC):
         """Re-randomise a product and add a mask that is uniform over the plaintext space.
 
         Args:
-            product: the encrypted product.
+            product: the encrypted product J^T g.
 
         Returns:
             The message for the holder, and the mask, which is single-use and remains with the evaluator.

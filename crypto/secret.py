@@ -1,4 +1,4 @@
-"""Base class of objects that contain secrets: they do not show them, and cannot be pickled or copied."""
+"""Base class of objects that contain secrets: `repr` shows only the class, and they cannot be pickled or copied."""
 
 from __future__ import annotations
 

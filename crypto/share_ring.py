@@ -160,7 +160,7 @@ class IncrementalPacking:
         self._planes = ring.planes(self._octets, shape)
 
     def put(self, where: Any, words: Words) -> None:
-        """Pack the elements `words` that belong to the index `where` of the whole array."""
+        """Pack the elements `words` at the index `where` of the array."""
         for shift, plane in self._planes:
             plane[where] = words >> shift if shift else words
 
@@ -182,7 +182,7 @@ class IntegerFactor:
     """A matrix of small integers, prepared for products with words modulo 2^bits.
 
     Args:
-        ring: the ring.
+        ring: the integers modulo 2^bits.
         A: the matrix (m, n).
 
     Raises:

@@ -43,7 +43,7 @@ def common_coin(holder: bytes, evaluator: bytes, chunk: int, purpose: str) -> by
         holder: public nonce of the key holder, 32 random bytes.
         evaluator: public nonce of the evaluator, 32 random bytes.
         chunk: number of the chunk of work for which the key is used.
-        purpose: name of the key's purpose.
+        purpose: for which products the key is used, such as "steps".
 
     Returns:
         The coin of 32 bytes.
@@ -158,8 +158,8 @@ class ShareEvaluator(ABC):
         has chosen.
 
         Args:
-            prepared: the prepared W.
-            sealed: the message of the holder.
+            prepared: W, as `prepare` returned it.
+            sealed: the holder's message with encrypted V.
 
         Returns:
             The reply to the holder, and this party's share (d, c).
@@ -175,7 +175,7 @@ class ShareEvaluator(ABC):
         This method draws all randomness of the reply, so that the other processes need neither randomness nor keys.
 
         Args:
-            sealed: the message of the holder.
+            sealed: the holder's message with encrypted V.
             d: number of columns of W.
             parts: the results of `multiply` for matrices whose sum is W (n, d).
 
@@ -192,7 +192,7 @@ class ShareScheme(ABC):
     """An encryption scheme for shared products. It has public parameters only and can be pickled.
 
     Attributes:
-        name: name of the scheme.
+        name: name of the scheme, for messages and reports.
         unlocked: whether it computes without Python's global interpreter lock, so that threads run in parallel.
         bits: the number L; shares are integers modulo 2^L.
     """
@@ -225,7 +225,7 @@ class ShareScheme(ABC):
 
         Args:
             W: signed integers (n, d).
-            sealed: the message of the holder.
+            sealed: the holder's message with encrypted V.
 
         Returns:
             The result for `ShareEvaluator.hide`.
@@ -246,7 +246,7 @@ class ShareScheme(ABC):
             largest: largest absolute value of an entry of W.
 
         Returns:
-            The bound.
+            The upper bound of the fraction.
         """
 
     def within(

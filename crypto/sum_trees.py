@@ -312,13 +312,13 @@ def _pieces(tree: SumTree, cut: Parties, *, closed: bool = True) -> list[Parties
     """Return the connected pieces of a tree that remain if some parties are removed.
 
     Args:
-        tree: the tree.
+        tree: the tree of parties.
         cut: the parties to remove.
         closed: True for the pieces without the root, whose top party sends to a removed party; False for the piece that
             contains the root.
 
     Returns:
-        The pieces.
+        The connected pieces, as sets of parties.
     """
     top: dict[int, int] = {}
     for level in reversed(tree.levels):

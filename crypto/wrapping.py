@@ -15,7 +15,7 @@ _NONCE = bytes(12)
 
 
 def wrap(key: bytes, secret: bytes, context: bytes) -> bytes:
-    """Return the encrypted secret, which is 16 bytes longer. The key of 32 bytes must encrypt nothing else."""
+    """Encrypt a secret; the result is 16 bytes longer. The key of 32 bytes must encrypt nothing else."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, secret, context)
 
 

@@ -102,6 +102,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "optimizers": _optimizers,
     "results": _results,
     "sample-sheet": _sample_sheet,
+    "scikit-learn": _notebook("scikit_learn"),
     "what-a-job-discloses": _notebook("what_a_job_discloses"),
 }
 

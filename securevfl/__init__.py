@@ -23,6 +23,7 @@ from securevfl.base.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the only list of public names: type checkers read it, and so does `_read_homes`
     from securevfl.consent.consent_sheet import explain as explain
+    from securevfl.credit.bin_table import bin_table as bin_table
     from securevfl.credit.correlate import correlate as correlate
     from securevfl.credit.correlate import correlate_with as correlate_with
     from securevfl.credit.description import describe as describe

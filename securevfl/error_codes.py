@@ -128,6 +128,10 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "A column contains values of another type than expected, for example text among numbers.",
         "Convert the values, or declare the type of the column.",
     ),
+    "SVFL-TABLE-BINS": ErrorCode(
+        "The declared bins of a column do not fit its rows: a bin has too few, or the job allows fewer bins.",
+        "Merge bins; `securevfl bins` lists the rows of each bin.",
+    ),
     "SVFL-TABLE-MISSING-VALUES": ErrorCode(
         "A column contains missing or infinite values where the job cannot use them.",
         "Fill the values, or let the job prepare the columns.",

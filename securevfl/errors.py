@@ -210,11 +210,11 @@ class TransportError(SecureVFLError):
     """A peer cannot be reached, was refused, is late, or has stopped.
 
     Args:
-        problem: see `SecureVFLError`.
-        remedy: see `SecureVFLError`.
-        code: see `SecureVFLError`.
+        problem: the fault, as in `SecureVFLError`.
+        remedy: how the user can correct it, as in `SecureVFLError`.
+        code: the error's stable code.
         away: the name of that peer if it is known; this party may forward the name to the other parties.
-        **fields: see `SecureVFLError`.
+        **fields: facts about the error for programs.
     """
 
     stop_reason = "away"
@@ -245,7 +245,7 @@ class PeerStopped(TransportError):
     Args:
         party: the name of the party that stopped first.
         stopped: the stop reason of that party, a key of `STOP_REASONS`.
-        more: text to append to the reason.
+        more: text to append to the stop reason.
     """
 
     default_code = "SVFL-PEER-STOPPED"

@@ -200,13 +200,13 @@ class Job(FamilyJob):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the job and of the extension that provides its family; parties compare it at the start."""
+        """SHA-256 of the job and of the extension with its protocol family; parties compare it at the start."""
         keys = self.to_dict() | ({} if (outside := self.extension) is None else {"extension": astuple(outside)})
         return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).digest()
 
     @property
     def extension(self) -> Extension | None:
-        """The extension package that provides the protocol family; None if the family is part of securevfl."""
+        """The extension package that provides the protocol family; None if securevfl itself provides it."""
         return FAMILY_EXTENSIONS.get(self.family.name)
 
     @classmethod

@@ -93,7 +93,7 @@ class JobKeywords(TypedDict, total=False):
 
 
 class JobOptions(Config):
-    """All options of a job; `securevfl.job.Job` adds checks, the family, the digest and job files."""
+    """All options of a job; `securevfl.job.Job` adds checks, the protocol family, the digest and job files."""
 
     model: SerializeAsAny[Model]
     """The model that is trained."""
@@ -234,7 +234,7 @@ class JobOptions(Config):
 
     @property
     def equations_change(self) -> bool:
-        """Whether a passive party learns different equations about the residuals in every local step.
+        """Whether a passive party learns new equations about the residuals in every local step.
 
         This happens if the Jacobian of its outputs by its weights changes with the weights, or if rows get new weights
         in every step.

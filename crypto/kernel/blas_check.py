@@ -51,7 +51,7 @@ def find_blas_problem(product: MatrixProduct = matmul) -> str:
 
 
 def _exact(product: MatrixProduct, primes: Primes, rows: int, terms: int, columns: int, signs: int) -> bool:
-    """Return whether products of the largest residues equal those of integers.
+    """Return whether float products of the largest possible numbers equal the products of the same integers.
 
     `signs` is 1 for positive entries, 0 for negative entries in the left matrix, and -1 for alternating signs there.
     """

@@ -66,7 +66,7 @@ def masked_first(primes: Primes, seed: bytes, shape: tuple[int, ...]) -> Floats:
 
 
 def wanted_coefficients(primes: Primes, layout: RingLayout, values: Floats) -> Floats:
-    """Return the wanted coefficients (P, columns, outputs) of polynomials with the values (P, M, outputs, F)."""
+    """Return the coefficients with results (P, columns, outputs) of polynomials with the values (P, M, outputs, F)."""
     coefficients = transform(primes, layout.points).back(values, layout.wanted)
     return coefficients.transpose(0, 3, 1, 2).reshape(len(primes), -1, values.shape[2])
 
@@ -84,13 +84,13 @@ class KernelSecretKey(Secret):
         self._by_secret = functools.lru_cache(maxsize=2)(functools.partial(multiplication_matrices, primes, secret))
 
     def seal(self, layout: RingLayout, message: Floats, second: Floats, prg: Prg) -> bytes:
-        """Encrypt messages.
+        """Encrypt messages: return their polynomials c0.
 
         Args:
             layout: the division of matrices into blocks (`ring_layout.py`).
             message: the coefficients of the messages as residues (P, M, outputs, blocks), which are changed in place.
             second: the values of the polynomials a' (P, M, r, blocks).
-            prg: the generator of the errors.
+            prg: the pseudorandom generator of the errors.
 
         Returns:
             The polynomials c0 as bytes.
@@ -109,7 +109,7 @@ class KernelSecretKey(Secret):
             layout: the division of matrices into blocks (`ring_layout.py`).
             first: the values of the polynomials c0 (P, M, outputs, blocks).
             second: the values of the polynomials a' (P, M, r, blocks).
-            prg: the generator of the errors.
+            prg: the pseudorandom generator of the errors.
 
         Returns:
             Residues (P, s, outputs, blocks): the coefficients that contain entries of a message.
@@ -123,7 +123,7 @@ class KernelSecretKey(Secret):
     def reveal(
         self, layout: RingLayout, width: int, d: int, view: memoryview, *, seeded: bool = False
     ) -> Iterator[tuple[slice, Floats]]:
-        """Decrypt the part of an answer for one block of outputs.
+        """Decrypt an evaluator's answer for one block of outputs.
 
         Args:
             layout: the division of matrices into blocks (`ring_layout.py`).
@@ -163,7 +163,7 @@ def _multiplier(primes: Primes, first: Floats, second: Floats, r: int, width: in
 
 
 class ProductHider:
-    """The evaluator's part of a scheme: it hides products with the public key (b, a) before they are sent."""
+    """Base class of an evaluator, which hides its products with the public key (b, a) before it sends them."""
 
     def _has_key(self, primes: Primes, first: Floats, second: Floats) -> None:
         self._primes, self._polynomials = primes, (first, second)
@@ -176,7 +176,7 @@ class ProductHider:
             layout: the division of matrices into blocks (`ring_layout.py`).
             total: the values of the products (P, M, outputs + r, blocks), with c0 above c1.
             shape: the numbers of columns and outputs.
-            prg: the generator of all randomness.
+            prg: the pseudorandom generator of all randomness.
 
         Returns:
             The bytes for the answer, and the mask as residues (P, *shape).

@@ -51,7 +51,7 @@ Values = NDArray[np.float32]
 
 
 class GradientParameters(RowParameters):
-    """The primes of a profile, and the sizes that depend on them."""
+    """The parameters of the scheme: the primes whose product is q, and the sizes of messages that follow from them."""
 
     engine: ClassVar[str] = KERNEL_GRADIENT_ENGINE
     magic: ClassVar[tuple[bytes, bytes, bytes, bytes]] = b"SGK2", b"SGG2", b"SGB2", b"SGO1"
@@ -87,7 +87,7 @@ class GradientParameters(RowParameters):
         return stack_halves(first, second, F)
 
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[Values, int]:
-        """Return an empty array for encoded row blocks, and its final number of bytes; see `RowParameters.room`."""
+        """Return an array to be filled with encoded row blocks, and its size in bytes; see `RowParameters.room`."""
         shape = len(self.primes), layout.points, blocks, F
         return np.empty(shape, np.float32), 4 * math.prod(shape)
 
@@ -96,7 +96,7 @@ class GradientParameters(RowParameters):
         return transform(self.primes, layout.points).forward(plain).astype(np.float32)
 
     def sums(self, layout: RingLayout) -> ResidueSums:
-        """Return an empty sum of encrypted products; see `RowParameters.sums`."""
+        """Return an object that adds up encrypted products; see `RowParameters.sums`."""
         return ResidueSums(self.primes, [None] * layout.output_blocks)
 
 
@@ -115,7 +115,7 @@ class ResidueSums:
         self._terms = [0 if total is None else 1 for total in totals]
 
     def add(self, other: ResidueSums) -> None:
-        """Add the sums of another part of J."""
+        """Add the sums of encrypted products with other rows of J."""
         for number, summand in enumerate(other.reduced()):
             total = self._totals[number]
             if summand is None:

@@ -162,7 +162,7 @@ class Transform:
         """Return the digits that the needed coefficients have in a step.
 
         Args:
-            step: the step.
+            step: the step of the inverse transform.
             where: numbers of the needed coefficients; None for all.
 
         Returns:
@@ -176,7 +176,7 @@ class Transform:
 
 @functools.lru_cache(maxsize=32)
 def transform(primes: Primes, size: int) -> Transform:
-    """Return the transform of a size, from a cache, because its construction takes as long as some products."""
+    """Return the transform of polynomials with `size` coefficients, from a cache, because constructing it is slow."""
     return Transform(primes, size)
 
 

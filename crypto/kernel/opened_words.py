@@ -43,7 +43,7 @@ def cut_words(values: Floats, levels: float, word: int) -> bytes:
 
 
 def read_words(body: bytes, levels: float, word: int) -> Floats:
-    """Read words, and return for each the middle of its interval of values.
+    """Read words, and return for each word the value in the middle of its interval.
 
     Args:
         body: m words as bytes.

@@ -71,7 +71,7 @@ def check_tolerance(rho: Floats, layout: RingLayout, profile: Profile, unit: flo
     Args:
         rho: the weights (d, checks).
         layout: the division of matrices into blocks (`ring_layout.py`).
-        profile: the sizes of the scheme.
+        profile: the sizes of the scheme, such as the number of bits that rounding removes.
         unit: the number of levels by which a decrypted value changes if one entry of a column changes by 1 and g is at
             its bound.
 
@@ -91,7 +91,7 @@ def passes_checks(opened: Floats, rho: Floats, levels: float, within: Floats) ->
         opened: decrypted values (d + checks, c), as integers in [-levels / 2, levels / 2).
         rho: the weights (d, checks).
         levels: number of possible values.
-        within: the tolerances (checks,).
+        within: the tolerance of each test (checks,), in levels.
 
     Returns:
         Whether all tests pass.

@@ -80,7 +80,7 @@ class Primes:
         return len(self.values)
 
     def centred(self, integers: NDArray[np.int64] | Floats) -> Floats:
-        """Return integers of any shape, below 2^53 in magnitude, as residues (P, *shape)."""
+        """Return integers of any shape, below 2^53 in magnitude, as their residues modulo each prime (P, *shape)."""
         out = np.empty((len(self), *integers.shape))
         out[...] = integers
         return self.reduce(out)

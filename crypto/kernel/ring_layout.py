@@ -48,7 +48,7 @@ D = TypeVar("D", np.uint64, np.float64)
 
 @dataclass(frozen=True)
 class RingLayout:
-    """The layout for V (n, c) and any W with n rows; both parties know it.
+    """The division into blocks of V (n, c) and of any W with n rows; both parties know it.
 
     Attributes:
         n: number of rows of V and W.
@@ -138,7 +138,7 @@ class RingLayout:
 
 
 def checked_layout(engine: str, n: int, c: int, r: int, s: int) -> RingLayout:
-    """Return the layout with the numbers in a peer's message.
+    """Return the layout that a peer's message states.
 
     Args:
         engine: name of the implementation, for the error message.
@@ -173,7 +173,7 @@ def choose_layout(
         n: number of rows.
         c: number of outputs.
         d: number of columns of W.
-        uses: number of such V that are multiplied by the same W, which is encoded once.
+        uses: number of matrices V that are multiplied by the same W, which is encoded once.
         openings: number of products that are computed with each V.
         cost: function that estimates the time of a layout; `milliseconds` by default.
 

@@ -28,7 +28,7 @@ SPARSE_ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class ColumnNorms:
-    """Norms of each of d columns.
+    """Largest values, sums of squares and sums of absolute values of each of d columns.
 
     Attributes:
         largest: the largest absolute value of each column (d,).
@@ -105,11 +105,11 @@ class RowEncoding:
         Args:
             layout: the division of matrices into blocks (`ring_layout.py`).
             parameters: the public parameters of the encryption scheme, such as its moduli.
-            norms: the norms of the columns.
+            norms: the norms of the columns of J, over all rows.
             rho: the weights of the check columns (d, checks).
 
         Returns:
-            The encoding.
+            The encoding: scales, layout and check columns.
         """
         zero = norms.largest == 0
         T, d = parameters.profile.T, sum(rho.shape)
@@ -128,7 +128,7 @@ class RowEncoding:
         return self.largest / self.scale
 
     def same(self, other: RowEncoding) -> bool:
-        """Return whether both encodings give the same polynomials for the same J."""
+        """Return whether this encoding and another one give the same polynomials for the same J."""
         sizes = (self.layout.r, self.layout.s) == (other.layout.r, other.layout.s)
         return sizes and np.array_equal(self.rho, other.rho)
 

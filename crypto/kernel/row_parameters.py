@@ -1,9 +1,12 @@
 """Parameters of encrypted products J^T g: sizes, message headers, and the interface of an implementation.
 
 The key holder encrypts g (n, c), the evaluator multiplies by J (n, d), and the holder decrypts masked products
-(row_products.py). A decrypted value w contains noise e from the encryption, which would reveal something about the
-secret key. The holder therefore adds a random dither D, the sum of three integers that are uniform below 2^k, minus its
-mean, and removes the lowest `drop` bits.
+(row_products.py). A message begins with four letters; the last one is the version of its format. q is the modulus of
+ciphertexts. A layout (ring_layout.py) divides rows into blocks ("sample blocks") of s rows, outputs (columns of g) into
+blocks of r, and columns of J into F blocks. A block of J is encoded as a polynomial with M coefficients. A decrypted
+value w contains noise e from the encryption, which would reveal something about the secret key. The holder therefore
+adds a random dither D, the sum of three integers that are uniform below 2^k, minus its mean, and removes the lowest
+`drop` bits.
 
 The noise changes the value before rounding from w + D to w + e + D. How much can this reveal? Let H be the Hellinger
 distance of two distributions P and Q, H^2 = 1 - sum of sqrt(P * Q). A density that is moved by e has a distance of H^2
@@ -18,9 +21,7 @@ decrypts R values therefore has a statistical distance of at most
 from a run whose values are computed from J^T g and the mask alone. J must not depend on the noise. A dither of only one
 uniform number with the same error would need 2 more bits, and its bound would grow with R instead of sqrt(R).
 
-A message begins with four letters; the last one is the version of its format. q is the modulus of ciphertexts. A layout
-(ring_layout.py) divides rows into blocks ("sample blocks") of s rows, outputs (columns of g) into blocks of r, and
-columns of J into F blocks. A block of J is encoded as a polynomial with M coefficients.
+
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ MAX_RUN_OPENINGS = 2**18
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes of a scheme that must fit together.
+    """Sizes of a scheme that are chosen together, so that its noise stays hidden.
 
     Attributes:
         bits: number of bits of each prime of q.
@@ -80,10 +81,10 @@ class Profile:
 
 
 class RowParameters(ABC):
-    """A profile, the sizes that depend on it, and the operations of an implementation on ciphertexts.
+    """Parameters of a scheme, the sizes that follow from them, and an implementation's operations on ciphertexts.
 
     Args:
-        profile: the sizes.
+        profile: the sizes of the scheme.
         modulus: the modulus q.
 
     Attributes:
@@ -137,7 +138,7 @@ class RowParameters(ABC):
 
     @abstractmethod
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[NDArray[Any], int]:
-        """Return an empty array for `plaintexts` of this number of sample and column blocks, and its final bytes."""
+        """Return an array to be filled with results of `plaintexts` for these blocks, and its size in bytes."""
 
     @abstractmethod
     def plaintexts(self, layout: RingLayout, plain: Floats) -> NDArray[Any]:

@@ -1,10 +1,11 @@
 """Encoding of the rows of J as polynomials, and their products with an encrypted g, in the process that has the rows.
 
 The rows of J and g are divided into blocks ("sample blocks", ring_layout.py), and the columns of J into F blocks. A
-plaintext is a block of J, encoded as a polynomial. A chunk is the rows that one process stores. Sample blocks are
-processed in pieces of `BLOCKS_PER_PIECE`, as g is sent. The plaintexts of a piece are cached if they fit within a
-limit. Otherwise they are computed whenever they are needed, about `TILE_COEFFICIENTS` coefficients at a time. If the
-rows of a piece are in two chunks, both have plaintexts for it, with zeros for the rows of the other chunk.
+plaintext is a block of J, encoded as a polynomial. A *chunk* is the rows of J that one process stores. A *piece* is a
+group of `BLOCKS_PER_PIECE` consecutive sample blocks, which one message with encrypted rows of g contains. The
+plaintexts of a piece are cached if they fit within a limit. Otherwise they are computed whenever they are needed, about
+`TILE_COEFFICIENTS` coefficients at a time. If the rows of a piece are in two chunks, both have plaintexts for it, with
+zeros for the rows of the other chunk.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class SealedBlocks:
     pieces: dict[int, list[bytes]]
 
     def some(self, blocks: range) -> SealedBlocks:
-        """Return only the sample blocks with these numbers."""
+        """Return a copy with only those sample blocks that have these numbers."""
         numbers = pieces_of(blocks)
         return SealedBlocks(blocks, {piece: sealed for piece, sealed in self.pieces.items() if piece in numbers})
 
     def then(self, other: SealedBlocks) -> SealedBlocks:
-        """Return these blocks together with the blocks `other` that follow them."""
+        """Return these sample blocks, followed by the sample blocks of `other`."""
         return SealedBlocks(range(self.blocks.start, other.blocks.stop), self.pieces | other.pieces)
 
 
@@ -206,7 +207,7 @@ def multiply_rows(
         parameters: the public parameters of the encryption scheme, such as its moduli.
         encoding: how the columns of J are scaled to integers, and which columns are check columns.
         start: number of the chunk's first row.
-        sealed: the encrypted sample blocks.
+        sealed: encrypted sample blocks of g.
         max_bytes: limit of the cache of plaintexts in bytes.
 
     Returns:

@@ -105,10 +105,10 @@ from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeErr
 
 
 class RowScheme(LinearScheme):
-    """Base class of the schemes for encrypted products J^T g, with 128-bit security under RLWE. Executors are not used.
+    """Base class of the schemes for encrypted products J^T g, with 128-bit security. Executors are not used.
 
     Args:
-        parameters: the parameters of the implementation.
+        parameters: moduli, sizes and operations of the implementation (`RowParameters`).
         columns: expected number of columns of J, for a holder's first layout. Any number works. A holder uses the
             largest number that it has decrypted for later layouts.
 
@@ -155,7 +155,7 @@ class RowScheme(LinearScheme):
 
     @property
     def rotates(self) -> bool:
-        """True: crafted replies may reveal the key, so it should be replaced in every epoch."""
+        """Whether keys should be replaced in every epoch: always True, because crafted replies may reveal a key."""
         return True
 
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
@@ -175,7 +175,7 @@ class RowHolder(KeyHolder):
     """The party with g and the secret key, which never leaves this object.
 
     Args:
-        parameters: the parameters of the implementation.
+        parameters: moduli, sizes and operations of the implementation (`RowParameters`).
         columns: expected number of columns of J.
         openings: expected number of products with each g.
     """
@@ -292,7 +292,7 @@ def opening_message(magic: bytes, key: bytes, values: Floats, shape: OpeningShap
         magic: the four letters of the message.
         key: fingerprint of the key.
         values: dithered values as integers; for each output, those of the columns and then those of the checks.
-        shape: the agreed shape.
+        shape: the shape of the products that the holder has agreed to decrypt.
         levels: number of different values.
 
     Returns:
@@ -315,10 +315,10 @@ def opening_message(magic: bytes, key: bytes, values: Floats, shape: OpeningShap
 
 
 class PreparedRows:
-    """J with the norms of its columns and the weights of its check columns.
+    """The matrix J, prepared for products: with the norms of its columns and the weights of its check columns.
 
     Args:
-        J: the matrix, whose parts may be in several processes.
+        J: the matrix; several processes may each store some of its rows.
         norms: the norms of its columns.
         max_bytes: limit on the bytes of encoded rows that each part may cache.
     """
@@ -372,10 +372,10 @@ class RowProduct:
     """An encrypted product J^T g, which must be blinded before it is sent.
 
     Args:
-        parameters: the parameters of the implementation.
-        encoding: the encoding of J.
-        scale: the scales of the result.
-        bound: the bound on g.
+        parameters: moduli, sizes and operations of the implementation (`RowParameters`).
+        encoding: how the columns of J are scaled to integers, and which columns are check columns.
+        scale: the scales that turn decrypted integers into J^T g.
+        bound: the public bound on absolute values in g.
 
     Attributes:
         block_count: number of sample blocks of g that have been received; parts of J may still be multiplying them.
@@ -436,7 +436,7 @@ class RowMask(Secret):
     """The mask that `blind` has added, as fractions of the modulus q. It is single-use.
 
     Args:
-        scale: the scales of the result.
+        scale: the scales that turn decrypted integers into J^T g.
         masks: the mask of each block of outputs.
     """
 
@@ -449,10 +449,10 @@ class RowMask(Secret):
 
 
 class RowEvaluator(Evaluator):
-    """The party that has J, whose parts may be in several processes.
+    """The party that has J (the evaluator); several processes may each store some rows of J.
 
     Args:
-        parameters: the parameters of the implementation.
+        parameters: moduli, sizes and operations of the implementation (`RowParameters`).
         public: the holder's public key.
 
     Raises:

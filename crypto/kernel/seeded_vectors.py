@@ -1,4 +1,4 @@
-"""Encrypted uniform vectors of which a message contains a seed and a remainder for each entry.
+"""Short messages with encrypted random vectors: a seed, and a remainder of each entry.
 
 A key holder needs a random matrix psi (n, c) modulo t = 2^L and its ciphertexts. Instead of drawing psi and sending
 ciphertexts, it draws a seed, from which both parties compute uniform polynomials c0* and a'. s is the secret key, q the

@@ -50,7 +50,7 @@ _MAX_ENTRY = 1 << 44  # largest absolute value of an entry of W
 
 
 class RingParameters(ABC):
-    """Public parameters of an implementation for one L. Computing them takes as long as a few products.
+    """Public parameters of an implementation for one L. They are slow to compute.
 
     Args:
         bits: the number of bits L of a share.
@@ -94,7 +94,7 @@ class RingParameters(ABC):
         return math.sqrt(products + self.zero**2) * 2.0**self.ring.bits / self.modulus
 
     def coined(self, coin: bytes) -> bytes:
-        """Return the coin of a key. Raise CryptoError if it has the wrong length."""
+        """Return the coin unchanged. Raise CryptoError if it has the wrong length."""
         if len(coin) != COIN_BYTES:
             raise CryptoError(
                 f"{self.engine}: the coin has {len(coin)} bytes instead of {COIN_BYTES}",
@@ -104,7 +104,7 @@ class RingParameters(ABC):
         return coin
 
     def layout(self, n: int, c: int, r: int, s: int) -> RingLayout:
-        """Return the layout with the numbers in a peer's message. Raise CryptoError if they do not form one."""
+        """Return the layout that a peer's message states. Raise CryptoError if its numbers are impossible."""
         return checked_layout(self.engine, n, c, r, s)
 
     def asked(self, sealed: bytes, key: bytes) -> RingLayout:
@@ -131,7 +131,7 @@ class RingShares(ShareScheme):
 
     Args:
         bits: the number of bits L of a share, from 8 to 56.
-        parameters: returns the parameters for this number.
+        parameters: returns the parameters of the implementation for this number of bits.
 
     Raises:
         ConfigError: if the number of bits is out of range.
@@ -193,8 +193,8 @@ class RingHolder(ShareHolder):
     """The party that has V and a secret key. Subclasses implement keys, encryption and decryption.
 
     Args:
-        parameters: the parameters of the implementation.
-        coin: the coin of the key.
+        parameters: moduli and sizes of the implementation (`RingParameters`).
+        coin: 32 bytes from the nonces of both parties, which determine a part of the public key.
     """
 
     def __init__(self, parameters: Any, coin: bytes) -> None:
@@ -224,7 +224,7 @@ class RingHolder(ShareHolder):
         """Decrypt the parts of a reply; yield a slice of columns, a slice of outputs, and their shares."""
 
     def exported(self) -> bytes:
-        """Return this object with its secret key as bytes; see `ShareHolder.exported`."""
+        """Return this holder, secret key included, as bytes; see `ShareHolder.exported`."""
         return self._key + self.public + self._secret()
 
     @classmethod
@@ -286,7 +286,7 @@ class PreparedFactor:
     """W, with its encoding as polynomials for the layout that was used last. It is the evaluator's secret data.
 
     Args:
-        parameters: the parameters of the implementation.
+        parameters: moduli and sizes of the implementation (`RingParameters`).
         W: signed integers (n, d).
     """
 
@@ -335,9 +335,9 @@ class RingEvaluator(ShareEvaluator):
     """The party that has W. Subclasses implement keys, multiplication and hiding.
 
     Args:
-        parameters: the parameters of the implementation.
+        parameters: moduli and sizes of the implementation (`RingParameters`).
         public: the holder's public key.
-        coin: the coin of the key.
+        coin: 32 bytes from the nonces of both parties, which determine a part of the public key.
 
     Raises:
         CryptoError: if the key is malformed.

@@ -410,7 +410,7 @@ class KernelShares(RingShares):
             uses: number of V that are multiplied by the same W.
 
         Returns:
-            The bound.
+            The upper bound.
         """
         columns = min(d, self._parameters.choose(n, c, d, uses).columns)
         return float(self._parameters.noise(n * columns, largest))
@@ -435,9 +435,9 @@ def _totals(
 
     Args:
         parameters: the public parameters of the encryption scheme, such as its moduli.
-        prepared: the prepared W.
+        prepared: W, encoded as polynomials.
         layout: the division of matrices into blocks (`ring_layout.py`).
-        sealed: the query.
+        sealed: the holder's message with encrypted V.
 
     Yields:
         Residues (P, M, outputs + r, column blocks): c0 for each output above c1 for each of r outputs of a block.

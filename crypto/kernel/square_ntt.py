@@ -1,4 +1,4 @@
-"""The number-theoretic transform of ntt.py for few polynomials with 4096 coefficients, as two products with matrices.
+"""A faster number-theoretic transform (ntt.py) of few polynomials with 4096 coefficients: two matrix products.
 
 The steps of `securevfl.crypto.kernel.ntt` use many small matrices. For few polynomials, reading these and calling BLAS
 takes longer than the arithmetic. Here the M = 64 * 64 coefficients are arranged as a square: coefficient n = 64 * n1 +

@@ -48,7 +48,7 @@ def _milliseconds(layout: RingLayout, d: int, uses: int, openings: int) -> float
 
 
 class LatticeGradientParameters(RowParameters):
-    """SEAL's context for a profile, and the sizes that depend on it."""
+    """The parameters of the scheme: SEAL's context, and the sizes of messages that follow from it."""
 
     engine: ClassVar[str] = LATTICE_GRADIENT_ENGINE
     magic: ClassVar[tuple[bytes, bytes, bytes, bytes]] = b"SLK3", b"SLG3", b"SLB4", b"SLO4"
@@ -80,7 +80,7 @@ class LatticeGradientParameters(RowParameters):
         return _array(self.ring.unsealed(layout, width, view[b * size : (b + 1) * size]) for b in range(blocks))
 
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[NDArray[Any], int]:
-        """Return an empty array for encoded row blocks, and its final number of bytes; see `RowParameters.room`."""
+        """Return an array to be filled with encoded row blocks, and its size in bytes; see `RowParameters.room`."""
         return np.empty((blocks, F), object), blocks * F * DEGREE * len(self.ring.primes) * 8
 
     def plaintexts(self, layout: RingLayout, plain: Floats) -> NDArray[Any]:
@@ -89,7 +89,7 @@ class LatticeGradientParameters(RowParameters):
         return _array(self.ring.plaintext(layout, column) for column in columns).reshape(plain.shape[1:])
 
     def sums(self, layout: RingLayout) -> CiphertextSums:
-        """Return an empty sum of encrypted products; see `RowParameters.sums`."""
+        """Return an object that adds up encrypted products; see `RowParameters.sums`."""
         return CiphertextSums(self, [{} for _ in layout.outputs])
 
 
@@ -112,7 +112,7 @@ class CiphertextSums:
         self._parameters, self._totals = parameters, totals
 
     def add(self, other: CiphertextSums) -> None:
-        """Add the sums of another part of J."""
+        """Add the sums of encrypted products with other rows of J."""
         for output_block, terms in enumerate(other.reduced()):
             for column, term in terms.items():
                 self._add(output_block, column, term)

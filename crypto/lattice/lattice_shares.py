@@ -69,7 +69,7 @@ def primes(bits: int) -> tuple[int, int, int]:
 
 
 class BfvParameters(RingParameters):
-    """SEAL's context for one L, and the sizes that depend on it."""
+    """SEAL's context for shares of L bits, and the sizes of messages that follow from it."""
 
     engine: ClassVar[str] = "lattice shares"
     magic: ClassVar[tuple[bytes, bytes, bytes]] = b"SSK1", b"SSV2", b"SSR2"

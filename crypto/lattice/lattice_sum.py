@@ -182,7 +182,7 @@ class LatticeAdder(Adder):
     """A party that encrypts its vector under the holder's public key and adds encrypted vectors.
 
     Args:
-        ring: SEAL's context.
+        ring: SEAL's context, with all parameters.
         public: the holder's public key.
 
     Raises:

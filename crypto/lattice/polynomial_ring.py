@@ -171,7 +171,7 @@ class SealRing:
         return sums.get(True)
 
     def answer(self, layout: RingLayout, total: Any | None, zero: Any, mask: Residues) -> bytes:
-        """Hide a sum of products with an encryption of zero and a mask.
+        """Hide a sum of encrypted products with an encryption of zero and a mask.
 
         Args:
             layout: the division of matrices into blocks (`ring_layout.py`).
@@ -225,7 +225,7 @@ class SealSecretKey(Secret):
     """A secret key with SEAL's objects for encryption and decryption.
 
     Args:
-        ring: the context.
+        ring: SEAL's context, with all parameters.
         secret: the secret key s, as residues (key primes, N) in NTT form.
     """
 
@@ -283,7 +283,7 @@ class SealSecretKey(Secret):
 
 
 class SealProductHider:
-    """The evaluator's part of a scheme with SEAL: it hides products with the public key before they are sent."""
+    """Base class of an evaluator with SEAL, which hides its products with the public key before it sends them."""
 
     def _has_key(self, ring: SealRing, first: memoryview, second: Residues) -> None:
         self._ring = ring

@@ -16,7 +16,7 @@ class FixedBase(Secret):
     """A table for computing base^e mod m with 0 <= e < 2^bits. It may be secret, so it is not shown or pickled.
 
     Args:
-        base: the base.
+        base: the number that is raised to powers.
         modulus: the modulus m.
         bits: largest number of bits of an exponent.
         window: the number of bits w of a digit.

@@ -38,7 +38,7 @@ def _elements(n: mpz) -> list[mpz]:
 
 
 def prove_modulus(p: int, q: int) -> list[int]:
-    """Return the n-th roots for n = p * q, with different primes p, q and gcd(n, (p - 1) * (q - 1)) = 1."""
+    """Return the n-th roots for n = p * q, for different primes p and q with gcd(n, (p - 1) * (q - 1)) = 1."""
     n = mpz(p) * q
     invert = gmpy2.invert(q, p)
     roots = []

@@ -129,11 +129,11 @@ def plan(terms: ExponentTerms, workers: int = 1) -> list[BaseRange]:
     bases are divided, the caller must multiply the factors of each output.
 
     Args:
-        terms: the exponents.
+        terms: the exponents of all outputs, as a list of terms.
         workers: number of workers.
 
     Returns:
-        Blocks that can be evaluated in parallel.
+        One block of work for each worker; `evaluate` computes a block.
     """
     size = np.abs(terms.value)
     length = np.log2(np.maximum(size, 1)) + 1
@@ -164,17 +164,17 @@ def plan(terms: ExponentTerms, workers: int = 1) -> list[BaseRange]:
 def schedule(
     terms: ExponentTerms, window: int, inverses: bool, base_ranges: int, output_ranges: int
 ) -> list[BaseRange]:
-    """Divide the work for given parameters.
+    """Divide the work among workers, for given widths of digits and numbers of ranges.
 
     Args:
-        terms: the exponents.
+        terms: the exponents of all outputs, as a list of terms.
         window: the width w of the digits.
         inverses: whether tables contain inverse powers.
         base_ranges: number of ranges that the bases are divided into; more are used if a table would be too large.
         output_ranges: number of ranges that the outputs are divided into.
 
     Returns:
-        Blocks that can be evaluated in parallel.
+        One block of work for each worker; `evaluate` computes a block.
     """
     entries = (1 << (window - 2)) * (2 if inverses else 1)
     index, bit, digit = naf(terms.value, window)
@@ -252,7 +252,7 @@ def evaluate(block: BaseRange, bases: Sequence[int], modulus: int) -> list[mpz]:
     """Compute the factors of outputs for one worker's block.
 
     Args:
-        block: the block.
+        block: the worker's block of work.
         bases: the values of the bases of the block, which must be units.
         modulus: the modulus N.
 

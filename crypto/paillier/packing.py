@@ -1,12 +1,12 @@
 """Packing: the positions of several numbers inside one large Paillier plaintext, an integer modulo n.
 
-A key holder encrypts its g, and an evaluator multiplies it by the columns of its matrix J, as integers. A plaintext is
-divided into slots, L bits apart. A ciphertext of g contains K rows of g ("samples"): the plaintext is the sum of g_k *
-2^(k * L) for k < K. The evaluator raises it to the power sum of X_k * 2^((K - 1 - k) * L), with the integers X_k of a
-column. The result contains sum of g_k * X_k, the target, in slot K - 1, and cross terms g_k * X_k', with k not equal to
-k', in the other 2 K - 2 slots. Packing saves encryptions, which are slow, and costs some squarings. The results of P
-columns share a plaintext that the evaluator sends back, each K slots above the previous one. Targets then overlap with
-nothing, and cross terms overlap only with cross terms.
+A key holder encrypts its residuals g, one number for each of n rows, and an evaluator multiplies them by the columns of
+its matrix J. All numbers are integers. A plaintext is divided into slots, L bits apart. A ciphertext of g contains K
+rows of g ("samples"): the plaintext is the sum of g_k * 2^(k * L) for k < K. The evaluator raises it to the power sum
+of X_k * 2^((K - 1 - k) * L), with the integers X_k of a column. The result contains sum of g_k * X_k, the target, in
+slot K - 1, and cross terms g_k * X_k', with k not equal to k', in the other 2 K - 2 slots. Packing saves encryptions,
+which are slow, and costs some squarings. The results of P columns share a plaintext that the evaluator sends back, each
+K slots above the previous one. Targets then overlap with nothing, and cross terms overlap only with cross terms.
 
 The evaluator must not receive the cross terms, which are equations about g. The plaintext that the holder decrypts is
 v = m + r mod n, with the result m and the evaluator's uniform mask r. The holder returns only the slots of v with
@@ -42,7 +42,7 @@ MAX_SAMPLES = 1 << 24
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """The layout of slots for n rows, which both parties compute from public numbers.
+    """How many bits and rows the slots of a plaintext have; both parties compute this from public numbers.
 
     Attributes:
         modulus_bits: number of bits of the Paillier modulus.
@@ -63,8 +63,8 @@ class PackedLayout:
     def residual_bits(self) -> int:
         """Number of bits of the entries of g as integers.
 
-        They have six bits more than those of J, so that the rounding of J dominates even if the bound of g is too
-        large.
+        They have six bits more than the entries of J. So the error of J's rounding dominates, even if the agreed upper
+        bound of |g| is much larger than the actual entries of g.
         """
         return self.column_bits + 6
 
@@ -132,7 +132,7 @@ def choose_packing(modulus_bits: int, n: int) -> PackedLayout:
         n: number of rows of g.
 
     Returns:
-        The layout.
+        The layout of the slots.
 
     Raises:
         ConfigError: if n is out of range.
@@ -156,7 +156,7 @@ def choose_packing(modulus_bits: int, n: int) -> PackedLayout:
 
 
 def pack(values: Sequence[int] | Ints, per: int, pitch: int) -> Iterator[int]:
-    """Yield plaintexts of `per` signed integers each, at distances of `pitch` bits; the last one may have fewer."""
+    """Yield plaintexts that contain `per` signed integers each, `pitch` bits apart; the last one may contain fewer."""
     numbers = [int(v) for v in values]
     for start in range(0, len(numbers), per):
         plaintext = 0

@@ -53,7 +53,7 @@ class PaillierHeader:
 
 
 def write_message(header: PaillierHeader, numbers: Sequence[int], width: int) -> bytes:
-    """Return a message that consists of a header and numbers of `width` bytes each."""
+    """Return a message of a header, followed by numbers of `width` bytes each."""
     head = _HEAD.pack(_MAGIC, _VERSION, header.kind, header.fingerprint, *header.sizes, header.bound, len(numbers))
     return head + b"".join(int(x).to_bytes(width, "big") for x in numbers)
 

@@ -101,7 +101,7 @@ class PaillierScheme(LinearScheme):
 
     @property
     def rotates(self) -> bool:
-        """False: answers do not reveal anything about the key, so it need not be replaced."""
+        """Whether keys should be replaced in every epoch: always False, because answers reveal nothing about a key."""
         return False
 
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
@@ -373,7 +373,7 @@ def _words(windows: Sequence[int], slots: PackedLayout, d: int, word: int) -> li
 
     Args:
         windows: the slots with the results of the columns, and then of the checks.
-        slots: the layout of the slots.
+        slots: the positions of numbers in a plaintext (packing.py).
         d: number of columns of J.
         word: number of bits that remain of each column's result.
 
@@ -390,7 +390,7 @@ def _from_words(words: Sequence[int], masks: Sequence[int], slots: PackedLayout,
     Args:
         words: the remaining bits of the masked results.
         masks: the slots of their masks.
-        slots: the layout of the slots.
+        slots: the positions of numbers in a plaintext (packing.py).
         d: number of columns of J.
         word: number of bits that remain of each column's result.
 

@@ -107,7 +107,7 @@ class PaillierSumHolder(SumHolder):
 
 
 class PaillierAdder(Adder):
-    """A party that adds its vector. Encoding changes a value by at most bound * 2^-32.
+    """A party that adds its encrypted vector. Fixed point changes a value by at most bound * 2^-32.
 
     Args:
         public: the holder's public key.

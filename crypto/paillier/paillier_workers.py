@@ -67,7 +67,7 @@ def _unit(n: mpz) -> mpz:
 
 
 def evaluate_block(block: BaseRange, bases: list[int], modulus: int) -> list[int]:
-    """Compute one worker's block of products of powers (multiexp.py)."""
+    """Compute the products of powers in one worker's block of work (multiexp.py)."""
     return [int(x) for x in evaluate(block, bases, modulus)]
 
 
@@ -82,10 +82,10 @@ def run_in_pieces(
     """Divide items into one piece for each worker, and run a function on the pieces in parallel.
 
     Args:
-        executor: the executor.
+        executor: this party's processes.
         function: a function of the key and a piece, which returns a result for each item.
-        key: the key.
-        items: the items.
+        key: the key that the function needs, secret or public.
+        items: the numbers that the function processes, such as ciphertexts.
 
     Returns:
         The results of all items, in their order.

@@ -155,7 +155,7 @@ def _expand(hashed: RowHash, x: Words, start: int, symbol: int, words: int, octe
     """Expand keys to words.
 
     Args:
-        hashed: the hash H.
+        hashed: computes the hash H of rows.
         x: its inputs (.., rows, 2).
         start: number of the first row.
         symbol: number of the symbol.
@@ -272,7 +272,7 @@ class TransferSender(_FieldEndpoint):
             message: the receiver's message.
 
         Returns:
-            The block, from which pads can be computed.
+            The sender's results for the block; it computes pads from them on request.
 
         Raises:
             CryptoError: if the message has the wrong length or fails the check; the session must end then.
@@ -317,7 +317,7 @@ class SenderBlock(Secret):
     """The sender's results for a block. Pads are computed on request, because they need 2^b words for each row.
 
     Args:
-        hashed: the hash H.
+        hashed: computes the hash H of rows.
         bits: the number b.
         octets: the length of a pad in bytes.
         start: number of the first row.

@@ -212,7 +212,7 @@ def _solve(
     An equation is an integer with one bit for each slot. Slots that no equation determines keep their random values.
 
     Args:
-        core: the numbers of the keys of the core.
+        core: the numbers of the keys in the core.
         sparse: the three sparse slots of each key.
         dense: the subset of dense slots of each key, as bits.
         values: the values of all keys.

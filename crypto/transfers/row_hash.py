@@ -21,7 +21,7 @@ BLOCK_WORDS = 2
 
 
 class RowHash:
-    """The hash H with one public key.
+    """The hash function H, with one public AES key.
 
     Args:
         key: the AES key of 16 bytes.

@@ -88,7 +88,7 @@ class SwitchNetwork:
 
 
 class _Level:
-    """All networks of one depth of the recursion.
+    """All inner networks at one depth of the recursion.
 
     A network has a position for each of its wires, and one more if their number is odd. The positions 2 * i and 2 * i +
     1 are neighbours, pair number i.

@@ -86,7 +86,7 @@ class VoleSender(Secret):
 
         Args:
             number: number of the piece.
-            size: size of the piece.
+            size: numbers of outcomes, trees and levels of the piece.
             request: the message of step 1.
 
         Returns:
@@ -107,7 +107,7 @@ class VoleSender(Secret):
 
 
 class VoleSenderPiece(Secret):
-    """The sender's state of a piece after step 2."""
+    """The sender's values of a piece after step 2, which steps 3 and 4 need."""
 
     __slots__ = ("_challenge", "_leaves", "_mask", "_number", "_public", "_size", "_times")
 
@@ -157,7 +157,7 @@ class VoleReceiver(Secret):
 
         Args:
             number: number of the piece.
-            size: size of the piece.
+            size: numbers of outcomes, trees and levels of the piece.
             choices: secret random bytes; `choice_bytes` gives their number.
 
         Returns:
@@ -173,7 +173,7 @@ class VoleReceiver(Secret):
 
         Args:
             number: number of the piece.
-            size: size of the piece.
+            size: numbers of outcomes, trees and levels of the piece.
             answer: the message of step 2.
 
         Returns:
@@ -208,7 +208,7 @@ class VoleReceiver(Secret):
 
 
 class VoleReceiverPiece(Secret):
-    """The receiver's state of a piece after step 2. `response` is its message of step 3."""
+    """The receiver's values of a piece after step 2. `response` is its message of step 3."""
 
     __slots__ = ("_expected", "_leaves", "_noise", "_number", "_public", "_size", "response")
 

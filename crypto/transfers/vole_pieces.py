@@ -31,7 +31,7 @@ ELEMENT_BYTES = 16
 
 
 class VoleSize(NamedTuple):
-    """The size of a piece.
+    """The size of a piece: its numbers of outcomes, trees and levels.
 
     Attributes:
         outcomes: number of outcomes.

@@ -41,7 +41,7 @@ _KEYS_AT_ONCE = 1 << 14
 
 
 class PrfHash:
-    """The functions h and Hash, with public keys that are derived for one session.
+    """The functions h and Hash of one session, with public keys that both parties derive from its coin.
 
     Args:
         coin: 32 public bytes that both parties have.

@@ -25,7 +25,7 @@ NODES, _KEYS = "vector OLE trees", 3
 
 
 class VolePublic:
-    """The public functions of a session.
+    """The public functions of a session, with keys that both parties derive from its coin.
 
     Args:
         coin: 32 public bytes that no other session uses.
@@ -69,7 +69,7 @@ class VolePublic:
 
         Args:
             number: number of the piece.
-            size: size of the piece.
+            size: numbers of outcomes, trees and levels of the piece.
             *vectors: vectors (N, 2), which are overwritten.
 
         Returns:

@@ -251,7 +251,7 @@ class ScoreLedger:
             "new": int((states == ROW_NEW).sum()),
             "refused": int((states == ROW_REFUSED).sum()),
         }
-        eventlog.emit(me, "scored", {"peer": query.peer, "model": query.model[:16], **facts})
+        eventlog.emit(me, "scores disclosed", {"peer": query.peer, "model": query.model[:16], **facts})
         return states
 
     def release(self, query: ScoreQuery) -> None:
@@ -442,7 +442,7 @@ class ScoreLedger:
                 check_evaluations(tables, peer, rows, times)
             for _ in range(times):
                 increment_counts(tables, rows, EVALUATION)
-        eventlog.emit(me, "measured", {"peer": peer, "rows": len(rows)})
+        eventlog.emit(me, "metrics disclosed", {"peer": peer, "rows": len(rows)})
 
     def evaluation_count(self, ids: Iterable[bytes]) -> int:
         """Return the number of evaluations of that row, among these, which was evaluated most often."""

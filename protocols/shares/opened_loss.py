@@ -31,6 +31,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
@@ -59,6 +60,22 @@ _ROUNDING_BITS = 16
 _SUMS_PER_LOOKUP = 8192
 _RING = ShareRing(LOSS_SUM_BITS)
 EVALUATION_LIFT = CarryLift(FINE_ENTRY_BITS, _RING)
+
+
+def select_measured(rows: NDArray[np.intp], outputs: int) -> NDArray[np.intp]:
+    """Return which of some rows (n,) are measured: all, or the largest number of them, evenly spaced over the table.
+
+    In a table that is sorted by time, the measured rows thus come from all periods.
+
+    Args:
+        rows: positions of the evaluated rows in the table, in any order.
+        outputs: number of outputs of the model.
+
+    Returns:
+        The positions of the measured rows, ascending.
+    """
+    rows, limit = np.sort(rows), MAX_LOSS_ROWS // outputs
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), limit)).astype(np.intp)]
 
 
 class LossTable(NamedTuple):

@@ -28,7 +28,7 @@ def error_of_sqlite(error: sqlite3.Error, path: Path | None) -> SecureVFLError:
     """Return the error of this package for an error of SQLite, with its cause.
 
     Args:
-        error: the error.
+        error: the error that SQLite has raised.
         path: the file; None for tables in memory.
 
     Returns:

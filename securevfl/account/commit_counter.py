@@ -75,7 +75,7 @@ def shared_disk_warning(account: Path) -> str | None:
         account: the account's file, which need not exist yet.
 
     Returns:
-        A warning if they are; None otherwise.
+        A warning if both are on one filesystem; None otherwise.
     """
     folder = state_folder()
     if _device(account.parent) != _device(folder):
@@ -114,7 +114,7 @@ class CommitCounter:
         """Write a record to the slot of its number; it is on disk when this method returns.
 
         Args:
-            record: the record.
+            record: the number of the commit, and the states before and after it.
 
         Raises:
             StorageError: if it cannot be written.

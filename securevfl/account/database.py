@@ -109,7 +109,7 @@ class _CommitGroup:
 
     Attributes:
         members: number of changes in the group.
-        changes: their statements.
+        changes: the SQL statements of these changes.
         changed: whether any of them has changed the tables.
         record: record of the commit counter before the group.
         state: state of the file before the group.
@@ -185,7 +185,8 @@ class AccountDatabase:
         Args:
             path: the file; None for tables in memory that nobody shares.
             schema: statements that create the caller's tables if they do not exist yet.
-            adopt: see the class. No tables are created then, because the first change has to be the caller's.
+            adopt: True to accept an older copy. No tables are created then, because the first change has to be the
+                caller's.
 
         Returns:
             The database.
@@ -240,7 +241,7 @@ class AccountDatabase:
                 exchanged before the next change.
 
         Yields:
-            The tables, inside a transaction.
+            The SQL tables, inside a transaction.
 
         Raises:
             DataError: the file was exchanged.
@@ -347,7 +348,7 @@ class AccountDatabase:
             connection.execute("COMMIT")
 
     def _roll_back(self, group: _CommitGroup) -> None:
-        """Undo a failed change only, or the whole group if SQLite has already rolled it back."""
+        """Undo only the failed change of a group, or all of its changes if SQLite has already rolled them back."""
         connection = self._connection
         if not connection.in_transaction:
             group.closed, group.error = True, self._error_of(sqlite3.OperationalError("a concurrent change failed"))

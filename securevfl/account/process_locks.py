@@ -17,7 +17,7 @@ from securevfl.errors import StorageError
 
 
 class ProcessLocks:
-    """The locks of one folder, or of this object.
+    """Locks that are files in one folder, or that exist only in this object if there is no folder.
 
     Args:
         folder: the folder; None if only this object uses the locks.

@@ -148,37 +148,38 @@ def html(audit: Audit) -> str:
         f'<h1>What each party could infer</h1><p class="soft">{escape(audit.label)}</p>',
         markup.terms(audit.facts),
         f'<div class="verdict {audit.level}">{escape(audit.verdict[:1].upper() + audit.verdict[1:])}.</div>',
-        f"<h2>In plain words</h2>{markup.items(summary(audit))}",
-        markup.items([*audit.exceeding, *audit.failed]),
+        markup.section("In plain words", markup.items(summary(audit)), markup.items([*audit.exceeding, *audit.failed])),
         '<p class="soft key">Scores: <i class="real"></i>from the real messages'
         '<i class="sim"></i>from the declared output alone <b>&nbsp;|</b> chance. The strength in words is that of the '
         "larger score, or of its distance from chance if a ranking may be reversed.</p>",
     ]
     for title, messages, exposed, inferences in _sections(audit):
         rows: list[list[markup.Cell]] = [[item.message.__name__, item.sender, str(item.reveals)] for item in messages]
-        received = _stack(["receives", "from", "declared to reveal"], rows)
+        received = markup.details("Messages that it receives", _stack(["message", "from", "declared to reveal"], rows))
         if not rows and title != ANYONE:
             received = '<p class="soft">Receives nothing after the handshake.</p>'
         labels = f"<p><strong>Opened of its labels</strong> {escape(' '.join(exposed))}</p>" if exposed else ""
         if inferences or title != ANYONE:
             heads = ["could infer", "", "score", "how strongly", "remedy"]
             scores = _stack(heads, [_score_row(inference) for inference in inferences])
-            parts.append(markup.section("Any party" if title == ANYONE else title, received, labels, scores))
-    for title, lines in (("Leaks named by the checks of the job", audit.leaks), (_SKIPPED, audit.skipped)):
-        parts += [f"<h2>{title}</h2>", markup.items(lines)] if lines else []
-    parts += [
-        "<h2>Method</h2><p>Every message of two short runs was compared with its declaration. Each role's view was",
+            messages_folded = received if title != ANYONE else ""
+            section = markup.section("Any party" if title == ANYONE else title, labels, scores, messages_folded)
+            parts.append(section)
+    leaks = [markup.section("Leaks named by the checks of the job", markup.items(audit.leaks))] if audit.leaks else []
+    skipped = markup.details(_SKIPPED, markup.items(audit.skipped)) if audit.skipped else ""
+    method = [
+        "<p>Every message of two short runs was compared with its declaration. Each role's view was",
         f"compared with a view that is simulated from its declared output ({audit.tests} p-values). The attacks were",
         f"carried out on whole runs over {audit.seeds} seeds, once with the real messages and once with the declared",
         "output alone: the party's own gradients, or the sums that it collects. All parties are assumed to follow the",
         f"protocol and to analyse what they receive. The audit took {audit.seconds:.0f} s.</p>",
-        f"<h2>Terms</h2>{markup.terms(GLOSSARY)}",
     ]
-    return markup.page("Audit", parts)
+    folded = markup.details("Method", *method), markup.details("Terms", markup.terms(GLOSSARY)), skipped
+    return markup.page("Audit", [*parts, *leaks, markup.section("Details", *folded)])
 
 
 def _stack(heads: list[str], rows: list[list[markup.Cell]]) -> str:
-    return f'<div class="stack">{markup.table(heads, rows)}</div>' if rows else ""
+    return markup.table(heads, rows, stacked=True) if rows else ""
 
 
 def _score_row(inference: Inference) -> list[markup.Cell]:

@@ -1,1 +1,1 @@
-"""Arrays, options, files and roles that all other packages use. Nothing here knows of learning."""
+"""Arrays, options, files and roles that all other packages use; nothing in it depends on machine learning."""

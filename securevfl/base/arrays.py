@@ -32,7 +32,7 @@ class SerializableFields:
         return f"<{type(self).__name__}, secret>"
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
-        """Return the fields as arrays, numbers, strings, lists and dictionaries.
+        """Return the fields by name, as arrays, numbers, strings, lists and dictionaries.
 
         Infinite floats in arrays become the largest finite number.
 

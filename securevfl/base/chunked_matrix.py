@@ -116,7 +116,7 @@ class RowChunk:
 
 
 class MatrixPart(ABC):
-    """A chunk with rows [start, stop) of a matrix, in this process or another one.
+    """Rows [start, stop) of a matrix, which this process or another one stores as one chunk.
 
     Attributes:
         start: number of the first row.

@@ -13,8 +13,8 @@ A package declares its contributions in one of these groups:
 The optional rooms of securevfl, `securevfl.credit` and `securevfl.audit`, are registered in the same way, and the other
 rooms never import them. A room that is not on this computer provides nothing.
 
-Installing a package does not load it. A family is loaded when a job names something unknown, and an attack when an
-audit begins, but only if the party allows the distribution by name in the environment variable SECUREVFL_ALLOW.
+Installing a package does not load it. A protocol family is loaded when a job names something unknown, and an attack
+when an audit begins, but only if the party allows the distribution by name in the environment variable SECUREVFL_ALLOW.
 Therefore a job that a peer wrote can name a package but cannot make this party run it. A command is loaded when its
 user types it. Names of securevfl have priority, and a name that two packages provide is an error.
 """
@@ -119,12 +119,12 @@ def find_tool(group: str, name: str) -> Any | None:
 
 
 def require_tool(group: str, name: str, purpose: str, party: str = "") -> Any:
-    """Load what a package provides under a name.
+    """Load the object that a package registers under a name.
 
     Args:
         group: one of the groups of this module.
         name: name of the entry point.
-        purpose: what needs it; the message begins with it.
+        purpose: the feature that needs the package; the error begins with it.
         party: name of this party, if it is known.
 
     Returns:
@@ -161,10 +161,10 @@ def import_entry_point(point: EntryPoint) -> Any:
     """Import the object of an entry point.
 
     Args:
-        point: the entry point.
+        point: the entry point that a package declares.
 
     Returns:
-        The object.
+        The object that the entry point names.
 
     Raises:
         ConfigError: if the import fails.
@@ -183,7 +183,7 @@ def load_entry_point(point: EntryPoint) -> tuple[Any, Extension]:
     """Import the object of an entry point, and identify the package that provides it.
 
     Args:
-        point: the entry point.
+        point: the entry point that a package declares.
 
     Returns:
         The object and the package.

@@ -59,8 +59,8 @@ def check_extra(module: str, name: str, what: str) -> None:
 
     Args:
         module: name of the library's module.
-        name: see `import_extra`.
-        what: see `import_extra`.
+        name: the extra that installs the library.
+        what: the feature that needs the library, for the error message.
     """
     if not is_installed(module):
         raise _missing(module, name, what)

@@ -41,7 +41,7 @@ def atomic_writer(path: Path, *, content: bytes | None = None) -> Iterator[Binar
     """Write a temporary file; it becomes `path` when the block ends, and is removed if the block raises.
 
     Args:
-        path: the file, see `write_atomic`.
+        path: path of the file, as in `write_atomic`.
         content: the complete content if it is known in advance; it is compared with the file after writing.
 
     Yields:

@@ -2,7 +2,7 @@
 
 A protocol refers to roles and never to names of parties: a sum has a collector and contributors, a residual has an
 active party and passive parties. A protocol family assigns the roles of each protocol to its parties (`Roles.sum`,
-`declare_in_roles`). A new role, such as a server or a helper, is a new string in the file of its family.
+`declare_in_roles`). A new role, such as a server or a helper, is a new string in the file of its protocol family.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Roles:
         """Return the only party of a role.
 
         Args:
-            role: the role.
+            role: name of the role.
 
         Returns:
             Name of the party.

@@ -60,7 +60,7 @@ class SpillFile(Generic[K]):
         """Read the arrays of a key.
 
         Args:
-            key: the key.
+            key: the key under which the arrays were stored.
 
         Returns:
             The arrays, or None if the key has none.

@@ -127,7 +127,7 @@ def tenseal_product(J: Floats, g: Floats) -> BaselineFigures:
         g: the vector (n,).
 
     Returns:
-        The figures.
+        Times, bytes and errors of the product.
 
     Raises:
         BaselineUnavailable: if tenseal cannot handle the size.

@@ -49,15 +49,15 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
     """Measure one of this library's engines (encryption schemes), with both parties in this process.
 
     Args:
-        name: name of the engine.
-        engine: the engine.
+        name: name of the encryption scheme in the table.
+        engine: the encryption scheme to measure.
         n: number of rows.
         d: number of columns.
         pool: runs the expensive calls.
         seconds: time for all repetitions.
 
     Returns:
-        The row of the engine.
+        The row of the table with the scheme's times and sizes.
     """
     J, g = problem(n, d)
     scheme = engine.scheme()

@@ -36,15 +36,15 @@ def measure(
     """Measure one of this library's engines, with all parties in this process.
 
     Args:
-        name: name of the engine.
-        engine: the engine.
+        name: name of the encryption scheme in the table.
+        engine: the encryption scheme to measure.
         parties: number of parties K.
         size: number of values m.
         pool: runs the expensive calls.
         seconds: time for all repetitions.
 
     Returns:
-        The row of the engine.
+        The row of the table with the scheme's times and sizes.
     """
     parts = problem(parties, size)
     scheme = engine.sums()

@@ -1,1 +1,1 @@
-"""The command `securevfl`."""
+"""The command line of securevfl: the command `securevfl` and its subcommands."""

@@ -22,8 +22,10 @@ bench = typer.Typer(
     no_args_is_help=True, help="Measure the cost of homomorphic encryption on this machine.", epilog=PAPERS_HINT
 )
 
-Engines = Annotated[str, typer.Option(metavar="NAMES", help="Engines: any of paillier, ckks, seal.")]
-Bits = Annotated[int, typer.Option(help="Paillier key size, also for phe.")]
+Engines = Annotated[
+    str, typer.Option(metavar="NAMES", help="Encryption schemes to measure: any of paillier, ckks, seal.")
+]
+Bits = Annotated[int, typer.Option(help="Bits of Paillier keys, also for phe.")]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help='Write {"schema", "machine", "rows"} to this file.')
 ]
@@ -32,7 +34,7 @@ JsonFile = Annotated[
 @bench.command()
 def he(
     sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows x columns of the batches.")] = "256x15,4096x100",
-    against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines: any of phe, tenseal.")] = "",
+    against: Annotated[str, typer.Option(metavar="NAMES", help="Libraries to compare with: any of phe, tenseal.")] = "",
     engines: Engines = "paillier,ckks",
     bits: Bits = 2048,
     json: JsonFile = None,
@@ -153,7 +155,7 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 def _table(steps: Sequence[str], rows: Sequence[dict[str, Any]]) -> Any:
-    """Format the durations of these steps, and their sum, by engine."""
+    """Format a table of the durations of these steps, and of their sum, for each encryption scheme."""
     from securevfl.cli.show import table
 
     steps = (*steps, "total")

@@ -64,14 +64,19 @@ def kit(
     ],
     job: Annotated[
         Path | None,
-        typer.Option(metavar="JOB.TOML", help="The job; by default a logistic regression on secret shares."),
+        typer.Option(metavar="JOB.TOML", help="The job file; by default a logistic regression on secret shares."),
     ] = None,
     hub: Annotated[
-        str | None, typer.Option(metavar="NAME[=HOST:PORT]", help="The hub, if parties cannot call each other.")
+        str | None,
+        typer.Option(
+            metavar="NAME[=HOST:PORT]", help="A hub that forwards packets, if parties cannot connect directly."
+        ),
     ] = None,
     accept: Annotated[
         list[str] | None,
-        typer.Option(metavar="LEAK", help="A leak that the job accepts, as securevfl explain names it. Repeatable."),
+        typer.Option(
+            metavar="LEAK", help="A leak that the job accepts, by the name that `securevfl explain` prints. Repeatable."
+        ),
     ] = None,
 ) -> None:
     """Write one folder for each party with job.toml, peers.toml, its certificate and its key.

@@ -13,6 +13,7 @@ HELP_GROUPS: dict[str, dict[str, str]] = {
     },
     "Prepare your table; nothing is sent": {
         "describe": "Describe each column before a training.",
+        "bins": "List and merge the bins of a column, with bad rates.",
         "fetch": "Store the result of a database query as a file.",
     },
     "Between organisations; every party runs these": {
@@ -28,9 +29,9 @@ HELP_GROUPS: dict[str, dict[str, str]] = {
         "relay": "Forward encrypted packets, without being a party.",
     },
     "After the training; nothing is sent": {
-        "scorecard": "Convert your part of a model to points.",
+        "scorecard": "Convert your weights in a model to scorecard points.",
         "reasons": "List which of your columns raise each score most.",
-        "export": "Write your part of a linear model as ONNX.",
+        "export": "Write your weights in a linear model as ONNX.",
         "drift": "Report which of your columns have shifted.",
         "forget": "Delete files that a training has left.",
     },
@@ -61,5 +62,5 @@ def group_of(name: str) -> str:
 
 
 def line_of(name: str) -> str | None:
-    """Return the line of a command; None for a command of another package."""
+    """Return the line of help of a command; None for a command of another package."""
     return _LINES.get(name)

@@ -25,7 +25,7 @@ def load_job(path: Path) -> Job:
 
 
 def with_helpers(job: Job, parties: list[Party]) -> list[Party]:
-    """Return the parties; if the job also needs parties without a table, such as FDML's server, add these."""
+    """Return the parties, and the parties without a table that the job needs, such as FDML's server."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
     from securevfl.families.message_declarations import run_roles

@@ -17,6 +17,7 @@ from securevfl.base.version import __version__
 SCHEMAS = {
     "align": 1,
     "audit": 1,
+    "bins": 1,
     "compare": 1,
     "correlate": 1,
     "describe": 1,

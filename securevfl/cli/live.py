@@ -51,7 +51,7 @@ def live(others: Sequence[str], step: str, pace: StatusPace = STATUS_PACE) -> It
 
     Args:
         others: names of the parties for which this party waits.
-        step: name of a step.
+        step: word for a step of the training: "iteration" or "round".
         pace: how often the line is shown.
 
     Yields:
@@ -75,7 +75,7 @@ def live(others: Sequence[str], step: str, pace: StatusPace = STATUS_PACE) -> It
 
 
 def step_of(job: Job) -> str:
-    """Return the name of a step of this job: an iteration on secret shares, otherwise a round."""
+    """Return the word for a step of this job: "iteration" on secret shares, otherwise "round"."""
     return "round" if job.protocol.shares is None else "iteration"
 
 
@@ -84,7 +84,7 @@ class TrainingStatus:
 
     Args:
         others: names of the parties for which this party waits.
-        step: name of a step.
+        step: word for a step of the training: "iteration" or "round".
         clock: returns the time in seconds.
     """
 
@@ -97,7 +97,7 @@ class TrainingStatus:
         self._lock = threading.Lock()
 
     def step(self, done: int, max_steps: int) -> None:
-        """Record the number of steps done and the maximum, which is 0 if it is unknown."""
+        """Record the number of finished steps and the maximum number, which is 0 if it is unknown."""
         with self._lock:
             if self._training_start is None or not self._done or done < self._done:
                 # the remaining time is estimated from the time since this step
@@ -113,9 +113,9 @@ class TrainingStatus:
                 self._waiting.remove(facts["peer"])
             elif event == "agreed":
                 self._waiting = []
-            elif event == "begins":
+            elif event == "training begins":
                 self._training_start = self._clock()
-            elif event == "progress":
+            elif event == "training progress":
                 self._bytes[party] = int(facts.pop("bytes"))
                 name = next((metric for metric in LINE_METRICS if metric in facts), None)
                 if name is not None:
@@ -179,7 +179,7 @@ class _EventHandler(logging.Handler):
         self._status.note(event, facts.pop("party"), facts)
         if event == "agreed":
             self._display.pause()
-        elif event in ("begins", "progress"):
+        elif event in ("training begins", "training progress"):
             self._display.resume()
 
 

@@ -61,10 +61,10 @@ def pair(option: str, item: str, form: str, example: str, fits: Callable[[str], 
     """Split the argument of an option, such as NAME=FILE.
 
     Args:
-        option: the option.
-        item: its argument.
-        form: the expected form.
-        example: an example.
+        option: name of the option, such as --data.
+        item: the argument of the option.
+        form: the expected form of the argument, such as NAME=FILE.
+        example: an example of an argument, for the error.
         fits: whether the second part is valid.
 
     Returns:
@@ -267,7 +267,7 @@ class SizedTablesOptions(TablesOptions):
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-            job_file: its file.
+            job_file: path of the job file.
 
         Returns:
             The party, with its rows in the aligned order, and the numbers of columns of the others, the leading
@@ -400,10 +400,10 @@ class ConsentOptions:
 
         Args:
             party: name of the party.
-            command: the command to repeat.
+            command: the command line that a user repeats to agree.
 
         Returns:
-            The ledger and the function.
+            The party's ledger and the function.
 
         Raises:
             ConfigError: --accept is not a digest.
@@ -502,7 +502,7 @@ def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with an option for each field of its option groups, for typer.
 
     Args:
-        command: the command.
+        command: the function of the command.
 
     Returns:
         The expanded command.

@@ -294,7 +294,7 @@ def compare_at(
 
 
 def _helper(job: Job, party: str) -> Party:
-    """Return a party without a table, or raise ConfigError if the job's family has no role for one."""
+    """Return a party without a table, or raise ConfigError if the job's protocol family has no role for one."""
     from securevfl.data.party import Helper
 
     if not job.family.example_helpers:

@@ -58,13 +58,15 @@ JobRepeatedIds = Annotated[
     ),
 ]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
-PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="The parties and their addresses.")]
+PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="File with the parties and their addresses.")]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 SharedJob = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")]
 PeersByJob = Annotated[
     Path | None,
     typer.Option(
-        "--peers", metavar="FILE", help="The parties and their addresses; by default peers.toml next to the job."
+        "--peers",
+        metavar="FILE",
+        help="File with the parties and their addresses; by default peers.toml next to the job.",
     ),
 ]
 Certs = Annotated[
@@ -72,7 +74,7 @@ Certs = Annotated[
     typer.Option(metavar="DIR", help="Folder of your certificate; by default the folder of the file of peers."),
 ]
 Listen = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Address to bind, if it differs from the port of your address.")
+    str | None, typer.Option(metavar="HOST:PORT", help="Address to listen on, if not the one in the file of peers.")
 ]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the others.")]
 Patience = Annotated[float, typer.Option(min=0.5, help="Seconds without a connection after which a party is lost.")]
@@ -83,11 +85,13 @@ Ledger = Annotated[
 ]
 PreprocessingDir = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Folder of preprocessed material; by default FILE.ahead next to the data."),
+    typer.Option(
+        metavar="DIR", help="Folder of random numbers computed in advance; by default FILE.ahead next to the data."
+    ),
 ]
 ModelFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Your part of the model; by default NAME.model.json next to the data."),
+    typer.Option(metavar="FILE", help="File with your part of the model; by default NAME.model.json next to the data."),
 ]
 Replace = Annotated[
     bool,
@@ -97,7 +101,7 @@ CheckpointDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder for your checkpoints; by default FILE.states.")
 ]
 Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join wrote it.")]
-Digest = Annotated[str | None, typer.Option(metavar="DIGEST", help="Agree to the consent sheet with this digest.")]
+Digest = Annotated[str | None, typer.Option(metavar="DIGEST", help="Agree to the consent sheet that has this digest.")]
 Json = Annotated[
     Path | None,
     typer.Option(

@@ -52,7 +52,7 @@ def write_predictions(
         rows: the rows, whose ids are written as their file has them.
 
     Yields:
-        The callbacks that write.
+        Functions that receive the predictions block by block and write them.
     """
     states = io.StringIO()
     unscored_rows = csv.writer(states, lineterminator="\n")
@@ -127,7 +127,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, opti
     """Predict the common rows of new tables of all parties of a run, in the order of the first table.
 
     Args:
-        run: the run.
+        run: the finished training of all parties.
         files: the table of each party.
         out: the file for predictions; stdout if None.
         options: how each party's file is read.

@@ -137,7 +137,7 @@ def score(
     http_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate for TLS, in PEM.")] = None,
     http_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of the certificate.")] = None,
     sessions: Annotated[
-        int, typer.Option(min=1, help="With --http: number of sessions, with one block of rows under way in each.")
+        int, typer.Option(min=1, help="With --http: number of sessions; each requests one block of rows at a time.")
     ] = 4,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:

@@ -35,8 +35,8 @@ SCREEN_REDRAWS_PER_SECOND = 2
 SERVICE_LINE_SECONDS = 60.0  # seconds between two lines without a terminal
 RATE_SECONDS = 60.0  # seconds over which the rate is measured
 LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
-MAX_EVENTS = 4  # latest events on the screen
-MAX_BUDGETS = 8  # rows of the table of limits
+MAX_EVENTS = 4  # number of latest events on the screen
+MAX_BUDGETS = 8  # number of rows of the table of limits
 MAX_PEER = 24  # longer names of peers are cut to this number of characters
 
 
@@ -152,7 +152,7 @@ class Rate:
 
 
 def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
-    """Return the budget of each limit of a ledger and each peer, for the table with the smallest one."""
+    """Return the unused part of each limit for each peer, for the table with the smallest unused part."""
     from securevfl.disclosure.ledger import total_to
 
     contents = ledger.read()
@@ -286,7 +286,7 @@ def service_screen(screen: ServiceScreen, line_seconds: float = SERVICE_LINE_SEC
     """Show the screen inside the `with` block, and print the final figures at its end.
 
     Args:
-        screen: the screen.
+        screen: the content of the screen.
         line_seconds: seconds between two looks for changed figures, if there is no terminal.
 
     Yields:

@@ -77,7 +77,7 @@ def service_signals(is_busy: Callable[[], bool]) -> Iterator[StopRequest]:
         is_busy: whether requests are being processed.
 
     Yields:
-        The request to stop.
+        An object that states whether a signal has arrived.
     """
     request = StopRequest()
 

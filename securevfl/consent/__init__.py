@@ -1,1 +1,1 @@
-"""What a job discloses to whom: described in a consent sheet, accepted by people, refused by leak checks."""
+"""Consent: the disclosures of a job are described in a sheet, accepted by people, and refused by leak checks."""

@@ -19,7 +19,7 @@ class AgreedSheets:
     """The sheets to which the owner of a ledger has agreed, stored by their digests.
 
     Args:
-        ledger: the ledger.
+        ledger: the disclosure ledger of the party that agrees.
     """
 
     def __init__(self, ledger: DisclosureLedger) -> None:
@@ -40,7 +40,7 @@ class AgreedSheets:
         """Return whether the owner agrees to this sheet, now or earlier.
 
         Args:
-            sheet: the sheet.
+            sheet: the consent sheet.
             accept: a digest to which the owner agrees now, or None. If it is the digest of the sheet, this is recorded.
 
         Returns:

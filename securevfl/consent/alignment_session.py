@@ -17,7 +17,7 @@ from securevfl.runtime.disclosure_gate import DisclosureGate
 
 
 class AlignmentSession:
-    """An alignment in the ledger of one party.
+    """Enters the disclosures of one alignment in the ledger of one party.
 
     Args:
         ledger: the party's ledger.

@@ -28,14 +28,14 @@ def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[
         The leaks.
 
     Raises:
-        ConfigError: if a leak is of a kind that the family does not list, so that nobody could accept it.
+        ConfigError: if a leak is of a kind that the protocol family does not list, so that nobody could accept it.
     """
     family = job.family
     job_leaks = run_leaks(family, job, sizes, before)
     for leak in job_leaks:
         if leak.kind not in family.leak_kinds:
             raise ConfigError(
-                f"family {family.name} reports a leak {leak.name} that its leak_kinds do not list",
+                f"protocol family {family.name} reports a leak {leak.name} that its leak_kinds do not list",
                 "add it to leak_kinds",
                 code="SVFL-JOB-EXTENSION",
                 leak=leak.name,

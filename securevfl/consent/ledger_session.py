@@ -155,7 +155,7 @@ class LedgerSession:
             self._reservation.settle(disclosures)
 
     def _weights_identity(self, learner: str) -> str:
-        """Return the identity of the weights that this run opens to a learner, in whichever session it opens them."""
+        """Return a digest that identifies the weights that this run opens to a party, the same in every session."""
         return identity_of("weights", self._session[0], self._opened_session, learner)
 
     def _peers(self) -> set[str]:
@@ -218,13 +218,13 @@ class LedgerSession:
         self._note_lease(disclosures)
 
     def _steps_in_advance(self, done: int) -> int:
-        """Return the number of steps to enter in advance: that of the ledger, or more the longer the run lasts."""
+        """Return the number of steps to enter in advance: the ledger's number, or more if the run has lasted long."""
         if self._ledger is not None and self._ledger.leased_iterations is not None:
             return self._ledger.leased_iterations
         return max(LEASED_ITERATIONS, (done - self._start) // 4, self._pace(done))
 
     def _pace(self, step: int) -> int:
-        """Return how many steps take about half a second: entering them in advance makes writes of fast runs rare."""
+        """Return how many steps take about half a second; entering them together makes writes to the ledger rare."""
         now, (before, since) = time.monotonic(), self._last_lease
         self._last_lease = step, now
         return int(0.5 * (step - before) / max(now - since, 1e-3))

@@ -1,4 +1,4 @@
-"""Choices that a job may leave open, made from the parties' tables: loss of trees, class weights, number of epochs.
+"""Choices that a job may leave open and that depend on the tables: loss of trees, class weights, number of epochs.
 
 If a job's trees have labels of several classes, the loss is one against the rest. Class weights need a room: the
 largest weight of a row, divided by the mean weight. Rare classes need more iterations of block descent than the
@@ -46,7 +46,7 @@ MAX_RARE_CLASS_ITERATIONS = 160
 
 
 def settle_job(job: Job, parties: Sequence[Party]) -> Job:
-    """Settle what a job leaves open, from the tables of parties in one process.
+    """Make the choices that a job leaves open, from the tables of parties in one process.
 
     The classes of the labels determine the loss of trees, the room of class weights, and the number of iterations if a
     class is rare. If the number of epochs is 0, it becomes the largest number, at most `most_epochs`, at which no leak

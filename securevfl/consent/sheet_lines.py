@@ -26,7 +26,7 @@ class SheetLines(Protocol):
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             roles: the roles of all parties.
-            facts: the facts of the run, if they are known.
+            facts: sizes, batches and disclosures of the run, if they are known.
             name: name of the party.
 
         Returns:

@@ -25,14 +25,14 @@ def record_joint_statistics(
     consent: Consent | None,
     sheet: Callable[[Sequence[LedgerEntry]], ConsentSheet],
 ) -> None:
-    """Check what joint statistics disclose about this party's columns, ask for consent, and enter it in the ledger.
+    """Check the disclosures of joint statistics, ask this party for consent, and enter them in its ledger.
 
     If the statistics would disclose too much, they are refused before anybody is asked.
 
     Args:
-        session: the session.
+        session: name of the session between the two parties.
         party: this party.
-        disclosures: what the statistics disclose.
+        disclosures: the disclosures of the statistics to the peer.
         remedy: a change of the request that would disclose less.
         ledger: this party's ledger, or None.
         consent: asks this party's people, or None.

@@ -57,7 +57,7 @@ INFORMATION_SAMPLE_ROWS = 65_536
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what the messages reveal."""
+    """Declare sender, receiver and disclosure of each message."""
     return [*joint_statistics.declares(roles), *column_correlations.declares()]
 
 
@@ -72,7 +72,7 @@ def correlate(
         observe: is called with every message.
 
     Returns:
-        For each party, what it would learn about each other party; see `correlate_with`.
+        For each party, its correlations with each other party, as `correlate_with` returns them.
 
     Raises:
         PartiesError: there are fewer than two parties, or two have the same name.
@@ -103,14 +103,14 @@ def correlate_with(
 
     Args:
         party: this party's table.
-        peers: see `join`.
-        ledger: see `join`.
+        peers: the file of peers, or its content.
+        ledger: this party's disclosure ledger, as in `securevfl.join`.
         consent: receives this party's consent sheet when all parties are connected and before anything about its data
             is disclosed. It raises ConsentError to refuse.
-        certs: see `join`.
-        listen: see `join`.
-        timeout: see `join`.
-        patience: see `join`.
+        certs: the folder with this party's key and certificate and ca.pem; by default that of the file of peers.
+        listen: host:port to bind instead of the port of this party's address.
+        timeout: seconds to wait for all parties at the start, and for each message.
+        patience: seconds without a connection after which a party is lost.
 
     Returns:
         The correlations with each peer.
@@ -120,14 +120,14 @@ def correlate_with(
             of a peer.
         IdError: the row orders differ.
         LeakageError: the ledger refuses.
-        TransportError: see `join`.
+        TransportError: a party cannot be reached, was refused or has stopped.
     """
     settings = PeerSettings.of(peers, certs, listen, timeout, patience)
     party_ledger = DisclosureLedger.open(party.name, ledger)
     check_among(settings.peers, party.name)
     talk = partial(_talk, party, settings.peers.parties, party_ledger, consent)
     correlations = joint_statistics.run_joint_session(party, settings, "correlate", talk, party_ledger)
-    eventlog.emit(party.name, "correlated", {"others": len(correlations)})
+    eventlog.emit(party.name, "correlations computed", {"others": len(correlations)})
     return correlations
 
 
@@ -191,7 +191,7 @@ def _information_content(columns: OwnColumns) -> float:
 
 
 def _disclosure(me: str, columns: OwnColumns, content: float, other: str, other_columns: int) -> Disclosure:
-    """Return what a peer with this number of columns learns about this party's columns."""
+    """Return the disclosure about this party's columns to a peer with this number of columns."""
     return statistics_disclosure(other, me, 2 * other_columns * len(columns.names), CORRELATION_BITS, content)
 
 
@@ -208,7 +208,7 @@ def _remedy(columns: OwnColumns) -> str:
 def _sheet(
     party: Party, columns: OwnColumns, disclosures: Sequence[Disclosure], before: Sequence[LedgerEntry]
 ) -> ConsentSheet:
-    """Write this party's consent sheet: what it would learn and disclose, and what it has disclosed before."""
+    """Write this party's consent sheet: new and earlier disclosures, and the statistics that it learns."""
     n, d = len(party), len(columns.names)
     strength = SHARE_SCHEMES["own"](column_correlations.CorrelationEncoding(n).bits).strength
     lines = [

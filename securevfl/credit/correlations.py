@@ -63,14 +63,14 @@ class OwnColumns:
         """Select the numeric columns of a table.
 
         Args:
-            party: the party, for messages.
-            table: its table.
+            party: name of the party, which error messages state.
+            table: the party's table.
 
         Returns:
             The columns that vary.
 
         Raises:
-            TableError: if there are none.
+            TableError: if no numeric column varies.
         """
         X = np.asarray(table.X)
         numeric = [j for j, name in enumerate(table.names) if name not in table.categories]
@@ -101,7 +101,7 @@ class OwnColumns:
 
         Args:
             K: the rounded matrix K (d, d_other).
-            noise: the variance of its rounding.
+            noise: the variance of the rounding error of an entry of K.
 
         Returns:
             The factors.
@@ -113,7 +113,7 @@ class OwnColumns:
 
 @dataclass(frozen=True)
 class Correlations:
-    """What a party learns about its columns and those of another party.
+    """The correlations and variance inflation factors that one party learns about its columns and another party's.
 
     Attributes:
         party: name of the party.

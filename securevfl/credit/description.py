@@ -67,17 +67,17 @@ class ColumnFigures:
     """Figures of one column.
 
     Attributes:
-        column: its name.
-        kind: how it was read.
-        missing: see the module.
-        different: see the module.
-        commonest: see the module.
+        column: name of the column.
+        kind: the type that the column was read as, such as a number or a date.
+        missing: share of rows without a value.
+        different: number of different values.
+        commonest: share of rows with the most common value; missing counts as a value.
         quartiles: minimum, 25 %, median, 75 % and maximum of numbers, None for texts; dates are days since 1970-01-01.
-        far: see the module.
-        vif: see the module; None for texts and constants.
-        iv: see the module; None without labels of two classes.
-        auc: see the module; None without labels of two classes.
-        notes: remarks.
+        far: share of values more than three interquartile ranges outside the quartiles.
+        vif: variance inflation factor among the party's columns; None for texts and constants.
+        iv: information value; None without labels of two classes.
+        auc: AUC of the column alone; None without labels of two classes.
+        notes: remarks about the column, such as that it is constant.
         origin: what decided the type: a declaration, the type in the file, or the values.
     """
 
@@ -193,7 +193,7 @@ class Description:
 def describe(party: Party) -> Description:
     """Describe this party's table, column by column. Nothing is sent to anyone."""
     check_is_party(party)
-    table, positive = party.table, _positive(party)
+    table, positive = party.table, positive_class(party)
     X, rows, at = table.X, np.arange(len(table.X)), range(len(table.names))
     twins, vif = _twins(table, X), _inflation(table, X)
     is_positive = None if positive is None else party.y == positive
@@ -205,7 +205,7 @@ def describe(party: Party) -> Description:
     return Description(party.name, len(X), doubled, named, columns, decided_from_values(table.types))
 
 
-def _positive(party: Party) -> Any:
+def positive_class(party: Party) -> Any:
     """Return the positive class; None if the party has no labels of two classes."""
     if party.y is None or len(np.unique(party.y)) != 2:
         return None

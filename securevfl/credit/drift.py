@@ -55,7 +55,7 @@ class Drift:
         ks: the Kolmogorov-Smirnov statistic; None for texts.
         p: the smallest probability of the tests of the column.
         missing: the share of new rows without a value.
-        was_missing: the share of training rows without a value.
+        was_missing: the share of training rows that have no value.
         unseen: the share of new rows with a text that did not occur in training.
         shifted: whether the column counts as shifted.
     """

@@ -18,9 +18,12 @@ def register(app: typer.Typer) -> None:
 
 def drift(
     model: Model,
-    data: Annotated[Path, typer.Option("--data", metavar="FILE", help="New rows with your columns, as for predict.")],
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="FILE", help="Table of new rows with your columns, as for `securevfl predict`."),
+    ],
     scores: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Predictions of these rows, written by securevfl predict.")
+        Path | None, typer.Option(metavar="FILE", help="Predictions of these rows, written by `securevfl predict`.")
     ] = None,
     row_ids: IdOptions = IdOptions(),
     alarms: Annotated[

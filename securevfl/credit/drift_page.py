@@ -1,4 +1,9 @@
-"""Drift of new rows from the training rows, as a table, plain data and a page."""
+"""Drift of new rows from the training rows, as a table, as JSON and as a page.
+
+The drift of a column is the difference between its distribution in new rows and in the training rows. Its measures,
+such as the population stability index (PSI), are defined in `securevfl.credit.drift`. A server is a party that answers
+requests for scores; its status page shows the drift of its rows.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +84,7 @@ def column_shifts(part: ModelPart, data: Path, options: ReadOptions) -> ColumnSh
 
 
 def shifts_of(drifts: Sequence[Drift]) -> ColumnShifts:
-    """Return the drift of columns in the form in which the status page of a server shows it."""
+    """Return the drift of columns as headings and rows for the status page of a server."""
     figures = {
         ("psi", "Population stability index"): {item.column: item.psi for item in drifts},
         ("missing", "Share of missing values"): {item.column: item.missing for item in drifts},
@@ -100,9 +105,23 @@ def plain(column_drifts: Sequence[Drift], part: ModelPart) -> dict[str, Any]:
 def rows(column_drifts: Sequence[Drift]) -> list[list[html.Cell]]:
     """Return a row for each column, under `DRIFT_HEADS`, with the largest PSI first."""
     return [
-        [item.column, item.psi, item.size, item.ks, item.p, item.missing, item.was_missing, item.unseen, _yes(item)]
+        [
+            item.column,
+            item.psi,
+            item.size,
+            item.ks,
+            _p_value(item.p),
+            item.missing,
+            item.was_missing,
+            item.unseen,
+            _yes(item),
+        ]
         for item in sorted(column_drifts, key=lambda item: -item.psi)
     ]
+
+
+def _p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _yes(drift: Drift) -> str:
@@ -118,6 +137,6 @@ def page(column_drifts: Sequence[Drift], part: ModelPart) -> str:
         f"<p>{html.escape(head)}</p>",
         f'<p class="soft">PSI below {STABLE:g} is called stable, from {SHIFTED:g} on large. A column counts as shifted '
         "if chance alone would rarely cause such a difference. Figures are of this party's own columns.</p>",
-        html.section("Columns", html.table(DRIFT_HEADS, rows(column_drifts))),
+        html.section("Columns", html.table(DRIFT_HEADS, rows(column_drifts), figures=[DRIFT_HEADS.index("p")])),
     ]
     return html.page(f"Drift at {part.name}", body)

@@ -101,7 +101,7 @@ def check_single(part: ModelPart) -> None:
         part: this party's part of the model.
 
     Raises:
-        ConfigError: if it has several.
+        ConfigError: if the model has several outputs.
     """
     if part.outputs != 1:
         raise ConfigError(
@@ -124,10 +124,10 @@ def check_weights(part: ModelPart, task: str) -> None:
 
     Args:
         part: the party's part of the model.
-        task: what they are needed for; messages begin with it.
+        task: the task that needs the weights; error messages begin with it.
 
     Raises:
-        ConfigError: if it has none.
+        ConfigError: if the part has no weights of columns, or the party does not know them.
     """
     if not Job.from_dict(part.job).model.by_column:
         raise ConfigError(

@@ -62,7 +62,7 @@ MAX_GROUPS = 50
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what the messages reveal."""
+    """Declare sender, receiver and disclosure of each message."""
     return [*joint_statistics.declares(roles), *group_counts.declares()]
 
 
@@ -139,7 +139,7 @@ def provide_groups(
         party: this party's table.
         groups: the group of each row (n,).
         peers: the file of peers, or its content.
-        ledger: see `join`.
+        ledger: this party's disclosure ledger, as in `securevfl.join`.
         consent: receives this party's consent sheet before anything about its data is disclosed. It raises ConsentError
             to refuse.
         **keys: certs, listen, timeout and patience as in `join`.
@@ -151,7 +151,7 @@ def provide_groups(
         TableError: the numbers of rows differ, there are fewer than 400 rows, or too few groups.
         IdError: the row orders differ.
         LeakageError: the ledger refuses.
-        TransportError: see `join`.
+        TransportError: a party cannot be reached, was refused or has stopped.
     """
     names, indicators = _groups(party, groups)
     party_ledger = DisclosureLedger.open(party.name, ledger)
@@ -166,9 +166,9 @@ def local_group_rates(
 
     Args:
         party: this party's table.
-        predictions: see `request_group_rates`.
-        groups: see `provide_groups`.
-        positive: see `request_group_rates`.
+        predictions: the predicted class of each row (n,).
+        groups: the group of each row (n,).
+        positive: the positive class that the model's job names, if it names one.
 
     Returns:
         The rates by name of the group; groups of fewer than 100 rows are merged.
@@ -191,10 +191,10 @@ def simulate_group_rates(
 
     Args:
         labelled: the party with labels.
-        predictions: see `request_group_rates`.
+        predictions: the predicted class of each row (n,).
         grouped: the party with groups.
-        groups: see `provide_groups`.
-        positive: see `request_group_rates`.
+        groups: the group of each row (n,).
+        positive: the positive class that the model's job names, if it names one.
         observe: is called with every message.
 
     Returns:

@@ -30,7 +30,7 @@ def fairness(
     table: option_groups.TableOptions,
     predictions: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With labels: the output of securevfl predict or score, for all rows."),
+        typer.Option(metavar="FILE", help="With labels: the output of `securevfl predict` or `score`, for all rows."),
     ] = None,
     group: Annotated[
         str | None,

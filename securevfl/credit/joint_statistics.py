@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class TableShape(DisclosingMessage, frozen=True):
-    """What a party discloses about its table in step 1.
+    """The sizes and the row order of a party's table, which it sends in step 1.
 
     Attributes:
         rows: number of rows.
@@ -45,7 +45,7 @@ class TableShape(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what `TableShape` reveals."""
+    """Declare sender, receiver and disclosure of `TableShape`."""
     reveals = Reveal("plain", "number of rows, and of numeric columns or groups; keyed digest of the row order")
     return [MessageDeclaration(TableShape, *pair, reveals) for pair in roles.pairs()]
 
@@ -110,7 +110,7 @@ def pair_context(channel: Channel, active: str, partner: str, subchannel: str) -
         subchannel: subchannel of the protocol.
 
     Returns:
-        The context.
+        The party's channel, subchannel and role in the protocol.
     """
     return PartyContext(
         channel,

@@ -26,12 +26,12 @@ IR = 8
 
 
 def export_onnx(part: ModelPart, path: str | Path) -> None:
-    """Write the graph to a file; raises as `to_onnx`."""
+    """Write the part of the model as ONNX to a file; raises the errors of `to_onnx`."""
     write_atomic(Path(path), to_onnx(part))
 
 
 def to_onnx(part: ModelPart) -> bytes:
-    """Return the graph as the bytes of a file.
+    """Return the party's part of the model as the bytes of an ONNX file.
 
     Raises ConfigError if onnx is not installed, the party does not know its weights, or a column is of texts or dates.
     """

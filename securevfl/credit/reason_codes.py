@@ -162,7 +162,7 @@ class ReasonCodesOfParties(ScoreReasons):
         return ReasonCodePolicy(codes_per_row, codes)
 
     def declares(self, roles: Roles) -> list[MessageDeclaration]:
-        """Declare what `ReasonCodes` reveals."""
+        """Declare sender, receiver and disclosure of `ReasonCodes`."""
         reveals = Reveal(
             "plain",
             "codes of the sender's columns that raise a row's score most, if its operator enables them; all names",

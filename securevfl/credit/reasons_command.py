@@ -24,7 +24,10 @@ def register(app: typer.Typer) -> None:
 
 def reasons(
     model: Model,
-    data: Annotated[Path, typer.Option("--data", metavar="FILE", help="Rows with your columns, as for predict.")],
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="FILE", help="Table of rows with your columns, as for `securevfl predict`."),
+    ],
     top: Annotated[int, typer.Option(min=1, max=100, help="Codes per row.")] = 3,
     codes: Annotated[
         Path | None, typer.Option(metavar="FILE.JSON", help="A code for each of your columns: {column: code}.")

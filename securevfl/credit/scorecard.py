@@ -53,7 +53,7 @@ class ScorecardScale:
 
     Attributes:
         points: points at odds of `odds` to 1 against the positive class.
-        odds: see `points`.
+        odds: odds against the positive class that correspond to `points` points.
         double: points that double the odds.
     """
 
@@ -230,7 +230,8 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
         case NumericWoe() | BinTransform():
             ends = [-np.inf, *step.edges, np.inf]
             names = [f"[{format_number(low)}, {format_number(high)})" for low, high in pairwise(ends)]
-            values = [_below(step.edges[0] - 1 if step.edges else 0.0, codes), *(_above(e, codes) for e in step.edges)]
+            first = float(np.nextafter(step.edges[0], -np.inf)) if step.edges else 0.0
+            values = [_below(first, codes), *(_above(edge, codes) for edge in step.edges)]
             names, values = [*names, *codes], [*values, *codes.values()]
             if (isinstance(step, BinTransform) and step.fill is not None) or (
                 isinstance(step, NumericWoe) and step.missing is not None
@@ -240,7 +241,8 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
         case OneHotTransform() | CategoricalWoe():
             known = (step.base, *step.categories) if isinstance(step, OneHotTransform) else step.categories
             levels = (*known, OTHER_CATEGORY)
-            return list(zip(levels, gained([float(place) for place in range(len(levels))], levels), strict=True))
+            texts = tuple(step.texts_of(level)[0] for level in levels)  # of merged texts, one stands for all
+            return list(zip(levels, gained([float(place) for place in range(len(levels))], texts), strict=True))
     remedy = 'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'
     # a step for dates or codes; bins do not change these, so only dropping the column helps
     if not isinstance(step, NumericTransform):
@@ -266,13 +268,13 @@ def _above(value: float, codes: Mapping[str, float]) -> float:
 
 
 def scale_of(part: ModelPart, text: str) -> ScorecardScale:
-    """Read the scale of points for this part's model from a text; raises as `ScorecardScale.read`."""
+    """Read the scale of points for this part's model from a text. Raises the errors of `ScorecardScale.read`."""
     _check_model(part)
     return ScorecardScale.read(text)
 
 
 def points_column(part: ModelPart, text: str) -> Callable[[Floats], Floats]:
-    """Return how log odds (m, 1) of this part's model become points (m,); arguments and errors: see `scale_of`."""
+    """Return a function from log odds (m, 1) of this part's model to points (m,); see `scale_of`."""
     scale = scale_of(part, text)
     return lambda f: scale.of(f[:, 0]).round(2)
 

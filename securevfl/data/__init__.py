@@ -1,1 +1,1 @@
-"""A party's table: read, checked, scaled, divided into batches, and stored on disk if it is large."""
+"""A party's table: modules that read, check and scale it, divide it into batches, and store a large one on disk."""

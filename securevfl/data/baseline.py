@@ -39,7 +39,7 @@ class Baseline(Config):
         missing: the number of rows without a value.
         points: increasing quantiles of a numeric column.
         below: the number of rows at or below each point.
-        under: the number of rows below each point; it differs from `below` by the rows at the point.
+        under: the number of rows strictly below each point; `below` also counts rows equal to it.
         categories: the number of rows of each frequent category of a text column; None for numeric columns.
         others: the number of rows with any other text.
     """
@@ -60,7 +60,7 @@ def max_baseline_rows(X: Floats | ExternalTable) -> int:
 
 
 def baselines(table: Columns, rows: Rows) -> list[Baseline]:
-    """Summarise each column of a table by its training rows, or by a part of them spread evenly over the table."""
+    """Summarise each column of a table by its training rows, or by a sample of them spread evenly over the table."""
     if not table.names:  # a helper is a party without a table
         return []
     X = table.X[rows]

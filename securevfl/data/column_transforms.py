@@ -2,7 +2,8 @@
 
 number   missing values and special codes filled, optionally clipped or squashed; optionally 0/1 columns that mark them
 dates    days since 1970-01-01, and month and weekday if these vary
-bins     a 0/1 column for each edge of bins, which states whether the value is at or above the edge
+bins     a 0/1 column for each edge of bins, which states whether the value is at or above the edge; the edges are
+         quantiles, or declared (`securevfl.data.declared_bins`)
 texts    a 0/1 column for each category but the most frequent; rare categories share one
 codes    one column of integers that number the categories from the most frequent on, for embedding tables
 
@@ -13,7 +14,7 @@ Weights of evidence are another kind (`securevfl.data.woe`). A new kind is a cla
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption
 from securevfl.data.bin_edges import format_number
+from securevfl.data.column_types import Groups, group_name
 
 OTHER_CATEGORY = "(other)"
 """The category that rare and unknown texts share."""
@@ -32,7 +34,7 @@ EPOCH_WEEKDAY = 3
 
 
 class ColumnTransform(NamedOption, ABC):
-    """A fitted transform of one column, `column`, into k numeric columns."""
+    """A transform that was fitted to training rows: it turns the column named `column` into k numeric columns."""
 
     column: str
 
@@ -59,7 +61,7 @@ SpecialCodes = tuple[tuple[str, float], ...]
 
 
 def code_columns(values: Floats, codes: SpecialCodes) -> Floats:
-    """Return a 0/1 column (m, k) for each of k special codes, which marks its rows."""
+    """Return one 0/1 column for each of k special codes, which is 1 in rows with that code (m, k)."""
     numbers = np.array([number for _, number in codes], np.float64)
     return (values[:, None] == numbers).astype(np.float64)
 
@@ -68,11 +70,11 @@ class ImputedTransform(ColumnTransform):
     """A transform of a numeric column that fills missing values and replaces special codes.
 
     Attributes:
-        fill: replaces missing values; None if none were missing in training.
+        fill: the number that replaces missing values; None if no value was missing in training.
         indicator: whether to add a 0/1 column that marks missing values.
         marked: the special codes that have a 0/1 column.
         unmarked: the special codes that were too rare for one.
-        special_fill: replaces special codes.
+        special_fill: the number that replaces special codes.
     """
 
     fill: float | None = None
@@ -184,7 +186,25 @@ def look_up(values: Floats, categories: tuple[str, ...], numbers: Mapping[str, i
     return by_position[np.where(np.isnan(values), len(categories), values).astype(np.intp)]
 
 
-class OneHotTransform(ColumnTransform):
+class GroupedTexts(ColumnTransform):
+    """A transform of a text column whose texts may be merged; a group of texts counts as one category.
+
+    Attributes:
+        groups: the texts of each declared group. The name of a group (`group_name`) is one of the categories.
+    """
+
+    groups: Groups = ()
+
+    def texts_of(self, category: str) -> tuple[str, ...]:
+        """Return the texts that count as this category."""
+        return {group_name(group): group for group in self.groups}.get(category, (category,))
+
+    def numbers_of(self, categories: Sequence[str], first: int = 0) -> dict[str, int]:
+        """Return a number for each text of these categories, which are numbered from `first` on."""
+        return {text: number for number, category in enumerate(categories, first) for text in self.texts_of(category)}
+
+
+class OneHotTransform(GroupedTexts):
     """A text column as 0/1 columns.
 
     Attributes:
@@ -205,12 +225,12 @@ class OneHotTransform(ColumnTransform):
 
     def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
         """Encode a column. Unknown texts count as rare texts; if no text is rare, they count as the base category."""
-        numbers = {text: number for number, text in enumerate(self.categories)} | {self.base: -1}
+        numbers = self.numbers_of(self.categories) | dict.fromkeys(self.texts_of(self.base), -1)
         codes = look_up(values, categories, numbers, len(self.categories) if self.other else -1)
         return (codes[:, None] == np.arange(len(self.categories) + self.other)).astype(np.float64)
 
 
-class CodeTransform(ColumnTransform):
+class CodeTransform(GroupedTexts):
     """A text column as integers: 1, 2 ... for the `categories`, 0 for rare and unknown texts."""
 
     name: ClassVar[str] = "codes"
@@ -218,5 +238,4 @@ class CodeTransform(ColumnTransform):
 
     def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
         """Encode a column."""
-        numbers = {text: code for code, text in enumerate(self.categories, 1)}
-        return look_up(values, categories, numbers, 0)[:, None]
+        return look_up(values, categories, self.numbers_of(self.categories, 1), 0)[:, None]

@@ -2,21 +2,26 @@
 
 A type is decided once, in this order:
 
-    declared   columns = { branch = "category", income = { type = "number", missing = ["-999", "?"] } }
+    declared   columns = { branch = "category", income = { type = "number", missing = ["-999", "?"], bins = [1000] } }
     file       the type of the column in a frame or a Parquet file: numbers, booleans, dates, categories
     values     the values of a CSV file, or of a column of texts (`securevfl.data.text_types`)
 
 New rows are read by the types of the model, whatever their reader would decide. So one value never changes the type of
 a column. A value that does not fit is an error that names its row, or is read as missing if the declaration says
 on_error = "missing". A declaration for "*" holds for all columns without one of their own.
+
+A declaration may also fix the bins of a column (`securevfl.data.declared_bins`). It belongs to one party: neither the
+job nor a message contains it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from securevfl.base.config import Config
 from securevfl.data.validation import name_list
@@ -35,10 +40,16 @@ KIND_NAMES: dict[Kind, str] = {
     "currency": "amounts of money",
 }
 """The values of each kind, for messages."""
+MAX_DECLARED_BINS = 1000
+"""Maximum number of edges, or of merged categories, that a column may declare."""
+Edges = tuple[float, ...]
+"""Edges of the bins of a numeric column, in increasing order."""
+Groups = tuple[tuple[str, ...], ...]
+"""Texts of a category column that share a bin, for each bin."""
 
 
 class ColumnType(Config):
-    """The type of a column."""
+    """The type of a column: its kind (number, category, date ...), special and missing texts, and unit."""
 
     type: Kind | None = None
     """What the values are; None leaves it to the file or the values. "text" is another name for "category"."""
@@ -49,6 +60,10 @@ class ColumnType(Config):
     special: tuple[str, ...] = ()
     """Numbers or dates that are codes with a meaning of their own, such as "-1" for no account. They are no amounts:
     each frequent code gets a 0/1 column, or a bin of its own, and the column has its median there."""
+    bins: Edges | Groups = ()
+    """The bins of the column. For numbers: their lower edges in increasing order, without the first bin's, as in
+    [1000, 2000, 5000]. For categories: lists of the texts that share a bin, as in [["A", "B"], ["C"]]; all other texts
+    share one more. Missing values and each special code have separate bins if they are frequent."""
     on_error: Literal["refuse", "missing"] = "refuse"
     """What happens to values that do not fit: an error that names the first row, or missing values and a notice."""
     decimal: Literal["", ".", ","] = ""
@@ -58,6 +73,31 @@ class ColumnType(Config):
     origin: Origin = "declared"
     """Where the type is from."""
 
+    @field_validator("missing", "special", mode="before")
+    @classmethod
+    def _write_numbers(cls, marks: Any) -> Any:
+        if not isinstance(marks, list | tuple):
+            return marks
+        return [repr(mark).removesuffix(".0") if _is_number(mark) else mark for mark in marks]
+
+    @field_validator("bins", mode="before")
+    @classmethod
+    def _check_bins(cls, bins: Any) -> Any:
+        if not isinstance(bins, list | tuple) or not (all(map(_is_number, bins)) or all(map(_are_texts, bins))):
+            raise ValueError('write edges, as in [1000, 2000], or lists of texts, as in [["A", "B"], ["C"]]')
+        if len(bins) > MAX_DECLARED_BINS:
+            raise ValueError(f"a column may declare at most {MAX_DECLARED_BINS}")
+        if not all(map(_is_number, bins)):
+            texts = list(chain.from_iterable(bins))
+            if len(set(texts)) < len(texts):
+                raise ValueError("no text may be in two bins")
+            if len({group_name(group) for group in bins}) < len(bins):
+                raise ValueError("two bins would have the same name; merge other texts")
+            return bins
+        if not all(map(math.isfinite, bins)) or any(low >= high for low, high in pairwise(bins)):
+            raise ValueError("edges are finite numbers in increasing order")
+        return bins
+
     @model_validator(mode="before")
     @classmethod
     def _rename_text(cls, keys: Any) -> Any:
@@ -66,12 +106,30 @@ class ColumnType(Config):
         return keys
 
     @model_validator(mode="after")
+    def _fit_bins_to_type(self) -> ColumnType:
+        if self.edges and self.type in ("category", "date"):
+            raise ValueError(f"bins: edges are numbers, and the column holds {KIND_NAMES[self.type]}")
+        if self.groups and self.type not in (None, "category"):
+            raise ValueError(f"bins: the column holds {KIND_NAMES[self.type]}; write edges instead of texts")
+        return self
+
+    @model_validator(mode="after")
     def _check_special(self) -> ColumnType:
         if self.special and self.type == "category":
             raise ValueError("special: each text of a category column is a category already; leave special out")
         if both := sorted(set(self.special) & set(self.missing)):
             raise ValueError(f"special: {', '.join(both)} cannot be both missing and special")
         return self
+
+    @property
+    def edges(self) -> Edges:
+        """The declared edges of a numeric column; empty if there are none."""
+        return tuple(edge for edge in self.bins if not isinstance(edge, tuple))
+
+    @property
+    def groups(self) -> Groups:
+        """The declared bins of a category column; empty if there are none."""
+        return tuple(group for group in self.bins if isinstance(group, tuple))
 
     @property
     def kind(self) -> Kind:
@@ -84,14 +142,32 @@ class ColumnType(Config):
         return self.type is not None and self.origin == "declared"
 
     @property
+    def is_divided(self) -> bool:
+        """Whether the declaration has special codes or bins."""
+        return bool(self.special or self.bins)
+
+    @property
     def is_plain(self) -> bool:
         """Whether the column holds numbers without marks of missing values, so that it needs no conversion."""
         return self.kind == "number" and not (self.missing or self.special) and self.on_error == "refuse"
 
     def __str__(self) -> str:
-        """Return the kind with its unit and the origin, as `describe` prints it."""
+        """Return the kind, its unit and how the type was decided, as the command `describe` prints them."""
         unit = f" ({self.unit})" if self.unit else ""
         return f"{self.kind}{unit}, {self.origin}"
+
+
+def group_name(texts: Sequence[str]) -> str:
+    """Return the name of a bin of texts, such as "{A, B}"; the text itself if there is only one."""
+    return texts[0] if len(texts) == 1 else f"{{{', '.join(texts)}}}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(text, str) for text in value)
 
 
 Types = Mapping[str, ColumnType]
@@ -130,6 +206,13 @@ def read_types(declarations: Any) -> dict[str, ColumnType]:
         except (TypeError, ConfigError) as error:
             problem = error.problem if isinstance(error, ConfigError) else "write a type, or a table of options"
             raise ConfigError(f"columns.{name}: {problem}", code="SVFL-JOB-OPTION", option=f"columns.{name}") from None
+    if ALL_COLUMNS in types and types[ALL_COLUMNS].bins:
+        raise ConfigError(
+            "columns.*: bins belong to one column",
+            "declare them for each column by its name",
+            code="SVFL-JOB-OPTION",
+            option="columns.*",
+        )
     return types
 
 

@@ -55,7 +55,7 @@ class Columns:
         return ColumnType(type="percent" if name in self.percents else kind, origin="file")
 
     def special_codes(self, name: str) -> tuple[tuple[str, float], ...]:
-        """Return the special codes of a column, each with its number in the table; empty without codes."""
+        """Return the special codes of a column, such as "-999", each with the number that represents it in `X`."""
         kind = self.types.get(name)
         return () if kind is None else tuple(special_numbers(kind).items())
 
@@ -88,7 +88,7 @@ def columns_of(
     """Read the columns of a table.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         X: an array (n, d), a sparse matrix, or a frame (`securevfl.data.frames`).
         columns: names of the columns; by default those of the frame, or x0, x1 ... for arrays.
         chosen: the columns of a frame to read, in this order; by default all.
@@ -163,8 +163,9 @@ def join_columns(names: list[str], columns: Iterable[ColumnValues], rows: int, w
     """Return one table of these columns.
 
     Args:
-        names: their names.
-        columns: the columns. They are taken one at a time, so that the table is in memory once.
+        names: the names of the columns.
+        columns: the values of each column, with their types. They are taken one at a time, so that the table is in
+            memory once.
         rows: the number of rows, n.
         where: the party or the file, for the notice.
 

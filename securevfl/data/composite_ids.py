@@ -98,7 +98,7 @@ class RuleMatches(NamedTuple):
 
 
 def rule_matches(ids: Mapping[str, Iterable[Any]]) -> RuleMatches | None:
-    """Return how many ids all parties would share if their ids were normalised by the rule; None if there are none.
+    """Return how many ids all parties would share if their ids were normalised by the rule, with an example.
 
     Args:
         ids: the ids of each party.

@@ -1,4 +1,4 @@
-"""Digest of a table's columns that does not depend on the order of rows and columns."""
+"""Digest of a table's columns, the same for every order of rows and columns; it detects that a table has changed."""
 
 from __future__ import annotations
 

@@ -79,9 +79,9 @@ class CsvSource(TableSource):
         return converted
 
     def _read_numbers(self, names: list[str], marked: Sequence[str], folder: Path) -> list[str]:
-        """Read columns as numbers, write those named in `marked` to files, and return the names of all others.
+        """Read columns as numbers, write those in `marked` to files, and return the names of columns with other values.
 
-        The others are columns that contain anything but numbers.
+        The returned columns are read a second time, as texts.
         """
         failed = list[str]()
         if not names:
@@ -99,7 +99,7 @@ class CsvSource(TableSource):
         return failed
 
     def _read_texts(self, names: list[str], folder: Path) -> dict[str, dict[str, int]]:
-        """Number the distinct texts of each column, write the number of each row's text to a file, and return them."""
+        """Number each column's distinct texts, write the number of each row's text to a file, and return the texts."""
         codes: dict[str, dict[str, int]] = {name: {} for name in names}
         for batch in self._file.batches(names) if names else ():
             for name, column in zip(names, batch.columns, strict=True):

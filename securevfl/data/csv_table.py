@@ -31,10 +31,10 @@ def read_csv_columns(
     Args:
         file: the file.
         columns: the columns to read as numbers.
-        others: columns to read as texts.
+        others: columns to read as texts, such as ids and labels.
         declared: the declared types of columns.
         known: the types of the columns in the training of a model.
-        where: the file, for notices.
+        where: the path of the file, which notices state.
 
     Returns:
         The columns, and the others as an Arrow table.

@@ -1,4 +1,4 @@
-"""Several rows of one id: refused, or all of them but the first or the last are left out.
+"""Tables with several rows of one id: they are refused, or only the first or last row of each id is used.
 
 Row numbers remain those of the table before rows are left out, in messages and in the row order that an alignment
 writes. A notice states how many rows were left out.
@@ -20,7 +20,7 @@ Duplicates = Literal["refuse", "first", "last"]
 
 
 def check_duplicates(value: Any, option: str = "duplicates") -> Duplicates:
-    """Return the value of the option, or raise ConfigError."""
+    """Return the value of the option `duplicates`. Raises ConfigError for an unknown value."""
     if value not in get_args(Duplicates):
         raise ConfigError(
             f'{option} must be "refuse", "first" or "last"',
@@ -73,7 +73,7 @@ def unique_rows(where: str, keys: Keys, duplicates: Duplicates) -> UniqueRows | 
     """Select one row of each id.
 
     Args:
-        where: the party or the file, for messages.
+        where: name of the party or path of the file, which error messages state.
         keys: the digests of the ids of all rows (n, ID_DIGEST).
         duplicates: what happens to several rows of one id.
 

@@ -1,4 +1,4 @@
-"""Tables whose rows are not in this process's memory: on disk, or in partitions at the workers of an engine."""
+"""Tables whose rows are on disk or at the workers of a cluster, and not in this process's memory."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def named_columns(name: str, table: Any) -> dict[str, Any]:
     """Return the columns of a frame by their names.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         table: the frame.
 
     Returns:
@@ -71,12 +71,12 @@ def raw_column(name: str, column: str, values: Any) -> RawColumn:
     """Return one column of a frame as a raw column.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         column: the name of the column.
         values: the column.
 
     Returns:
-        The raw column.
+        The values as a number, date or text column (`securevfl.data.raw_columns`).
     """
     place = Place(name, column)
     pa = import_module("pyarrow")

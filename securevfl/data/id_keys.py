@@ -23,7 +23,7 @@ def id_digest(name: str, value: Any) -> bytes:
     """Return the digest of an id of party `name`; equal ids have equal digests.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         value: the id.
 
     Returns:
@@ -44,7 +44,7 @@ def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
     """Compute the digests of the ids of all rows, which must differ.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         pieces: the ids of consecutive rows, in several pieces.
 
     Returns:
@@ -68,7 +68,7 @@ def check_unique(where: str, keys: Keys) -> None:
     """Check that each id has one row.
 
     Args:
-        where: the party or the file, for messages.
+        where: name of the party or path of the file, which error messages state.
         keys: the digests of the ids of all rows (n, ID_DIGEST).
 
     Raises:
@@ -102,7 +102,8 @@ def stable_order(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = 
 
     Args:
         numbers: the keys (n,).
-        then: secondary keys (n,) for equal numbers; without them equal numbers stay in their order.
+        then: a second number for each element (n,), by which elements with equal `numbers` are sorted; None leaves them
+            in their order.
 
     Returns:
         The indices (n,).
@@ -144,7 +145,7 @@ def shared_rows(
 
     Args:
         keys: the digests of each party.
-        lead: the party whose order the shared rows have.
+        lead: the party whose order of rows is used for the shared rows.
 
     Returns:
         For each party, the row numbers of the shared ids; and for each party, the ids that it lacks. Such an id is

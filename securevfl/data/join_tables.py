@@ -14,7 +14,7 @@ from securevfl.errors import IdError
 
 
 class Aligned(list[Party]):
-    """Parties whose tables have the same rows in the same order.
+    """Several parties' tables after a join: all have the same rows in the same order.
 
     Args:
         parties: the parties, each with its name and its table.

@@ -99,11 +99,11 @@ def read_aligned(
         data: the file.
         job: the job whose batches are read.
         options: the columns to read, their types, and what happens to several rows of one id.
-        on_progress: called while a large table is copied.
+        on_progress: called repeatedly while a large table is copied.
         max_in_memory_bytes: see `is_large`.
 
     Returns:
-        The party. DataError, as in `read_party`, if the file cannot be used.
+        The party. A DataError (or a subclass) is raised if the file cannot be used.
     """
     if not is_large(data, max_in_memory_bytes):
         return read_in_order(name, data, options)
@@ -132,7 +132,7 @@ def read_parties(
         files: the file of each party.
         options: the options of all files, or of each party's file. Columns to drop may be any party's.
         job: large tables are read from disk in the order of this job's batches; without a job, into memory.
-        on_progress: called while a large table is copied.
+        on_progress: called repeatedly while a large table is copied.
         max_in_memory_bytes: see `is_large`.
 
     Returns:
@@ -142,7 +142,7 @@ def read_parties(
     Raises:
         ConfigError: if a column to drop is in no file.
         PartiesError: unless exactly one file has labels.
-        IdError: if no id is shared. DataError, as in `read_party`, if a file cannot be used.
+        IdError: if no id is shared. A DataError (or a subclass) is raised if a file cannot be used.
     """
     paths = {name: Path(path) for name, path in files.items()}
     by_party = dict.fromkeys(paths, options) if isinstance(options, ReadOptions) else options

@@ -99,7 +99,7 @@ def moments(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
 def _location_scale(
     location: Floats, scale: Floats, mean: Floats, variance: Floats, low: Floats, high: Floats
 ) -> LocationScale:
-    """Return location and scale, and which columns have two values.
+    """Return location and scale of columns with these moments, and which columns have exactly two values.
 
     A variance is at most (high - mean) (mean - low), with equality for columns of two values (Bhatia and Davis 2000).
     """

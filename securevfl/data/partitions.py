@@ -1,4 +1,4 @@
-"""A party whose table is larger than one machine: its rows are in partitions at the workers of an engine.
+"""A party whose table is larger than one machine: the workers of a cluster (Dask) each store a partition of its rows.
 
     client = distributed.Client("tls://scheduler.example.org:8786", security=security)
     shop = partition_party("shop", "shop.table", DaskBackend(client))
@@ -41,7 +41,7 @@ class Partition(ExternalTable):
         path: the stored table.
         start: position of the first row.
         stop: position behind the last row.
-        stamp: identifies the table of the party's own process.
+        stamp: a text that identifies the table which the party's main process has opened.
 
     Raises:
         TableError: if the file is another table.
@@ -80,7 +80,7 @@ def _stamp(header: TableHeader) -> str:
 
 
 class PartitionedTable(ExternalTable):
-    """Rows at workers. Partition k holds positions edges[k] to edges[k + 1] of the file."""
+    """A table whose rows are at workers. Partition k contains positions edges[k] to edges[k + 1] of the file."""
 
     is_remote = True
 
@@ -143,7 +143,7 @@ def partition_party(
     Args:
         name: name of the party.
         table: the stored table.
-        engine: the engine.
+        engine: the cluster, such as a `DaskBackend`.
         partitions: the number of partitions; by default one for each worker.
         rows: rows of a partition, instead of `partitions`; partitions are dealt to the workers in turn.
 

@@ -176,7 +176,7 @@ class Party:
         """Return a copy of this party that uses a numeric column as weights or exposures of its rows.
 
         Args:
-            use: the attribute that receives the column.
+            use: the attribute that receives the column, "weights" or "exposure".
             column: the column, which is removed from the table.
 
         Returns:
@@ -275,9 +275,11 @@ class Party:
 
     @property
     def digest(self) -> bytes:
-        """Digest (32 bytes) of all values, labels, ids and column names, and of the order of the rows."""
+        """Digest (32 bytes) of values, labels, ids, names, special codes and declared bins, and of the rows' order."""
         categories = {column: list(texts) for column, texts in self.categories.items()}
         table = hashlib.sha256(f"{len(self)} {self.columns} {self.content} {categories}".encode() + self.order)
+        if codes_and_bins := {name: (kind.special, kind.bins) for name, kind in self.types.items() if kind.is_divided}:
+            table.update(repr(sorted(codes_and_bins.items())).encode())
         if self.y is not None:
             table.update(self.y.dtype.str.encode() + np.ascontiguousarray(self.y).tobytes())
         return table.digest()

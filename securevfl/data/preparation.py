@@ -1,4 +1,4 @@
-"""Preparation of each party's columns: fitted on its training rows, stored in its part, and applied to new rows.
+"""Preparation of a party's columns: fitted to its training rows, stored in its part of the model, applied to new rows.
 
     missing numbers   the median of the column, and a 0/1 column that marks where it was filled in
     special codes     the same, with a 0/1 column for each declared code, or a bin of its own with weights of evidence
@@ -7,7 +7,8 @@
                       categories together; or integer codes, which are not scaled, for modules with embedding tables
     heavy tails       columns with values far from the quartiles (MIN_TAIL_DISTANCE) become asinh((x - median) / spread)
     outliers          clipped at quantiles, if the job asks for it
-    bins              0/1 columns between quantiles, if the job asks for it
+    bins              0/1 columns between quantiles, if the job asks for it, or between declared edges
+                      (`securevfl.data.declared_bins`)
     woe               or weights of evidence: each value becomes the weight of its bin (`securevfl.data.woe`)
 
 Other parties learn only the number of resulting columns, from the handshake. With weights of evidence a party without
@@ -43,8 +44,16 @@ from securevfl.data.column_transforms import (
     code_columns,
     part_of_date,
 )
-from securevfl.data.column_types import ColumnType, Kind, Types
+from securevfl.data.column_types import ColumnType, Edges, Kind, Types
 from securevfl.data.columns import Columns
+from securevfl.data.declared_bins import (
+    MIN_DECLARED_ROWS,
+    check_bin_rows,
+    count_in_bins,
+    declared_text_columns,
+    declared_text_woe,
+    declared_woe_bins,
+)
 from securevfl.data.external_table import ExternalTable, row_blocks
 from securevfl.data.location_scale import QUARTILES
 from securevfl.data.schedule import Rows
@@ -133,7 +142,7 @@ class SourceColumn(SerializableFields):
 
 @dataclass(frozen=True)
 class FittedPreparation:
-    """A fitted preparation.
+    """A preparation that was fitted to training rows: one transform for each original column.
 
     Attributes:
         columns: the names of the original columns, in order.
@@ -296,7 +305,7 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
     """Fit a preparation on training rows.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         table: the columns of all rows.
         train: the training rows.
         options: the job's options for the preparation of columns.
@@ -333,7 +342,8 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
         warnings.warn(f'{notice}; prepare.tails = "keep" leaves them as they are', DataNotice, stacklevel=2)
     transformed = any(option is not None for option in (options.clip, options.bins, options.woe))
     special = {column: codes for column in table.names if (codes := table.special_codes(column))}
-    if not (gaps.any() or table.categories or table.dates or heavy or transformed or special):
+    binned = any(kind.bins for kind in decided.values())
+    if not (gaps.any() or table.categories or table.dates or heavy or transformed or special or binned):
         return FittedPreparation(table.names, decided=decided)
     steps = list[ColumnTransform]()
     for j, values in read_columns(table.X, train, range(len(table.names))):
@@ -347,16 +357,20 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
                 party=name,
                 column=column,
             )
+        kind = decided[column]
         if column in table.categories:
-            counts = category_counts(values, table.categories[column])
-            step = text_bins(column, counts, options.woe) if options.woe else _fit_texts(name, column, counts, options)
+            step = _fit_texts(name, kind, column, category_counts(values, table.categories[column]), options)
         elif options.woe is not None:
-            step = number_bins(column, values, has_gaps, options.woe, codes)
+            step = _fit_evidence(name, kind.edges, column, values, options.woe, gaps=has_gaps, codes=codes)
         else:
-            is_date, squash = column in table.dates, column in heavy
             filling = _fit_filling(values, has_gaps, codes, options)
             present = values[is_ordinary(values, codes)]
-            step = _fit_number(column, present, filling, options, date=is_date, squash=squash)
+            if kind.edges:
+                check_bin_rows(name, column, count_in_bins(present, kind.edges), MIN_DECLARED_ROWS)
+                step = BinTransform(column=column, edges=kind.edges, **filling)
+            else:
+                is_date, squash = column in table.dates, column in heavy
+                step = _fit_number(column, present, filling, options, date=is_date, squash=squash)
         steps.append(step)
     prepared = FittedPreparation(table.names, tuple(steps), decided=decided)
     if not prepared.features:
@@ -374,6 +388,7 @@ def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> 
     if options.tails == "keep" or any(option is not None for option in (options.clip, options.bins, options.woe)):
         return []
     numeric = [j for j, name in enumerate(table.names) if name not in table.categories and name not in table.dates]
+    numeric = [j for j in numeric if not table.type_of(table.names[j]).edges]
     X: Floats | ExternalTable = table.X
     codes = {j: table.special_codes(table.names[j]) for j in numeric}
     if isinstance(X, ExternalTable):
@@ -388,7 +403,7 @@ def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> 
 
 
 def _find_gaps(X: Floats | ExternalTable) -> NDArray[np.bool_]:
-    """Return whether each column (d,) lacks a value in any row."""
+    """Return for each column (d,) whether a value is missing in any row."""
     gaps = np.zeros(X.shape[1], bool)
     for block in row_blocks(X):
         gaps |= np.isnan(block).any(axis=0)
@@ -410,7 +425,7 @@ def read_columns(X: Floats | ExternalTable, rows: Rows, columns: Sequence[int]) 
 
 
 def _suspected_tails(X: ExternalTable, rows: Rows, columns: Sequence[int]) -> list[int]:
-    """Return the columns for which a sample and one pass over the table do not prove that they have no heavy tails."""
+    """Return columns that may have heavy tails: a sample and one pass over the table do not prove the opposite."""
     if not columns:
         return []
     sample = X[rows[:: max(1, len(rows) // _PROBED_VALUES)]][:, columns]
@@ -448,7 +463,7 @@ def is_ordinary(values: Floats, codes: SpecialCodes) -> NDArray[np.bool_]:
 
 
 def _fit_filling(values: Floats, gaps: bool, codes: SpecialCodes, options: Preparation) -> dict[str, Any]:
-    """Fit what replaces missing values and special codes of a numeric column, and the 0/1 columns that mark them.
+    """Fit the numbers that replace missing values and special codes, and choose the 0/1 columns that mark them.
 
     Args:
         values: the values (n,) of the training rows.
@@ -484,7 +499,7 @@ def _fit_number(
     Args:
         column: the name of the column.
         present: its values (m,) in the training rows, without missing ones and special codes.
-        filling: what replaces missing values and special codes (`_fit_filling`).
+        filling: the numbers that replace missing values and special codes (`_fit_filling`).
         options: the job's options for the preparation of columns.
         date: whether the column holds dates.
         squash: whether the column has heavy tails.
@@ -513,10 +528,28 @@ def category_counts(values: Floats, categories: tuple[str, ...]) -> dict[str, in
     return dict(zip((*categories, MISSING_CATEGORY), counts, strict=True))
 
 
-def _fit_texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> ColumnTransform:
+def _fit_evidence(
+    name: str, edges: Edges, column: str, values: Floats, options: Woe, *, gaps: bool, codes: SpecialCodes
+) -> NumericWoe:
+    """Divide a numeric column (n,) at declared edges, or at quantiles, for weights of evidence."""
+    if edges:
+        return declared_woe_bins(name, column, values, edges, gaps=gaps, options=options, codes=codes)
+    return number_bins(column, values, gaps, options, codes)
+
+
+def _fit_texts(
+    name: str, kind: ColumnType, column: str, counts: dict[str, int], options: Preparation
+) -> ColumnTransform:
     """Fit the transform of a text column on the number of training rows of each category."""
     rows = sum(counts.values())
     min_rows = max(MIN_FEATURE_ROWS, options.rare * rows)
+    if options.woe is not None:
+        if kind.groups:
+            return declared_text_woe(name, column, counts, kind.groups, options.woe)
+        return text_bins(column, counts, options.woe)
+    if kind.groups:
+        as_codes = options.texts == "codes"
+        return declared_text_columns(name, column, counts, kind.groups, as_codes=as_codes, min_missing=min_rows)
     frequent = [text for text, count in counts.items() if count >= min_rows]
     frequent.sort(key=lambda text: (-counts[text], text))
     if not frequent:

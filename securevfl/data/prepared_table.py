@@ -31,7 +31,7 @@ class SelectedColumns(ExternalTable):
     """Some columns of a table.
 
     Args:
-        table: the table.
+        table: the table, which is on disk or at workers.
         positions: the positions of the columns.
     """
 
@@ -55,8 +55,8 @@ class PreparedTable(ExternalTable):
     """The columns of a table as a preparation converts them.
 
     Args:
-        table: the table.
-        by: the preparation.
+        table: the table, which is on disk or at workers.
+        by: the fitted preparation that converts the columns.
         columns: the names and types of the table's columns.
     """
 

@@ -172,7 +172,7 @@ def _host(address: str) -> str:
 
 
 def _without_rows(schema: Any) -> Any:
-    """Return a record batch of a schema that has no rows."""
+    """Return an empty record batch of this schema."""
     pa = import_module("pyarrow")
     return pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
 

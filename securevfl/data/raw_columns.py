@@ -95,7 +95,7 @@ class ColumnValues(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Names a column in messages: by its party, if that is known, and its name."""
+    """A column as error messages name it: by its party, if that is known, and by its name."""
 
     party: str | None
     column: str
@@ -111,13 +111,13 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
     """Convert a column to numbers of its type.
 
     Args:
-        place: the column, for messages.
+        place: the column, as error messages name it.
         raw: the column as its reader delivers it.
         declared: the declaration of the column, without a kind if there is none.
         known: the type that the column had in the training of a model.
 
     Returns:
-        The numbers.
+        The column as numbers, with its type.
 
     Raises:
         TableError: if the type cannot be decided, or a value does not fit it and the declaration refuses that.
@@ -138,7 +138,13 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
                 "has special codes, but it is read as categories",
                 'leave special out, since each text is a category already, or declare type = "number"',
             )
-        update = {"missing": declared.missing, "special": declared.special, "on_error": declared.on_error}
+        if (declared.edges and target.kind in ("category", "date")) or (declared.groups and target.kind != "category"):
+            written = "lists of texts" if declared.groups else "edges"
+            raise place.error(
+                f"is read as {KIND_NAMES[target.kind]}, but its declared bins are {written}",
+                "declare the type of the column, or correct its bins",
+            )
+        update = {key: getattr(declared, key) for key in ("missing", "special", "bins", "on_error")}
         target = target.model_copy(update=update)
         if declared.decimal or declared.format:
             target = target.model_copy(update={"decimal": declared.decimal, "format": declared.format})
@@ -241,12 +247,12 @@ def raw_of_arrow(place: Place, column: Any, *, delimiter: str = "") -> RawColumn
     """Return an Arrow array or chunked array as a raw column.
 
     Args:
-        place: the column, for messages.
-        column: the array.
+        place: the column, as error messages name it.
+        column: the Arrow array.
         delimiter: the delimiter of the CSV file that the column is from; empty for a file with types.
 
     Returns:
-        The raw column. Raises TableError if its type is none of numbers, texts and dates.
+        The values as a number, date or text column. Raises TableError if its type is none of numbers, texts and dates.
     """
     pa, types = import_module("pyarrow"), import_module("pyarrow.types")
     if not isinstance(column, pa.ChunkedArray):
@@ -305,12 +311,12 @@ def raw_of_array(place: Place, values: NDArray[Any], *, typed: bool = True) -> R
     """Return an array (n,) of numpy as a raw column.
 
     Args:
-        place: the column, for messages.
-        values: the array.
+        place: the column, as error messages name it.
+        values: the numpy array (n,).
         typed: True if texts are known to be texts. Numpy converts numbers next to texts to texts; then it is False.
 
     Returns:
-        The raw column.
+        The values as a number, date or text column.
 
     Raises:
         TableError: if it contains objects other than numbers, texts and dates.

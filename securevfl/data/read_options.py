@@ -11,7 +11,7 @@ from securevfl.data.duplicates import Duplicates
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of a reader.
+    """How one table is read: its id column, label column, types of columns, and repeated ids.
 
     Attributes:
         id_column: the id column, or a list of columns as `--id` accepts it.
@@ -33,6 +33,6 @@ class ReadOptions:
 
     @property
     def facts(self) -> list[object]:
-        """The options that determine a copy of a table in training, as plain values."""
+        """The options that determine the copy of a large table for a training, as values for JSON."""
         types = sorted((name, kind.model_dump(mode="json")) for name, kind in self.declared.items())
         return [self.id_column, self.label_column, sorted(self.drop), types, self.duplicates]

@@ -57,8 +57,8 @@ class FileTable:
         y: the labels (n,), or None.
         ids: the ids (n,) on which rows are joined, or None.
         key: the id columns; None for npz files.
-        written: the values of the id columns (n,) as the file has them, if ids are composed of them by the rule;
-            tuples if there are several columns.
+        written: the unchanged values of the id columns (n,), if ids are composed of them by the rule
+            (`securevfl.data.composite_ids`); tuples if there are several columns.
         unique: the rows of the file that remain, if an id has several rows; None if all of them do.
     """
 
@@ -97,7 +97,7 @@ def read_party(name: str, path: str | Path, options: ReadOptions = ReadOptions()
         options: the columns to read, their types, and what happens to several rows of one id.
 
     Returns:
-        The party. DataError of a suitable kind if the file cannot be used.
+        The party. A DataError (or a subclass) is raised if the file cannot be used.
 
     Raises:
         IdError: if the file has no ids.
@@ -130,7 +130,7 @@ def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTa
         options: the columns to read, their types, and what happens to several rows of one id.
 
     Returns:
-        The contents. DataError, as in `read_party`, if the file cannot be used. A notice reports types that were
+        The contents. A DataError (or a subclass) is raised if the file cannot be used. A notice reports types that were
         decided from values, and rows that were left out.
 
     Raises:
@@ -161,7 +161,7 @@ def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTa
 
 
 def _unique(path: Path, table: FileTable, options: ReadOptions) -> FileTable:
-    """Leave out all but one row of each id, unless several rows are refused; then the caller refuses them."""
+    """Leave out all but one row of each id; change nothing if the caller refuses repeated ids."""
     if options.duplicates == "refuse" or table.ids is None:
         return table
     unique = unique_rows(str(path), id_digests("", [table.ids]), options.duplicates)
@@ -204,7 +204,7 @@ def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
         id_column: the id column, or a list of columns as `--id` accepts it.
 
     Returns:
-        The ids. DataError, as in `read_party`, if the file cannot be used.
+        The ids. A DataError (or a subclass) is raised if the file cannot be used.
     """
     path = Path(path)
     with errors_name(path):
@@ -230,7 +230,7 @@ def column_names(path: str | Path, id_column: str = "id") -> list[str]:
         id_column: the id column, or a list of columns as `--id` accepts it.
 
     Returns:
-        The names. DataError, as in `read_party`, if the file cannot be used.
+        The names. A DataError (or a subclass) is raised if the file cannot be used.
     """
     path = Path(path)
     with errors_name(path):
@@ -373,7 +373,7 @@ def table_columns(names: list[str], key: IdColumns, options: ReadOptions) -> lis
 
     Args:
         names: all columns of the file.
-        key: the id columns.
+        key: the columns from which ids are composed.
         options: the label column, the columns to leave out, or the columns to select instead.
 
     Returns:
@@ -492,7 +492,7 @@ def arrow_ids(table: Any, key: IdColumns) -> Any:
 
     Args:
         table: the table.
-        key: its id columns.
+        key: the columns from which its ids are composed.
 
     Returns:
         The ids.

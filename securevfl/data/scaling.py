@@ -28,7 +28,7 @@ def on_grid(X: Floats, clip: float) -> Floats:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Scaling of prepared columns: their distance from `mean` in units of `deviation`.
+    """Scaling of prepared columns: (x - mean) / deviation, clipped and rounded if `clip` is set.
 
     Attributes:
         mean: location of each column (d,).
@@ -47,7 +47,7 @@ class Scaling:
 
     @classmethod
     def none(cls, columns: int) -> Scaling:
-        """Return a scaling that does not change `columns` columns."""
+        """Return a scaling of this number of columns that changes nothing."""
         return cls(np.zeros(columns), np.ones(columns))
 
     @property

@@ -3,8 +3,9 @@
 Held-out rows are used to evaluate the model, and training rows are divided into batches. An iteration is one update on
 a batch. Rows are selected by pseudorandom numbers of their ids, whose key is the set of all ids
 (`securevfl.data.register`). The seed of a job only orders its iterations. So all jobs on one table with the same number
-of held-out rows and of batches use the same batches, for any seed and any order of rows and parties. A linear model
-then opens the same equations about the labels again, and thirty jobs reveal what one job reveals.
+of held-out rows and of batches use the same batches, for any seed and any order of rows and parties. A party without
+labels then learns the same equations about the labels from each job on a linear model, so thirty jobs reveal no more
+than one.
 
 The partition into batches changes with the number of held-out rows (`test_fraction`), the `split`, the number of
 batches (`batch_size`) and the set of rows. Each of these changes draws an independent partition, and other columns give
@@ -69,7 +70,7 @@ class Iteration:
 
 
 class Batched(Protocol):
-    """The part of a job that determines its batches. Code that must not import jobs accepts this type."""
+    """The three options of a job that determine its batches. Code that must not import jobs accepts this type."""
 
     @property
     def batch_size(self) -> BatchSize:
@@ -246,7 +247,7 @@ class IterationIndices(Collection[int]):
     """The indices of the batches of all iterations, in order; they are computed only during iteration.
 
     Args:
-        schedule: the schedule.
+        schedule: the schedule of the training.
     """
 
     def __init__(self, schedule: Schedule) -> None:

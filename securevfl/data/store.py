@@ -205,7 +205,7 @@ class StoredParty(Party):
 
     @property
     def has_ids(self) -> bool:
-        """True: the file contains the digests of the ids."""
+        """Whether the rows have ids: always True, because the file contains digests of the ids."""
         return True
 
     def keys_of(self, rows: Rows) -> list[bytes]:
@@ -256,7 +256,7 @@ def store_table(
         on_progress: called after each batch of rows.
 
     Returns:
-        The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
+        The party. A DataError (or a subclass) is raised if the source cannot be used or the disk lacks space.
     """
     data, table = Path(data), Path(table)
     if rows is not None:
@@ -293,7 +293,7 @@ def copy_to_temporary_table(
         on_progress: called after each batch of rows.
 
     Returns:
-        The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
+        The party. A DataError (or a subclass) is raised if the source cannot be used or the disk lacks space.
     """
     data = Path(data)
     source = source_type(data)(name, data, options)
@@ -317,7 +317,7 @@ def table_path(data: str | Path) -> Path:
 
 
 def _stamp(data: Path, options: ReadOptions, rows: Rows | None, job: Batched | None) -> str:
-    """Return a digest of everything on which the stored table of a file depends."""
+    """Return a digest of the source file, the options and the job, which together determine the stored table."""
     with errors_name(data):
         files = [(str(part), part.stat()) for part in parts_of(data)]
     facts: list[Any] = [[name, status.st_size, status.st_mtime_ns] for name, status in files]

@@ -42,7 +42,7 @@ class TableHeader:
         y: the labels (n,), or None.
         position: the position of each row in the file (n,); None if rows are stored in order.
         order: digest of the ids in their order.
-        key: the key of the register.
+        key: the key of the table's register, from which pseudorandom numbers of rows are computed.
         content: digest of the columns.
         stamp: digest of the source and the options from which the table was written.
         categories: the sorted texts of each text column.

@@ -46,14 +46,14 @@ class TableSource(ABC):
         path: the file.
         columns: the names of the columns.
         labelled: whether the file has the label column.
-        kind: float32 if that is exact for every column, float64 otherwise.
+        kind: numpy type of the numbers: float32 if that is exact for every column, float64 otherwise.
         constant: the columns that do not vary, once all numbers have been read.
         gaps: the columns that lack values, once all numbers have been read.
         table: the columns with their types and without rows, once `decide` has decided them.
 
     Raises:
-        TableError: if the file has no rows, or columns are missing. DataError, as in `read_party`, if the file cannot
-            be used.
+        TableError: if the file has no rows, or columns are missing. A DataError (or a subclass) is raised if the file
+            cannot be used.
     """
 
     delimiter = ""
@@ -106,7 +106,7 @@ class TableSource(ABC):
 
     @abstractmethod
     def _convert(self, folder: Path) -> dict[int, ColumnValues | TableError]:
-        """Convert the columns, by position, that are no plain numbers; `folder` may hold temporary files."""
+        """Convert columns that are not plain numbers; return them by position. `folder` is for temporary files."""
 
     def decide(self, folder: Path) -> None:
         """Decide the types of the columns. Columns other than plain numbers are written to files in the folder.

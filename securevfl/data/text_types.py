@@ -89,7 +89,7 @@ def decide_type(texts: Sequence[str], origin: TextOrigin, delimiter: str = "") -
         delimiter: the delimiter of a CSV file; semicolons allow decimal commas.
 
     Returns:
-        The decision.
+        The type, or the reason why no type is possible.
     """
     if origin == "category":
         return Decision(ColumnType(type="category", origin="file"))
@@ -153,7 +153,7 @@ def infer_decimal(texts: Sequence[str], kind: ColumnType, delimiter: str = "") -
 
 
 def _mixed_with_separators(texts: Sequence[str], delimiter: str) -> Decision | None:
-    """Return the type of a column of numbers with separators in which a few values are none; None for other columns."""
+    """Return the type of a column of numbers with separators and a few other values; None for other columns."""
     commas = [text for text in texts if delimiter == ";" and _DECIMAL_COMMA.fullmatch(text)]
     separated = [text for text in texts if is_number(text) or _SEPARATED.fullmatch(text.strip())]
     numbers = max(commas, separated, key=len)
@@ -245,7 +245,7 @@ def convert_texts(texts: Sequence[str], kind: ColumnType) -> Conversion:
 
     Args:
         texts: the texts.
-        kind: the type.
+        kind: the type of the column.
 
     Returns:
         The numbers.

@@ -53,7 +53,7 @@ def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str],
     """Find the columns that do not vary, and warn that they get no weight.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         low: minimum of each column (d,). NaN or infinity shows that the column contains such values.
         high: maximum of each column (d,).
         columns: the names of the columns.
@@ -85,7 +85,7 @@ def check_finite(name: str, finite: NDArray[np.bool_], columns: Sequence[str]) -
     """Check that all columns are finite.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         finite: whether each column (d,) is finite.
         columns: the names of the columns.
 
@@ -108,7 +108,7 @@ def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
     """Check labels and convert them to an array of numbers or texts.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         y: the labels (rows,) or (rows, 1).
         rows: the number of rows of the table.
 
@@ -178,7 +178,7 @@ def check_chosen(names: Collection[str], chosen: Sequence[str], prefix: str = ""
     Args:
         names: the columns of the table.
         chosen: the columns of the training.
-        prefix: text before the message, such as the name of the party.
+        prefix: text at the beginning of the error message, such as the name of the party.
 
     Raises:
         TableError: if columns are missing.

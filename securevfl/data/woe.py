@@ -6,9 +6,9 @@ With P training rows of the positive class and N of the other, a bin with p and 
 
 and a column the information value IV = sum over its bins of (p / P - n / N) w (Siddiqi 2006, Credit Risk Scorecards;
 smoothed as in category_encoders). Numeric columns are divided at quantiles, text columns by their most frequent
-categories. Missing values, and rare categories together, get a bin of their own if they have enough rows; otherwise
-they join the bin of the median or the most frequent category. Special codes of a numeric column get bins of their own
-in the same way.
+categories, unless the party declares bins (`securevfl.data.declared_bins`). Missing values, and rare categories
+together, get a bin of their own if they have enough rows; otherwise they join the bin of the median or the most
+frequent category. Special codes of a numeric column get bins of their own in the same way.
 
 Each party fits its bins alone. A party without labels learns p of each of its bins and nothing else
 (`securevfl.protocols.bin_classes`); until then the transform returns the number of the bin instead of its weight. A bin
@@ -28,7 +28,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.data.bin_edges import shortest_between
-from securevfl.data.column_transforms import ColumnTransform, SpecialCodes, code_columns, look_up
+from securevfl.data.column_transforms import ColumnTransform, GroupedTexts, SpecialCodes, code_columns, look_up
 
 MIN_WOE_ROWS = 20
 """Lower limit of the option `rows`, the minimum number of training rows of a bin."""
@@ -61,7 +61,7 @@ class Woe(Config):
 
 
 class WoeTransform(ColumnTransform):
-    """A column as weights of its bins, or as bin numbers as long as there are no weights.
+    """A column in bins: each value becomes the weight of its bin, or the number of its bin before weights are known.
 
     Attributes:
         weights: the weight of each bin.
@@ -92,7 +92,7 @@ class WoeTransform(ColumnTransform):
         return np.where(np.isnan(bin_numbers), np.nan, np.array(self.weights)[known])
 
     def with_counts(self, positives: NDArray[np.intp], rows: NDArray[np.intp], options: Woe) -> Self:
-        """Return the same bins with weights.
+        """Return a copy with weights, computed from the class counts of the bins.
 
         Args:
             positives: training rows of the positive class in each bin (bins,).
@@ -100,7 +100,7 @@ class WoeTransform(ColumnTransform):
             options: the smoothing and the minimum information value.
 
         Returns:
-            The transform with weights.
+            The copy with weights.
         """
         negatives, s = rows - positives, options.smoothing
         P, N = positives.sum(), negatives.sum()
@@ -142,7 +142,7 @@ class NumericWoe(WoeTransform):
         return numbers
 
 
-class CategoricalWoe(WoeTransform):
+class CategoricalWoe(WoeTransform, GroupedTexts):
     """A text column: bin i holds `categories`[i], and the bin `other` all other texts."""
 
     name: ClassVar[str] = "text_evidence"
@@ -156,8 +156,7 @@ class CategoricalWoe(WoeTransform):
 
     def bin_numbers(self, values: Floats, categories: tuple[str, ...]) -> Floats:
         """Return the bin number of each text (m,)."""
-        numbers = {text: number for number, text in enumerate(self.categories)}
-        return look_up(values, categories, numbers, self.other)
+        return look_up(values, categories, self.numbers_of(self.categories), self.other)
 
 
 def number_bins(column: str, values: Floats, gaps: bool, options: Woe, codes: SpecialCodes = ()) -> NumericWoe:
@@ -168,26 +167,59 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe, codes: Sp
         values: the values of the column in the training rows (n,).
         gaps: whether a value is missing in any row, training or not.
         options: the number and the size of bins.
-        codes: the special codes. Each code with enough rows gets a bin of its own, up to half of the bins; the others
-            join the bin of missing values or the median.
+        codes: the special codes of the column (such as -999). Each code with enough rows gets a bin of its own, up to
+            half of the bins; the others join the bin of missing values or the median.
 
     Returns:
         The bins, without weights.
     """
-    is_missing = np.isnan(values)
-    rows_of_code = code_columns(values, codes).sum(axis=0).astype(np.intp)
-    is_number = ~is_missing & ~code_columns(values, codes).any(axis=1)
-    present, edges = np.sort(values[is_number]), []
-    alone = [int(code) for code in np.argsort(-rows_of_code, kind="stable") if rows_of_code[code] >= options.rows]
-    alone = sorted(alone[: options.bins // 2])
+    is_number = ~np.isnan(values) & ~code_columns(values, codes).any(axis=1)
+    present, edges = np.sort(values[is_number]), list[float]()
+    alone = frequent_codes(values, codes, options, options.bins // 2)
     quantile_bins = options.bins - len(alone)
     min_rows, start = max(options.rows, -(-len(present) // quantile_bins)), 0
     for end in (np.flatnonzero(np.diff(present)) + 1).tolist():
         if end - start >= min_rows and len(present) - end >= options.rows:
             edges.append(shortest_between(present[end - 1], present[end]))
             start = end
+    return add_bins_of_codes(column, values, edges, gaps=gaps, options=options, codes=codes, alone=alone)
+
+
+def frequent_codes(values: Floats, codes: SpecialCodes, options: Woe, most: int) -> list[int]:
+    """Return the positions of at most `most` special codes, the most frequent ones, that have enough training rows."""
+    rows_of_code = code_columns(values, codes).sum(axis=0).astype(np.intp)
+    alone = [int(code) for code in np.argsort(-rows_of_code, kind="stable") if rows_of_code[code] >= options.rows]
+    return sorted(alone[:most])
+
+
+def add_bins_of_codes(
+    column: str,
+    values: Floats,
+    edges: Sequence[float],
+    *,
+    gaps: bool,
+    options: Woe,
+    codes: SpecialCodes,
+    alone: Sequence[int],
+) -> NumericWoe:
+    """Return the bins between edges, with further bins for missing values and special codes.
+
+    Args:
+        column: the name of the column.
+        values: the values of the column in the training rows (n,).
+        edges: the edges of the bins of numbers.
+        gaps: whether a value is missing in any row, training or not.
+        options: the number and the size of bins.
+        codes: the special codes.
+        alone: the positions of the codes that get a bin of their own.
+
+    Returns:
+        The bins, without weights.
+    """
+    is_missing = np.isnan(values)
+    present = values[~is_missing & ~code_columns(values, codes).any(axis=1)]
     missing = None
-    median_bin = int(np.searchsorted(edges, np.median(present), side="right"))
+    median_bin = int(np.searchsorted(np.array(edges), np.median(present), side="right"))
     if gaps and is_missing.sum() >= options.rows:
         missing = len(edges) + 1
     elif gaps:

@@ -12,6 +12,8 @@ The ledger's file has a set for each table, written once, with this content:
     tags    the tags of its rows that no earlier table has, ascending: a row's position is `first` plus the index here
     bits    one bit for each position before `first`: 1 if the table has that row too
 
+A set never changes, so the number of rows that two tables share is stored once, when the second one is written.
+
 Among 10,000,000 rows, two have the same tag with probability 1 in 300,000; they then count as one row.
 """
 
@@ -36,8 +38,10 @@ Bits = NDArray[np.uint8]
 
 ROW_SET_TABLES = """
 CREATE TABLE IF NOT EXISTS row_sets (name TEXT, piece INTEGER, content BLOB NOT NULL, PRIMARY KEY (name, piece));
+CREATE TABLE IF NOT EXISTS shared_rows (name TEXT, other TEXT, rows INTEGER NOT NULL, PRIMARY KEY (name, other));
 """
-"""A set is stored in pieces, because SQLite can read the middle of a value only by reading it from its beginning."""
+"""A set is stored in pieces, because SQLite can read the middle of a value only by reading it from its beginning. Two
+tables that share rows are stored in `shared_rows` in both orders."""
 PIECE_BYTES = 1 << 17
 """Size of a stored piece of a set in bytes."""
 MAX_BLOCK_BYTES = 16 << 20
@@ -142,6 +146,23 @@ class RowSets:
             content = new_bytes[start:end].tobytes() + bits.tobytes()
             tables.execute("INSERT INTO row_sets VALUES (?, ?, ?)", (name, piece, content))
         return row_set
+
+    def store_shared(self, tables: Tables, name: str, counts: Mapping[str, int]) -> None:
+        """Store how many rows a table shares with each of some other tables, in place of earlier numbers.
+
+        Args:
+            tables: the tables of the ledger's file, in the transaction that writes the table's set.
+            name: name of the table.
+            counts: the number of shared rows by the name of the other table.
+        """
+        tables.execute("DELETE FROM shared_rows WHERE name = ? OR other = ?", (name, name))
+        pairs = [(*pair, count) for other, count in counts.items() for pair in ((name, other), (other, name))]
+        tables.executemany("INSERT INTO shared_rows VALUES (?, ?, ?)", pairs)
+
+    def stored_shared(self, name: str) -> dict[str, int]:
+        """Return how many rows a table shares with other tables, as far as these numbers are stored."""
+        with self._database.reading() as tables:
+            return dict(tables.execute("SELECT other, rows FROM shared_rows WHERE name = ?", (name,)).fetchall())
 
     def count_shared(self, rows: TableRows, sets: Mapping[str, RowSet]) -> dict[str, int]:
         """Return how many rows a table shares with each of these sets."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as markup
+import math
 from collections.abc import Container, Mapping, Sequence
 
 from securevfl.display.printable import printable
@@ -14,17 +15,23 @@ class Markup(str):
     __slots__ = ()
 
 
+MAX_DECIMALS = 6
+"""Largest number of digits after the decimal point of a number with a standard error."""
+
 Cell = str | int | float | None
 
 STYLE = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --paper: #fff; --ground: #f6f7f9; --real: #b23a2e;
-  --sim: #3a6ea5; --good: #3c8d5a; --tint: #eef1f4; --amber: #fff8e8; --red: #fdf0ee; }
+  --sim: #3a6ea5; --good: #3c8d5a; --tint: #eef1f4; --amber: #fff8e8; --red: #fdf0ee;
+  --series-0: #3a6ea5; --series-1: #b23a2e; --series-2: #3c8d5a; --series-3: #8a5fa8; }
 @media screen and (prefers-color-scheme: dark) { :root { --ink: #e3e7ee; --soft: #a3adbb; --line: #3a424e;
-  --paper: #1b2027; --ground: #12161b; --tint: #2a313b; --amber: #3a2f14; --red: #43211d; color-scheme: dark; } }
+  --paper: #1b2027; --ground: #12161b; --tint: #2a313b; --amber: #3a2f14; --red: #43211d; color-scheme: dark;
+  --real: #e0705f; --sim: #6ea3dc; --good: #5fb884;
+  --series-0: #6ea3dc; --series-1: #e0705f; --series-2: #5fb884; --series-3: #b38fd0; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink); margin: 0;
   background: var(--ground); overflow-wrap: break-word; }
-main { max-width: 100rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+main { max-width: 80rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
 p { margin: .3rem 0; } p, pre { max-width: 62rem; } .soft { color: var(--soft); }
 section, .verdict { background: var(--paper); border: 1px solid var(--line); border-radius: 6px;
@@ -42,9 +49,11 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem .9rem; ma
 dt { font-weight: 600; color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 pre { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; margin: .5rem 0 0; }
 code { font: .92em ui-monospace, Menlo, Consolas, monospace; }
-svg { width: 100%; max-width: 40rem; height: auto; display: block; }
-svg text { fill: var(--soft); } svg line { stroke: var(--line); } svg .error { stroke: var(--ink); }
-figure { margin: .4rem 0; } figcaption { font-weight: 600; } .legend { font-size: .85rem; text-align: center; }
+svg { width: 100%; max-width: 26rem; height: auto; display: block; }
+svg text { fill: var(--soft); paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round; }
+svg line { stroke: var(--line); } svg .error { stroke: var(--ink); }
+figure { margin: .4rem 0; } figcaption { font-weight: 600; } .legend { font-size: .85rem; max-width: 26rem;
+  text-align: center; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem 2rem;
   max-width: 90rem; }
 details { border-top: 1px solid var(--line); padding: .45rem 0; } section > h2 + details { border-top: 0; }
@@ -55,12 +64,15 @@ summary { cursor: pointer; font-weight: 600; } .gain { font-size: 1.15rem; }
 .real { background: var(--real); } .sim { background: var(--sim); }
 .tag { font-size: .8rem; font-weight: 600; padding: .05rem .5rem; border-radius: 9px; background: var(--tint); }
 .tag.some { background: var(--amber); } .tag.strong { background: var(--red); }
-.tag.exceeds { background: var(--real); color: #fff; }
+.tag.exceeds { background: #b23a2e; color: #fff; }
 .key i { display: inline-block; width: .8rem; height: .6rem; margin: 0 .3rem 0 .9rem; }
 @media (max-width: 40rem) { main { padding: 1.25rem .7rem 3rem; } section { padding: .3rem .8rem .8rem; }
+  th, td { padding-right: .5rem; font-size: .88rem; } th { font-size: .8rem; }
   dl { grid-template-columns: 1fr; } dt { margin-top: .4rem; }
   .stack table, .stack tbody, .stack tr, .stack td { display: block; } .stack th { display: none; }
-  .stack td { border: 0; padding: .15rem 0; text-align: left; white-space: normal; }
+  .stack td, .stack td.figure { border: 0; padding: .15rem 0; text-align: left; white-space: normal; }
+  .stack td:empty { display: none; } .stack td[data-head]::before { content: attr(data-head) ": "; font-weight: 600;
+    color: var(--soft); }
   .stack tr { border-bottom: 1px solid var(--line); } }
 @media print { body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; }
   .wide { overflow: visible; } section { border: 0; padding: 0; } h2, svg, tr { break-inside: avoid; }
@@ -105,13 +117,16 @@ def details(title: str, *parts: str) -> str:
     return "\n".join([f"<details><summary>{escape(title)}</summary>", *parts, "</details>"])
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, figures: Container[int] = ()) -> str:
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, figures: Container[int] = (), stacked: bool = False
+) -> str:
     """Format a table; text is left-aligned, and numbers are right-aligned.
 
     Args:
         heads: headings.
         rows: the cells.
         figures: columns whose text is right-aligned too, because it is formatted numbers.
+        stacked: whether a phone shows the cells of a row one below the other, each with its heading.
 
     Returns:
         The table.
@@ -122,11 +137,16 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, figures: Cont
     kinds = [' class="figure"' if figure else "" for figure in right]
 
     def line(tag: str, cells: Sequence[Cell]) -> str:
-        inner = (f"<{tag}{kind}>{escape(cell_text(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        names = [f' data-head="{escape(head)}"' if tag == "td" and head and stacked else "" for head in heads]
+        inner = (
+            f"<{tag}{kind}{name}>{escape(cell_text(cell))}</{tag}>"
+            for kind, name, cell in zip(kinds, names, cells, strict=True)
+        )
         return f"<tr>{''.join(inner)}</tr>"
 
     body = "".join(line("td", row) for row in rows)
-    return f"{_WIDE}<table>{line('th', heads)}{body}</table></div>"
+    result = f"{_WIDE}<table>{line('th', heads)}{body}</table></div>"
+    return f'<div class="stack">{result}</div>' if stacked else result
 
 
 def facts(values: Mapping[str, Cell]) -> str:
@@ -161,3 +181,18 @@ def cell_text(cell: Cell) -> str:
         case int():
             return f"{cell:,}"
     return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.4g}"
+
+
+def with_error(value: float, error: float | None = None) -> str:
+    """Format a number with its standard error after ±, to two significant digits of the error; see `decimals_of`."""
+    decimals = decimals_of(error)
+    if error is None or decimals is None or not math.isfinite(value):
+        return cell_text(value)
+    return f"{value:,.{decimals}f} ± {error:,.{decimals}f}"
+
+
+def decimals_of(error: float | None) -> int | None:
+    """Return how many digits after the decimal point a number with this standard error deserves; None if unknown."""
+    if error is None or not math.isfinite(error) or error <= 0:
+        return None
+    return min(MAX_DECIMALS, max(0, 1 - math.floor(math.log10(error))))

@@ -1,8 +1,6 @@
 """Charts as SVG for an HTML page: lines, bars with standard errors, and bars that are divided into kinds.
 
-They need no script, no font and no other file. Plotly, Bokeh and Vega draw by scripts of 1 to 4 MB, which the content
-security policy of the pages forbids; matplotlib is an optional dependency, and its SVG has neither the colours of the
-reader's screen nor text that a reader can select. So the charts are drawn here.
+They need no script, no font and no other file. docs/architecture.md lists the libraries that were weighed.
 
 Axes show round numbers, no label occurs twice, and an axis is at least as wide as its caller demands, so that noise
 does not fill the chart.
@@ -11,10 +9,10 @@ does not fill the chart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import cycle, pairwise
 
-from securevfl.display.html import escape
+from securevfl.display.html import escape, with_error
 
 SERIES_COLOURS = "#3a6ea5", "#b23a2e", "#3c8d5a", "#8a5fa8", "#b8862b", "#5b6675", "#1b9e9e", "#d1669a", "#7a7a1f"
 
@@ -28,11 +26,13 @@ BAR_LEFT = 22.0  # distance of bars from both sides, half the width of the wides
 
 MAX_LINE_POINTS = 600  # maximum number of points of a line; more would not be visible
 
+MAX_MARKED_POINTS = 20  # each point of a line with at most this number of points is marked
+
 MIN_RELATIVE_SPAN = 1e-6  # an axis is at least as wide as this share of its largest value, because of its labels
 
 MIN_RAW_STEP = 1e-300  # smaller steps between ticks would not be exact numbers
 
-MAX_LABEL_CHARACTERS = 44  # longer labels of bars are cut, because a bar's label is one line
+MAX_LABEL_CHARACTERS = 32  # longer labels of bars are cut, because a bar's label is one line
 
 Points = Sequence[tuple[float, float]]
 
@@ -42,7 +42,14 @@ _Scale = Callable[[float], float]
 
 
 def line_chart(
-    series: Mapping[str, Points], *, x: str, y: str, min_span: float = 0.0, y_range: Range | None = None
+    series: Mapping[str, Points],
+    *,
+    x: str,
+    y: str,
+    min_span: float = 0.0,
+    y_range: Range | None = None,
+    references: Container[str] = (),
+    x_start: float | None = None,
 ) -> str:
     """Draw lines over a common x axis.
 
@@ -52,6 +59,8 @@ def line_chart(
         y: label of the y axis.
         min_span: smallest width of the y axis, such as some standard errors of the values.
         y_range: values that the y axis covers in addition to the points.
+        references: names of the series that other series are compared with; they are dashed and grey.
+        x_start: the value where the x axis begins, if it is below all points; by default the smallest x.
 
     Returns:
         The chart, or an empty string if no points remain.
@@ -61,9 +70,10 @@ def line_chart(
     if not visible:
         return ""
     xs, ys = ([point[axis] for points in visible.values() for point in points] for axis in (0, 1))
-    x_ticks = ticks(min(xs), max(xs))
+    x_low, x_high = min([*xs, *([] if x_start is None else [x_start])]), max(xs)
+    x_ticks = ticks(x_low, x_high)
     y_ticks = ticks(*axis_range(min(ys), max(ys), min_span=min_span, covered=y_range))
-    x_low, x_high, y_low, y_high = min(xs), max(xs), y_ticks[0], y_ticks[-1]
+    y_low, y_high = y_ticks[0], y_ticks[-1]
     x_ticks = [tick for tick in x_ticks if x_low <= tick <= x_high] or [x_low]
 
     def across(value: float) -> float:
@@ -81,24 +91,30 @@ def line_chart(
         _text((CHART_WIDTH + MARGIN_LEFT - MARGIN_RIGHT) / 2, CHART_HEIGHT - 8, x, "middle"),
         _text(4, 14, y),
     ]
-    for points, colour in zip(visible.values(), cycle(SERIES_COLOURS), strict=False):
+    colours = series_colours(visible, references)
+    for name, points in visible.items():
         positions = [(f"{across(a):.1f}", f"{down(b):.1f}") for a, b in points]
         way = " ".join(",".join(position) for position in positions)
-        parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        if len(positions) == 1:
-            parts.append(f'<circle cx="{positions[0][0]}" cy="{positions[0][1]}" r="3" fill="{colour}"/>')
+        dashes = ' stroke-dasharray="5 4"' if name in references else ""
+        colour = colours[name]
+        parts.append(f'<polyline points="{way}" fill="none" style="stroke: {colour}" stroke-width="1.8"{dashes}/>')
+        if len(positions) <= MAX_MARKED_POINTS and name not in references:
+            parts += [f'<circle cx="{a}" cy="{b}" r="2.6" style="fill: {colour}"/>' for a, b in positions]
     return _svg(CHART_HEIGHT, f"{', '.join(visible)}: {y} over {x}", parts) + (
-        legend(visible) if len(visible) > 1 else ""
+        legend(colours) if len(visible) > 1 else ""
     )
 
 
-def bar_chart(bars: Mapping[str, tuple[float, float | None]], *, x: str, base: float = 0.0) -> str:
+def bar_chart(
+    bars: Mapping[str, tuple[float, float | None]], *, x: str, base: float = 0.0, references: Container[str] = ()
+) -> str:
     """Draw horizontal bars with standard errors.
 
     Args:
         bars: by name, the value and its standard error; None draws no error.
         x: label of the axis of values.
         base: the value where bars begin, such as that of a guess. The axis extends below it if a value is smaller.
+        references: names of the bars that other bars are compared with; they are grey.
 
     Returns:
         The chart. The axis is at least four times as wide as the largest standard error.
@@ -113,13 +129,15 @@ def bar_chart(bars: Mapping[str, tuple[float, float | None]], *, x: str, base: f
         return BAR_LEFT + (value - low) / ((high - low) or 1.0) * (CHART_WIDTH - 2 * BAR_LEFT)
 
     parts = [_columns(positions, across, bottom)]
-    for row, ((name, (value, error)), colour) in enumerate(zip(bars.items(), cycle(SERIES_COLOURS), strict=False)):
+    colours = series_colours(bars, references)
+    for row, (name, (value, error)) in enumerate(bars.items()):
         top = BAR_PITCH * row + 20
-        label = f"{_cut(name)}: {value:.3f}" + (f" ± {error:.3f}" if error is not None else "")
+        label = f"{_cut(name)}: {with_error(value, error)}"
         parts.append(_text(BAR_LEFT, top - 5, label))
         left, right = sorted((across(base), across(value)))
         parts.append(
-            f'<rect x="{left:.1f}" y="{top}" width="{right - left:.1f}" height="{BAR_HEIGHT}" fill="{colour}"/>'
+            f'<rect x="{left:.1f}" y="{top}" width="{right - left:.1f}" height="{BAR_HEIGHT}" '
+            f'style="fill: {colours[name]}"/>'
         )
         if error is not None:
             left, middle = across(value - error), top + BAR_HEIGHT / 2
@@ -146,19 +164,19 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, unit: str) -> str:
     def across(value: float) -> float:
         return BAR_LEFT + value / (positions[-1] or 1.0) * (CHART_WIDTH - 2 * BAR_LEFT)
 
-    parts = [_columns(positions, across, bottom)]
+    parts, colours = [_columns(positions, across, bottom)], series_colours(next(iter(rows.values()), {}))
     for row, (name, kinds) in enumerate(rows.items()):
         top, end = BAR_PITCH * row + 20, 0.0
         parts.append(_text(BAR_LEFT, top - 5, _cut(name)))
-        for value, colour in zip(kinds.values(), cycle(SERIES_COLOURS), strict=False):
+        for kind, value in kinds.items():
             left, end = end, end + value
             width = across(end) - across(left)
             parts.append(
-                f'<rect x="{across(left):.1f}" y="{top}" width="{width:.1f}" height="{BAR_HEIGHT}" fill="{colour}"/>'
+                f'<rect x="{across(left):.1f}" y="{top}" width="{width:.1f}" height="{BAR_HEIGHT}" '
+                f'style="fill: {colours[kind]}"/>'
             )
     parts.append(_text(CHART_WIDTH / 2, bottom + 36, unit, "middle"))
-    names = list(next(iter(rows.values()), {}))
-    return _svg(bottom + 44, f"{', '.join(rows)}: {unit}", parts) + legend(names)
+    return _svg(bottom + 44, f"{', '.join(rows)}: {unit}", parts) + legend(colours)
 
 
 def captioned(title: str, picture: str, text: str = "") -> str:
@@ -224,25 +242,35 @@ def tick_labels(positions: Sequence[float]) -> list[str]:
     return ["0" if abs(position) < step / 2 else f"{position:.{digits}e}" for position in positions]
 
 
-def legend(names: Iterable[str]) -> str:
-    """Return the colours of the series of a chart with their names."""
-    words = zip(names, cycle(SERIES_COLOURS), strict=False)
-    mark = "display: inline-block; width: 1.2em; height: .4em; vertical-align: middle; background: "
+def series_colours(names: Iterable[str], references: Container[str] = ()) -> dict[str, str]:
+    """Return the colour of each series in CSS, which depends on the colour scheme of the page."""
+    colours = (f"var(--series-{number}, {colour})" for number, colour in cycle(enumerate(SERIES_COLOURS)))
+    return {name: "var(--soft, #5b6675)" if name in references else next(colours) for name in names}
+
+
+def legend(colours: Mapping[str, str]) -> str:
+    """Return the names of the series of a chart with their colours (`series_colours`)."""
     marks = (
-        f'<span style="margin-right: 1.2em"><span style="{mark}{colour}"></span> {escape(name)}</span>'
-        for name, colour in words
+        f'<span style="display: inline-block; margin-right: 1.2em">{swatch(colour)} {escape(name)}</span>'
+        for name, colour in colours.items()
     )
     return f'<div class="legend">{" ".join(marks)}</div>'
+
+
+def swatch(colour: str) -> str:
+    """Return a small rectangle of a colour, for legends and tables."""
+    shape = "display: inline-block; width: 1.2em; height: .5em; vertical-align: middle; background: "
+    return f'<span style="{shape}{colour}"></span>'
 
 
 def _axes(x_ticks: list[float], y_ticks: list[float], across: _Scale, down: _Scale) -> str:
     grid = [
         f'<line x1="{MARGIN_LEFT}" x2="{CHART_WIDTH - MARGIN_RIGHT}" y1="{down(tick):.1f}" y2="{down(tick):.1f}" '
-        'stroke="#dfe4ea"/>' + _text(MARGIN_LEFT - 6, down(tick) + 4, label, "end")
+        'stroke="#dfe4ea"/>' + _text(MARGIN_LEFT - 6, down(tick) + 4, label, "end", "tick-y")
         for tick, label in zip(y_ticks, tick_labels(y_ticks), strict=True)
     ]
     marks = [
-        _text(across(tick), CHART_HEIGHT - MARGIN_BOTTOM + 16, label, "middle")
+        _text(across(tick), CHART_HEIGHT - MARGIN_BOTTOM + 16, label, "middle", "tick-x")
         for tick, label in zip(x_ticks, tick_labels(x_ticks), strict=True)
     ]
     return "".join([*grid, *marks])
@@ -252,7 +280,7 @@ def _columns(positions: list[float], across: _Scale, bottom: float) -> str:
     """Return the grid and the labels of a horizontal axis below bars."""
     return "".join(
         f'<line x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{BAR_PITCH - BAR_HEIGHT - 10}" y2="{bottom}" '
-        f'stroke="#dfe4ea"/>{_text(across(tick), bottom + 16, label, "middle")}'
+        f'stroke="#dfe4ea"/>{_text(across(tick), bottom + 16, label, "middle", "tick-x")}'
         for tick, label in zip(positions, tick_labels(positions), strict=True)
     )
 
@@ -261,8 +289,9 @@ def _cut(label: str) -> str:
     return label if len(label) <= MAX_LABEL_CHARACTERS else f"{label[: MAX_LABEL_CHARACTERS - 1]}…"
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start", colour: str = "#5b6675") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" text-anchor="{anchor}" fill="{colour}">{escape(words)}</text>'
+def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "label") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" font-size="12" text-anchor="{anchor}"'
+    return f'<text class="{kind}" {place} fill="#5b6675">{escape(words)}</text>'
 
 
 def _svg(height: float, label: str, parts: Sequence[str]) -> str:

@@ -55,6 +55,7 @@ def prepare_rows(job: JobOptions, party: Party, schedule: Schedule) -> Party:
         )
     if isinstance(party, StoredParty) and party.is_remote:
         changes = any(option is not None for option in (job.prepare.clip, job.prepare.bins, column, exposure))
+        changes |= any(kind.is_divided for kind in party.types.values())
         return party.prepared(_remote_preparation(party, unchanged=not (dropped or changes)))
     if dropped:
         party = party.without(dropped)
@@ -71,7 +72,7 @@ def _remote_preparation(party: StoredParty, *, unchanged: bool) -> FittedPrepara
     if not unchanged or not party.is_plain:
         raise TableError(
             f"party {party.name}: the rows are at workers, where columns cannot be prepared, and this table has gaps, "
-            "texts or dates, or the job changes columns",
+            "texts, dates, special codes or declared bins, or the job changes columns",
             "prepare the table before you store it, or train without workers",
             code="SVFL-TABLE-ON-DISK",
             party=party.name,

@@ -19,16 +19,16 @@ from securevfl.models.loss import Loss
 
 
 class Model(NamedOption, ABC):
-    """A model that a job can name.
+    """A kind of model that a job can name, such as logistic regression.
 
     Attributes:
         family: the protocol family that trains the model; None if it follows from the optimizer.
         by_column: whether a party's outputs are its columns times weights, one weight for each column and output.
-        embeds: whether the model accepts columns of category codes, which it embeds as vectors.
+        embeds: whether the model accepts columns of category codes (integers), each of which it maps to a vector.
         scales: whether columns are scaled for the model; otherwise it scales them itself.
         static_jacobian: whether the Jacobians of passive parties do not depend on the weights
             (`securevfl.protocols.differentiable`). All parties know this from the job.
-        shares_outputs: whether all c outputs have the same Jacobian (each by its own weights).
+        shares_outputs: whether all c outputs have the same Jacobian, each by the weights of that output.
     """
 
     family: ClassVar[str | None] = None
@@ -67,7 +67,7 @@ class Model(NamedOption, ABC):
 
     @property
     def separates_outputs(self) -> bool:
-        """Whether the active party receives the outputs of each passive party separately."""
+        """Whether the active party receives each passive party's outputs separately, not only their sum."""
         return False
 
     def output_width(self, outputs: int) -> int:

@@ -1,4 +1,4 @@
-"""Blocks of weights: each party has one block, and the outputs H of all blocks are added up to the model output f.
+"""Blocks of weights: a block is one party's weights. The outputs H of all parties' blocks add up to the model output f.
 
 The active party has the labels, passive parties have none. f and the residual g, the derivative of the loss by f, have
 the shape (n, c): n rows and c outputs. J is the Jacobian of a party's outputs by its weights theta.
@@ -18,7 +18,7 @@ from securevfl.protocols.differentiable import Jacobian
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """The facts from which a party builds its block.
+    """The sizes and names that a party needs to create its weights.
 
     Attributes:
         party: name of the party.
@@ -90,7 +90,7 @@ class Block(ABC):
         return self.vjp(X, g)
 
     def output_gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """Return the gradient by the collected outputs of the others, in their shape, at the active party.
+        """Return the derivative of the loss by the collected outputs of the other parties, in their shape.
 
         If f is the sum of all outputs, this gradient equals g.
         """
@@ -105,7 +105,7 @@ class Block(ABC):
         return {"theta": self.theta}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the weights from the arrays that `state` returned."""
         self.theta = state["theta"]
 
 

@@ -36,10 +36,10 @@ def check_installed(party: str) -> None:
     """Check that scikit-learn is installed.
 
     Args:
-        party: the party, for messages.
+        party: name of the party, which error messages state.
 
     Raises:
-        ConfigError: if it is not.
+        ConfigError: if scikit-learn is not installed.
     """
     if not is_installed("sklearn"):
         raise ConfigError(
@@ -177,7 +177,7 @@ def out_of_fold(
 
 
 def _folds(order: NDArray[np.intp], targets: Floats, *, classifies: bool) -> Sequence[NDArray[np.intp]]:
-    """Assign the rows to folds in turn, in this order, so that every fold gets a share of each class."""
+    """Assign the rows to folds in turn, in this order, so that every fold has rows of each class."""
     if classifies:
         classes = targets[order].argmax(axis=1) if targets.shape[1] > 1 else targets[order, 0]
         order = order[np.argsort(classes, kind="stable")]

@@ -39,7 +39,7 @@ def find_classes(name: str, loss: Loss, y: NDArray[Any], positive: str | None = 
     """Return the classes of a party's labels, the positive one of two classes last.
 
     Args:
-        name: the party, for messages.
+        name: name of the party, which error messages state.
         loss: the loss function that the training minimises (`securevfl.models.loss`).
         y: the labels (n,).
         positive: the name of the positive class if the job states one.

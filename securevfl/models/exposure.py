@@ -64,7 +64,7 @@ def offsets(name: str, column: str, exposure: Floats, train: Rows) -> tuple[Floa
     """Compute the offsets of rows.
 
     Args:
-        name: the party, for messages, which never contain an exposure.
+        name: name of the party, which error messages state; they never contain an exposure.
         column: the column of exposures, for messages.
         exposure: the exposures (n,).
         train: the training rows.

@@ -1,4 +1,4 @@
-"""One party's input features in the model of random trees (`securevfl.models.trees`).
+"""One party's input features in a model of random trees, which is linear in them (`securevfl.models.trees`).
 
 A leaf is a feature that is not 0 for the rows in it. Linear features, a boosted score (a prediction by boosted trees
 of the label party's own columns) and cosine features may follow.
@@ -28,7 +28,7 @@ class ForestInputs(SerializableFields, Inputs):
 
     Attributes:
         forest: the trees.
-        lines: the linear features, or None.
+        lines: the linear features (scaled columns, `securevfl.data.linear_features`), or None.
         score: the boosted score, or None.
         cosines: the cosine features, or None.
         intercept: whether there is an intercept.

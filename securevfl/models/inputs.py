@@ -86,7 +86,7 @@ def private_stream(label: str, *tables: Floats) -> Callable[[int], bytes]:
 
 
 class Inputs(ABC):
-    """One party's fitted inputs."""
+    """One party's transformation from columns to inputs, fitted to its training rows."""
 
     @abstractmethod
     def __call__(self, X: Floats) -> Floats:

@@ -25,8 +25,10 @@ class LinearModel(BlockModel):
     """The base class of linear models, and of models that are linear in features.
 
     Attributes:
-        spare_bits: on shares, how many of the bits by which numbers are rounded up to whole bytes a step may use.
-        step_bits: on shares, the number of bits to which an entry of a step is clipped; None for no clipping.
+        spare_bits: on shares, numbers are rounded up to whole bytes; this is how many of the additional bits may make
+            steps more precise.
+        step_bits: on shares, entries of a step (a column times the step size) are clipped to [-2^step_bits,
+            2^step_bits]; None for no clipping.
         risen: on shares, the factor by which the loss may exceed the minimum so far before the training rolls back.
     """
 
@@ -47,12 +49,12 @@ class LinearModel(BlockModel):
         return shape.columns + shape.active
 
     def inputs(self, shape: InputShape, stored: Mapping[str, Any] | None, make: MakeFittingData) -> Inputs:
-        """Return a party's inputs for training on shares.
+        """Return the transformation from a party's columns to the inputs of a training on shares.
 
         Args:
-            shape: the public sizes.
+            shape: the public sizes of the party and of the run.
             stored: the stored inputs (`Inputs.state`), or None to fit them.
-            make: returns the data for fitting.
+            make: returns the party's training rows, to which inputs are fitted.
 
         Returns:
             The inputs.

@@ -57,7 +57,7 @@ class Loss(ABC):
     Attributes:
         name: the name in a job.
         classifies: whether the labels are classes.
-        single: whether f has one column (c = 1).
+        single: whether the model has one output for each row (c = 1).
         elementwise: whether each entry of g depends only on the same entry of f and y.
         retains_targets: whether a recipient of g obtains f only minus a function of the unknown y (`target_term`).
         assumes_zero_labels: whether `invert_residual` returns label 0 for rows whose label it cannot compute.
@@ -259,7 +259,7 @@ def check_numeric_labels(name: str, y: NDArray[Any]) -> None:
 
 
 def single_class_error(name: str) -> LabelError:
-    """Return the error of labels of a single class, for the loss `name`."""
+    """Return the error that the labels are all of one class, for the loss with this name."""
     return LabelError(
         f"{name} loss needs labels of two or more classes, and all labels are equal",
         "check the label column, and whether the rows that all parties share have several classes",
@@ -268,7 +268,7 @@ def single_class_error(name: str) -> LabelError:
 
 
 def constant_labels_error(name: str) -> LabelError:
-    """Return the error of numeric labels that do not vary, for the loss `name`."""
+    """Return the error that all numeric labels are equal, for the loss with this name."""
     return LabelError(f"{name} loss needs labels that vary, and all labels are equal", code="SVFL-LABEL-CONSTANT")
 
 

@@ -1,4 +1,4 @@
-"""Metrics of a model's outputs f (n, c) for n rows with known labels, by name."""
+"""Metrics of a model, computed from its outputs f (n, c) for n rows with known labels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ScoredRows:
 
     @cached_property
     def cumulative(self) -> tuple[Floats, Floats]:
-        """The weight of positive rows, and of all rows, down to each distinct score (`_cumulative`)."""
+        """For each distinct score, the weight of positive rows, and of all rows, at or above it (`_cumulative`)."""
         return _cumulative(self.y == self.classes[1], self.f[:, 0], self.w)
 
     @cached_property
@@ -97,12 +97,12 @@ def metric_names(loss: Loss) -> list[str]:
 
 
 def reached(name: str, value: float, target: float) -> bool:
-    """Return whether the value of a metric is at least as good as a target."""
+    """Return whether the value of a metric is at least as good as the target value."""
     return value <= target if name in LOWER_IS_BETTER else value >= target
 
 
 def stale(name: str, values: Sequence[float], evaluations: int, tolerance: float) -> bool:
-    """Return whether the best of the latest `evaluations` values beats all earlier values by at most `tolerance`."""
+    """Return whether the latest `evaluations` values are no better than all earlier ones by more than `tolerance`."""
     sign = -1.0 if name in LOWER_IS_BETTER else 1.0
     earlier, latest = values[:-evaluations], values[-evaluations:]
     return (

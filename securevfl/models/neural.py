@@ -83,7 +83,7 @@ class Neural(BlockModel):
 
     @property
     def separates_outputs(self) -> bool:
-        """Whether the active party receives the outputs of each passive party separately."""
+        """Whether the active party receives each passive party's outputs separately, not only their sum."""
         return self.joint == "top"
 
     def output_width(self, outputs: int) -> int:

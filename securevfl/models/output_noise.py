@@ -1,4 +1,4 @@
-"""How far metrics move if outputs are rounded at random, as under encrypted residuals.
+"""The error of metrics if model outputs are rounded at random, as they are if residuals are encrypted.
 
 Parties without labels then round their outputs by a secret dither, so that the key holder cannot derive their columns
 (`securevfl.families.output_rounding`). The metrics are those of the rounded outputs. Noise of the same size, added to

@@ -33,7 +33,7 @@ MAX_CORRELATION = 0.999
 
 
 def difference_error(first: float, second: float, correlation: float) -> float:
-    """Return the standard error of a difference; `first` and `second` are those of its two terms."""
+    """Return the standard error of a difference of two correlated numbers with these standard errors."""
     return math.sqrt(max(0.0, first**2 + second**2 - 2 * correlation * first * second))
 
 

@@ -22,7 +22,7 @@ class RowLoss(Loss):
     """A loss modified by one number of each row, the last column of the targets (n, c + 1); f (n, c) are the outputs.
 
     Args:
-        loss: the loss that is modified.
+        loss: the loss without the additional number.
     """
 
     def __init__(self, loss: Loss) -> None:

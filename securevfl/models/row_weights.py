@@ -85,7 +85,7 @@ def row_weights(
     """Compute the weights of rows, with the mean 1 over the training rows.
 
     Args:
-        name: the party, for messages, which never contain a weight.
+        name: name of the party, which error messages state; they never contain a weight.
         options: the job's options for weights of rows.
         loss: the loss function that the training minimises (`securevfl.models.loss`).
         y: the labels (n,).

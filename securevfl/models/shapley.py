@@ -1,4 +1,4 @@
-"""Exact Shapley values of one party's part of a model of trees; they need its columns alone, as no tree mixes parties.
+"""Exact Shapley values of one party's trees: how much each of its columns contributes to the model output of a row.
 
 The output of a row is divided among columns as a payoff in a cooperative game (Shapley 1953). The worth of a set of
 columns is the expected output if only these columns are known: at a question about another column both answers are

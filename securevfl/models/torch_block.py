@@ -51,7 +51,7 @@ class ForwardTrace:
     H: Tensor
 
     def backward(self, g: Tensor, by: Tensor) -> Floats:
-        """Return the derivative of sum(g * H) by `by`, which is the weights or the fed values; g (n, c)."""
+        """Return the derivative of sum(g * H) by the weights or by the fed values, whichever `by` is; g (n, c)."""
         (gradient,) = torch().autograd.grad(self.H, by, g, retain_graph=True)
         return gradient.to(torch().float64).numpy()
 
@@ -63,7 +63,7 @@ class TorchBlock(Block):
 
     Args:
         who: name of the party.
-        source: its module.
+        source: the party's module.
         columns: the number of columns, d.
         outputs: the number of outputs, c.
         l2: weight of half the squared norm of theta, biases included.
@@ -128,10 +128,10 @@ class TorchBlock(Block):
         return {"theta": self.theta, "fixed": {name: tensor.numpy() for name, tensor in self._others.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned.
+        """Restore the weights from the arrays that `state` returned.
 
         Args:
-            state: the stored block.
+            state: the arrays that `state` returned.
 
         Raises:
             ConfigError: if it belongs to another module.

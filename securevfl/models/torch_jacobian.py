@@ -76,7 +76,7 @@ def by_layers(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> F
     """Return the Jacobian (n * c, p) of a module of dense layers.
 
     Args:
-        module: the module.
+        module: the torch module.
         trained: its trained parameters by name, in the order of the columns of the Jacobian.
         others: its buffers and frozen parameters by name.
         X: the rows (n, d).

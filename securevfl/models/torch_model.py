@@ -120,7 +120,7 @@ class TorchModel:
         """Create a module and try it on random rows.
 
         Args:
-            party: the party, for messages.
+            party: name of the party, which error messages state.
             columns: the number of its columns.
             outputs: the required number of outputs; None for any number.
             seed: determines the weights if a function draws them.
@@ -267,7 +267,7 @@ def _named(name: str) -> Any:
 
 
 def _module_error(party: str, problem: str, remedy: str) -> ConfigError:
-    """Return the error of a module that cannot be used."""
+    """Return the error that a party's module cannot be used, for the reason `problem`."""
     return ConfigError(f"party {party}: {problem}", remedy, code="SVFL-JOB-MODULE", party=party)
 
 

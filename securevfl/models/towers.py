@@ -44,7 +44,7 @@ class Fields:
 
     @classmethod
     def of(cls, party: Party) -> Fields:
-        """Return the fields of a party whose job encodes texts as codes: one row for each text, plus the spare row.
+        """Return the types of columns if the job encodes texts as codes: one row for each text, plus the spare row.
 
         A job that adds columns (`missing = "indicator"` with missing values, or `bins`) changes the positions of
         columns; then pass the fields explicitly.
@@ -76,7 +76,7 @@ class Embedded(nn.Module):  # type: ignore[misc]
         return self.first + torch().where((code >= 0) & (code < self.rows), code, 0)
 
     def forward(self, x: Tensor) -> Any:
-        """Compute the outputs."""
+        """Compute the outputs of this network for the rows of a batch."""
         return self.at(x, self.positions(x))
 
     def at(self, x: Tensor, positions: Tensor) -> Any:
@@ -105,7 +105,7 @@ class WideDeep(nn.Module):  # type: ignore[misc]
         self.tower = tower(self.embedded.width, hidden, outputs)
 
     def forward(self, x: Tensor) -> Any:
-        """Compute the outputs."""
+        """Compute the outputs of this network for the rows of a batch."""
         positions = self.embedded.positions(x)
         deep = self.tower(self.embedded.at(x, positions))
         wide = self.wide.table(positions).sum(dim=1)
@@ -136,7 +136,7 @@ class WideDeepTop(nn.Module):  # type: ignore[misc]
         self.width = width
 
     def forward(self, x: Tensor, z: Tensor) -> Any:
-        """Compute the outputs."""
+        """Compute the outputs of this network for the rows of a batch."""
         together = torch().cat([self.bottom(x), z], dim=1)
         return together[:, :: self.width].sum(dim=1, keepdim=True) + self.top(torch().relu(together))
 
@@ -150,7 +150,7 @@ class Dssm(nn.Module):  # type: ignore[misc]
         self.tower = tower(self.embedded.width, hidden, outputs)
 
     def forward(self, x: Tensor) -> Any:
-        """Compute the outputs."""
+        """Compute the outputs of this network for the rows of a batch."""
         return torch().tanh(self.tower(self.embedded(x)))
 
 
@@ -171,7 +171,7 @@ class DssmTop(nn.Module):  # type: ignore[misc]
         self.passives = passives
 
     def forward(self, x: Tensor, z: Tensor) -> Any:
-        """Compute the outputs."""
+        """Compute the outputs of this network for the rows of a batch."""
         vector, others = self.bottom(x), z.reshape(len(z), self.passives, -1).sum(dim=1)
         cosine = nn.functional.cosine_similarity(vector, others, dim=1, eps=1e-6)
         return self.sharpness * cosine[:, None] + self.linear(torch().cat([vector, others], dim=1))

@@ -129,7 +129,7 @@ class Trees(LinearModel):
 
     @property
     def reach(self) -> float:
-        """Upper bound of the absolute value of an input."""
+        """Upper bound of the absolute value of an input of the linear model, such as a leaf."""
         lines = MAX_LINEAR_DEVIATIONS * max(self.linear, BINARY_LINEAR_WEIGHT) if self.linear else 0.0
         return max(1.0, lines, MAX_SCORE_DEVIATIONS if self.boosted_score else 0.0)
 

@@ -34,6 +34,6 @@ class AdaGrad(Rule):
     def step(  # type: ignore[override]  # only floats
         self, gradient: Floats, memory: Memory[Floats], eta: float
     ) -> tuple[Floats, Memory[Floats]]:
-        """Take one step; see `Rule.step`."""
+        """Return the change of the weights for one step, and the new state; see `Rule.step`."""
         squares = memory.vectors["squares"] + gradient**2
         return -eta * gradient / (np.sqrt(squares) + self.eps), Memory({"squares": squares})

@@ -41,7 +41,7 @@ class Adam(Rule):
     def step(  # type: ignore[override]  # only floats
         self, gradient: Floats, memory: Memory[Floats], eta: float
     ) -> tuple[Floats, Memory[Floats]]:
-        """Take one step; see `Rule.step`."""
+        """Return the change of the weights for one step, and the new state; see `Rule.step`."""
         t = memory.steps + 1
         mean = self.beta1 * memory.vectors["mean"] + (1 - self.beta1) * gradient
         squares = self.beta2 * memory.vectors["squares"] + (1 - self.beta2) * gradient**2

@@ -109,7 +109,7 @@ class BlockDescent(Optimizer):
 
     @property
     def label(self) -> str:
-        """The optimizer's name in a cost table."""
+        """The optimizer's name in tables of costs."""
         return "BlockDescent"
 
     @property

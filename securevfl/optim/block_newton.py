@@ -71,7 +71,7 @@ class BlockNewton(RoundsTraining):
 
     @property
     def label(self) -> str:
-        """The optimizer's name in a cost table."""
+        """The optimizer's name in tables of costs."""
         return "BlockNewton"
 
     def relative_tolerance(self, loss: Loss, rows: int) -> float:
@@ -101,11 +101,11 @@ class BlockNewton(RoundsTraining):
             )
 
     def declares(self) -> list[MessageDeclaration]:
-        """Declare the message with the pace."""
+        """Declare the message with the pace (the step size of the next round): sender, receiver, disclosure."""
         return pace.declares()
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> BlockMemory:
-        """Return the optimizer's state; see `RoundsTraining.init_state`."""
+        """Return the optimizer's state before the first round, or the stored state of an earlier session."""
         return BlockMemory(model, state)
 
     def active(self, party: TrainingParty, link: ActiveLink) -> Iterator[None]:
@@ -157,7 +157,7 @@ def report_unconverged(party: TrainingParty, name: str, decrease: float, toleran
 
     Args:
         party: the active party, to whose statements the notice is added.
-        name: its name.
+        name: name of the active party.
         decrease: the relative decrease of the loss in the latest round.
         tolerance: the decrease below which the training would end.
     """
@@ -238,7 +238,7 @@ class BlockMemory:
             batch: number of the batch.
             loss: the active party's loss on the batch.
             tolerance: smallest relative decrease of the loss that counts as an improvement.
-            first: first value of m.
+            first: the multiple m of the safe step in the first round.
             limit: iterations on each batch without improvement before the training ends.
 
         Returns:
@@ -262,7 +262,7 @@ class Preconditioners:
     Args:
         model: the party's model.
         loss: the loss function that the training minimises (`securevfl.models.loss`).
-        who: name of the party, for errors.
+        who: name of the party, which error messages state.
     """
 
     def __init__(self, model: Linear, loss: Loss, who: str) -> None:
@@ -272,7 +272,7 @@ class Preconditioners:
         self._preconditioners: dict[int, Floats] = {}
 
     def of(self, batch: Batch) -> Floats:
-        """Return the preconditioner P (d, d) of the rows of a batch."""
+        """Return the preconditioner P (d, d) for the rows of a batch: the inverse of a bound on the curvature."""
         if batch.index not in self._preconditioners:
             model = self._model
             self._preconditioners[batch.index] = preconditioner_of_rows(

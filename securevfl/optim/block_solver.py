@@ -40,7 +40,7 @@ def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Fl
         y: targets (n, c).
         others: the sum of all other parties' outputs (n, c).
         P: the preconditioner (d, d).
-        within: stop when the next step is predicted to reduce phi by at most this value, or after MAX_STEPS
+        within: precision: stop when the next step is predicted to reduce phi by at most this value, or after MAX_STEPS
             steps.
 
     Returns:

@@ -80,7 +80,7 @@ class CeluVFL(RoundsOptimizer):
 
     @property
     def label(self) -> str:
-        """The optimizer's name in a cost table."""
+        """The optimizer's name in tables of costs."""
         return self.labelled("CELU-VFL" if self.depth == 1 else "CELU-VFL, pipeline")
 
     @property
@@ -116,7 +116,7 @@ class CeluVFL(RoundsOptimizer):
         return len(batches) + steps
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> CeluMemory:
-        """Return the optimizer's state; see `RoundsTraining.init_state`."""
+        """Return the optimizer's state before the first round, or the stored state of an earlier session."""
         return CeluMemory(self, model, state)
 
     def drain(self, party: TrainingParty, link: ActiveLink) -> None:
@@ -163,7 +163,7 @@ class CeluVFL(RoundsOptimizer):
                 memory.sent.append(party.model.forward(batch.X))
                 reply_task = link.exchange_in_background(memory.sent[0], batch)  # step 1
             else:
-                for k in range(len(memory.sent), self.depth):  # 1, for the next batches
+                for k in range(len(memory.sent), self.depth):  # step 1, for the next batches
                     if (next_batch := party.upcoming_batch(k)) is not None:
                         memory.sent.append(party.model.forward(next_batch.X))
                         link.contribute(memory.sent[-1], next_batch)
@@ -283,7 +283,7 @@ class CeluMemory(Updater):
     """The state of CELU-VFL between rounds: that of the update rule, the table, and the exchanges in flight.
 
     Args:
-        optimizer: the optimizer.
+        optimizer: the options of CELU-VFL, such as W, R and xi.
         model: the party's model.
         state: the state of an earlier session, or None.
 
@@ -305,14 +305,14 @@ class CeluMemory(Updater):
     def restore_table(
         self, party: TrainingParty, restore: Callable[[int, int, Batch, Mapping[str, Floats]], E]
     ) -> Workset[E]:
-        """Return the table, with the exchanges of the stored state.
+        """Return the table of stored exchanges, filled from the state of an earlier session.
 
         Args:
-            party: the party.
+            party: this party, with its data and batches.
             restore: creates an entry from the number of an exchange, the number of its uses, its batch and its arrays.
 
         Returns:
-            The table.
+            The table of stored exchanges.
         """
         for row in self._saved:
             t = row["exchange"]

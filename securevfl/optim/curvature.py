@@ -49,7 +49,7 @@ def preconditioner_of_rows(
         gram: computes X^T X of a chunk, with the columns that the model adds.
         loss: the loss function that the training minimises (`securevfl.models.loss`).
         decay: the l2 penalty of each weight (d, 1).
-        who: name of the party, for errors.
+        who: name of the party, which error messages state.
         constant: weights v (d,) with X v = 1 for every row, or None; if they exist, steps do not change the mean of X
             theta.
 
@@ -91,7 +91,7 @@ def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, 
         rows: n, number of rows.
         curvature: c, bound of the loss's second derivative.
         decay: the l2 penalty of each weight (d, 1).
-        who: name of the party, for errors.
+        who: name of the party, which error messages state.
 
     Returns:
         The preconditioner.

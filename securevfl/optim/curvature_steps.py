@@ -27,7 +27,7 @@ from securevfl.protocols.residuals.base import Batch
 
 
 class CurvatureSteps(Updater):
-    """An updater that computes a safe step size for each batch.
+    """Updates a party's weights by a rule, with a step size that it computes for each batch.
 
     Args:
         rule: the update rule.
@@ -48,7 +48,7 @@ class CurvatureSteps(Updater):
             batch: the data of one batch of rows at this party: columns, and targets if it has labels.
             loss: the loss function that the training minimises (`securevfl.models.loss`).
             steps: number of local steps on one exchange.
-            moving: number of parties that move at once.
+            moving: number K of parties that update their weights at once.
 
         Returns:
             The step size.

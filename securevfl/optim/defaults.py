@@ -46,7 +46,7 @@ HELD_OUT_FRACTION = 0.25
 ADAM_STEP = 0.05  # step size for models without a curvature bound
 PRECISE_TABLE = {"table_bits": 8, "step": 2.0**-4}  # the finer lookup table for models that report standard errors
 MAX_TABLE_BITS = 8
-RESIDUAL_FAMILIES = ("rounds", "transfer")  # families whose jobs have a residual
+RESIDUAL_FAMILIES = ("rounds", "transfer")  # protocol families whose jobs send a residual
 
 
 def fill_defaults(keys: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -108,7 +108,7 @@ def _placeholders() -> dict[str, Any]:
 
 
 def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
-    """Return the safest protocol that can train this model; None if its family needs no such choice."""
+    """Return the safest protocol that can train this model; None if its protocol family needs no such choice."""
     if not why_not_on_shares(model, optimizer):
         return Protocol(shares=Shares())
     family = model.family or (BlockNewton.family if optimizer is None else optimizer.family)

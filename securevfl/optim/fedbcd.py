@@ -55,12 +55,12 @@ class FedBCD(RoundsOptimizer):
             )
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
-        """Return the optimizer's state; see `RoundsTraining.init_state`."""
+        """Return the optimizer's state before the first round, or the stored state of an earlier session."""
         return super().init_state(model, state) if self.lr is not None else CurvatureSteps(self.update, model, state)
 
     @property
     def label(self) -> str:
-        """The optimizer's name in a cost table."""
+        """The optimizer's name in tables of costs."""
         return self.labelled("FedBCD-p" if self.mode == "parallel" else "FedBCD-s")
 
     @property
@@ -130,7 +130,7 @@ class FedSGD(FedBCD):
 
     @property
     def label(self) -> str:
-        """The optimizer's name in a cost table."""
+        """The optimizer's name in tables of costs."""
         return self.labelled("FedSGD")
 
 
@@ -145,7 +145,7 @@ class FedPBCD(FedBCD):
 
     @property
     def label(self) -> str:
-        """The optimizer's name in a cost table."""
+        """The optimizer's name in tables of costs."""
         return self.labelled("FedPBCD-p")
 
     @property

@@ -53,7 +53,7 @@ class WeightedModel:
     Its Jacobian counts as variable, because it depends on the weights of the rows.
 
     Args:
-        model: the model.
+        model: the party's model, without row weights.
         weights: weights (n,) of the rows of the batch.
     """
 

@@ -31,6 +31,6 @@ class Momentum(Rule):
         return Memory({"velocity": theta - theta})
 
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
-        """Take one step; see `Rule.step`."""
+        """Return the change of the weights for one step, and the new state; see `Rule.step`."""
         velocity = self.beta * memory.vectors["velocity"] + gradient
         return -eta * velocity, Memory({"velocity": velocity})

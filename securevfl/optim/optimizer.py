@@ -13,7 +13,7 @@ from securevfl.models.base import Model
 
 
 class Training(NamedOption, ABC):
-    """Base class of everything that a job can name as its optimizer.
+    """Base class of all optimizers that a job can name, with or without a step size.
 
     Attributes:
         family: the protocol family that uses it (`securevfl.families`).
@@ -25,7 +25,7 @@ class Training(NamedOption, ABC):
 
     @property
     def label(self) -> str:
-        """The optimizer's name in a cost table."""
+        """The optimizer's name in tables of costs."""
         return self.name
 
     @property
@@ -60,7 +60,7 @@ class Optimizer(Training, ABC):
     """An optimizer with a step size.
 
     Attributes:
-        own_size: whether parties can compute step sizes themselves, so that `lr` may be omitted.
+        own_size: whether each party can compute its step size from its columns, so that `lr` may be omitted.
     """
 
     own_size: ClassVar[bool] = False

@@ -44,7 +44,7 @@ class Pipeline(RoundsOptimizer):
 
     @property
     def label(self) -> str:
-        """The optimizer's name in a cost table."""
+        """The optimizer's name in tables of costs."""
         return self.labelled("Pipeline")
 
     @property
@@ -53,7 +53,7 @@ class Pipeline(RoundsOptimizer):
         return self.depth
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
-        """Return the optimizer's state; see `RoundsTraining.init_state`."""
+        """Return the optimizer's state before the first round, or the stored state of an earlier session."""
         return InFlight(self, model, state)
 
     def drain(self, party: TrainingParty, link: ActiveLink) -> None:
@@ -97,7 +97,7 @@ class InFlight(Updater):
     """The state of a pipeline between rounds.
 
     Args:
-        optimizer: the pipeline.
+        optimizer: the options of the pipeline, such as its depth.
         model: the party's model.
         state: the state of an earlier session, or None.
 

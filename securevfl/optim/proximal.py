@@ -43,7 +43,7 @@ class Proximal(Rule):
         return _combine(theta - theta, self.rule.init(theta))
 
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
-        """Take one step; see `Rule.step`."""
+        """Return the change of the weights for one step, and the new state; see `Rule.step`."""
         displacement = memory.vectors[DISPLACEMENT]
         change, inner = self.rule.step(gradient + self.mu * displacement, _inner(memory), eta)
         return change, _combine(displacement + change, inner)

@@ -75,7 +75,7 @@ class RoundsTraining(Training, ABC):
         """Raise ValueError if the optimizer cannot train this model."""
 
     def declares(self) -> list[MessageDeclaration]:
-        """Declare messages that the active party sends in addition to those of sums and residuals."""
+        """Declare the messages that the active party sends in addition to sums and residuals; none by default."""
         return []
 
     @abstractmethod
@@ -91,7 +91,7 @@ class RoundsTraining(Training, ABC):
         """
 
     def agreement(self, model: Model) -> Agreement:
-        """Return the agreement of the parties on the use of residuals.
+        """Return the agreed limits on the use of residuals, and their format in messages.
 
         If the Jacobian of a party's outputs depends on its weights, a gradient is decrypted in every local step.
         """
@@ -133,5 +133,5 @@ class RoundsOptimizer(RoundsTraining, Optimizer):
         return name if isinstance(self.rule, Sgd) else f"{name} {self.rule.name}"
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
-        """Return the optimizer's state; see `RoundsTraining.init_state`."""
+        """Return the optimizer's state before the first round, or the stored state of an earlier session."""
         return Updater(self.update, model, state)

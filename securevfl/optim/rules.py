@@ -33,7 +33,7 @@ from securevfl.base.config import NamedOption
 
 
 class Vector(Protocol):
-    """The operations that a linear rule uses."""
+    """Anything that can be added, subtracted and multiplied by a number: numpy arrays, or additive shares."""
 
     def __add__(self, other: Self, /) -> Self: ...
 
@@ -47,7 +47,7 @@ V = TypeVar("V", bound=Vector)
 
 @dataclass(frozen=True)
 class Memory(Generic[V]):
-    """The state of a rule.
+    """The state of a rule between two steps, such as a running mean of gradients.
 
     Attributes:
         vectors: vectors of the shape of the weights, by name.
@@ -102,7 +102,7 @@ class Updater:
 
     Args:
         rule: the update rule.
-        model: the model.
+        model: the model whose weights are updated.
         state: the `state` of an earlier updater of the same rule and weights, or None.
     """
 
@@ -141,5 +141,5 @@ class Sgd(Rule):
         return Memory()
 
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
-        """Take one step; see `Rule.step`."""
+        """Return the change of the weights for one step, and the new state; see `Rule.step`."""
         return -eta * gradient, memory

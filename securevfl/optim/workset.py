@@ -84,9 +84,9 @@ class Workset(Generic[E]):
         return row.entry
 
     def rows(self) -> Iterator[WorksetRow[E]]:
-        """Return the rows with remaining uses, the oldest first."""
+        """Return the stored exchanges that may still be used, the oldest first."""
         return (row for row in self._rows.values() if row.uses < self._R)
 
     def restore(self, batch: int, row: WorksetRow[E]) -> None:
-        """Insert a row that `rows` has returned; restore rows from the oldest to the newest."""
+        """Insert an exchange that `rows` has returned; callers restore them from the oldest to the newest."""
         self._rows[batch] = row

@@ -1,1 +1,1 @@
-"""Commands of parties on separate machines: align, join, predict, score, compare, and the files they need."""
+"""Functions for parties on separate machines: align tables, join a training, predict, score and compare models."""

@@ -1,4 +1,4 @@
-"""The bare round trip of the line to another party: how long the network needs, without the time of this package.
+"""The bare round trip to another party: the time that the network alone needs for a message and its answer.
 
 HTTP/2 requires that every SETTINGS frame is acknowledged at once (RFC 9113, section 6.5.3), and gRPC does so in its
 core. The frame and its acknowledgement pass everything between the two parties, including proxies and TLS, but no

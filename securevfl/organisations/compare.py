@@ -31,7 +31,7 @@ from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
+from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.comparison import Comparison, alone, build_comparison, compared_jobs, joint_row
@@ -60,14 +60,14 @@ def compare_with(
     All parties call this function at the same time.
 
     Args:
-        job: the job; it must be the same at all parties.
+        job: the options of the trainings, which must be the same at all parties.
         party: this party's table.
         settings: addresses, certificates and time limits.
-        ledger: see `join`.
-        consent: receives one consent sheet for all trainings; see `join`.
-        workers: see `join`.
+        ledger: this party's disclosure ledger, as in `join`.
+        consent: called with one consent sheet for all trainings; raises ConsentError to refuse.
+        workers: number of expensive calls that run at a time.
         on_model: is called before each training with a description of its model.
-        on_round: see `join`.
+        on_round: called after each round with the number of finished rounds and the number of all rounds.
 
     Returns:
         The comparison at the party with labels, None at the others.
@@ -179,7 +179,8 @@ def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, a
     if first.party.name == active:
         return
     limited = "small_metrics" not in first.job.accepts
-    scores, ids = ScoreLedger(ledger.path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
+    scores, rows = ScoreLedger(ledger.path), select_measured(first.schedule.test, first.sizes.outputs)
+    ids = first.party.keys_of(rows)
     if reserve:
         scores.record_evaluation(active, ids, limited=limited, me=first.party.name, times=len(views))
     elif limited:

@@ -2,9 +2,9 @@
 
 Deleted: the party's part of a model, its checkpoints, its preprocessed material, the row order, the journal of an
 interrupted alignment, the copy of a large table, and named logs. The files of preprocessed material are those that
-families declare (`Family.run_files`). Retained: the disclosure ledger and the files next to
-it, which record disclosures, scored rows and used preprocessed material. Without them, limits would start from zero,
-and masks that were restored from a backup would be used twice.
+protocol families declare (`Family.run_files`). Retained: the disclosure ledger and the files next to it, which record
+disclosures, scored rows and used preprocessed material. Without them, limits would start from zero, and masks that were
+restored from a backup would be used twice.
 
 A file is deleted only if its content matches its name. Deletion removes the name and releases the space. It does not
 overwrite the disk, and it does not reach backups.
@@ -76,7 +76,7 @@ def forget(files: TrainingFiles, ledger: DisclosureLedger, *, every: bool = Fals
     It can be called again, for example after a new training with the same paths.
 
     Args:
-        files: the paths.
+        files: the paths at which the party's trainings leave files.
         ledger: the party's ledger.
         every: also delete the files of all other trainings of the party on the table, including interrupted ones.
 

@@ -62,7 +62,7 @@ class _QueuedRow:
         key: the id in the form in which all parties compare ids.
         row_id: the id as the client writes it.
         X: the features (d,).
-        answer: the future answer.
+        answer: a future that will contain the answer.
     """
 
     key: bytes
@@ -87,7 +87,7 @@ class Gateway:
         part: this party's part of the model.
         rows: rows that clients can request by id.
         settings: addresses, certificates and time limits.
-        ledger: see `join`.
+        ledger: this party's disclosure ledger, as in `join`.
         executor: worker processes for the elliptic-curve operations.
         window: seconds that a block waits for more rows.
         max_waiting_rows: maximum number of waiting rows.
@@ -293,7 +293,7 @@ class Gateway:
             except SecureVFLError as error:
                 eventlog.warn(self._part.name, "servers unreachable", {"reason": str(error)})
             except BaseException as error:  # the error ends this thread, so it is reported here
-                eventlog.emit(self._part.name, "failed", {"reason": type(error).__name__}, logging.ERROR)
+                eventlog.emit(self._part.name, "scoring thread failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:
                 self._connected.discard(number)
                 if not self._connected:

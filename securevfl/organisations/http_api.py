@@ -63,7 +63,7 @@ class GatewayStatus:
     Attributes:
         registry: the registry of prometheus-client.
         seconds: the histogram of the seconds of answered requests.
-        health_type: the type of the reply of /health.
+        health_type: the pydantic type of the reply to a request for /health.
 
     Raises:
         ConfigError: prometheus-client is not installed.

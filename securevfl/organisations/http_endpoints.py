@@ -70,7 +70,7 @@ class HttpEndpoint:
     """A path of the application.
 
     Attributes:
-        path: the path.
+        path: the path of its URL, such as /health.
         summary: what it returns.
         answer: handles a request.
         replies: the possible replies by HTTP status.
@@ -101,7 +101,7 @@ class ServiceStatus(Protocol):
 
     @property
     def health_type(self) -> type[BaseModel]:
-        """The type of the reply of /health."""
+        """The pydantic type of the reply to a request for /health."""
 
     def health(self) -> tuple[int, BaseModel]:
         """Return the HTTP status and the reply of /health."""
@@ -151,7 +151,7 @@ def asgi_application(title: str, status: ServiceStatus, endpoints: Sequence[Http
             except HTTPException:
                 raise
             except Exception as error:  # its message may contain values
-                eventlog.emit(status.party, "failed", {"reason": type(error).__name__}, logging.ERROR)
+                eventlog.emit(status.party, "request failed", {"reason": type(error).__name__}, logging.ERROR)
                 refusal = Refusal(error="The service has failed; its log has the time.", code="SVFL-INTERNAL")
                 return JSONResponse(refusal.model_dump(exclude_none=True), 500)
 
@@ -185,7 +185,7 @@ def openapi(title: str, endpoints: Sequence[HttpEndpoint]) -> dict[str, Any]:
     """Return the description of an application in OpenAPI 3.1.
 
     Args:
-        title: the title.
+        title: the title of the description.
         endpoints: all endpoints.
 
     Returns:

@@ -27,7 +27,7 @@ from securevfl.errors import IdError, TableError
 from securevfl.organisations.gateway_rows import RequestedRow
 from securevfl.untrusted import MAX_INTEGER, MAX_NAME, MAX_TEXT, UntrustedInputError, check_text, parse_json, shortened
 
-MAX_BODY_BYTES = 1 << 20  # bytes of a request
+MAX_BODY_BYTES = 1 << 20  # largest body of a request in bytes
 _MAX_DEPTH = 8  # nesting that is parsed: more than needed, so that the error for a nested value can name its column
 
 
@@ -95,7 +95,7 @@ class ScoreRequests:
         """Parse the body of a request.
 
         Args:
-            body: the body.
+            body: the bytes of the request's body.
 
         Returns:
             The rows.
@@ -157,7 +157,7 @@ class ScoreRequests:
 
 
 def _plain(value: Any) -> Any:
-    """Return a parsed object as a dict whose keys are the application's names of its fields, and other values as is."""
+    """Return a parsed object as a dict with the application's field names; return other values unchanged."""
     return value.model_dump(by_alias=True) if isinstance(value, BaseModel) else value
 
 

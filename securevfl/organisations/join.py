@@ -60,7 +60,7 @@ def join(
     theirs, or if no party can be reached within `patience` seconds. The part's `status` states which of these happened.
 
     Args:
-        job: the job; it must be the same at all parties.
+        job: the options of the training, which must be the same at all parties.
         party: this party's table.
         peers: the file of peers, or its content.
         certs: the folder of <party>.pem, <party>.key and ca.pem; by default the folder of the file of peers.
@@ -80,10 +80,10 @@ def join(
             `NAME.<digest>.json`.
         consent: receives this party's consent sheet when all parties are connected and before anything about its data
             is disclosed. It raises ConsentError to refuse.
-        executor: see `simulate`.
-        workers: see `simulate`.
-        on_round: see `simulate`.
-        progress: see `simulate`.
+        executor: runs this party's expensive calls; None for a pool of processes if the job benefits from it.
+        workers: number of expensive calls that run at a time.
+        on_round: called after each round with the number of finished rounds and the number of all rounds.
+        progress: shows a bar on a terminal or below a notebook's cell.
 
     Returns:
         This party's part of the model.
@@ -151,7 +151,7 @@ def train_over(
     Args:
         train: runs the training with the arguments `channel` and `on_round`.
         on_step: is called with the number of rounds done and the total.
-        channel: the channel.
+        channel: this party's channel to the other parties.
 
     Returns:
         This party's part of the model.

@@ -109,8 +109,8 @@ def measure_lines(
         The lines, the same list at every party.
 
     Raises:
-        TransportError: see `join`.
-        ConfigError: see `join`.
+        TransportError: a party cannot be reached, was refused or has stopped.
+        ConfigError: a setting is invalid.
     """
     check_among(settings.peers, me)
     handshake = {"parties": list(settings.peers.parties), "task": "line"}

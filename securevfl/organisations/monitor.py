@@ -29,6 +29,12 @@ MAX_MONITOR_CONNECTIONS = 32
 """Number of connections to the status port; the service needs the other file descriptors for its clients."""
 
 
+SHIFT_NOTE = (
+    "Rows that the party serves now, compared with the training rows. PSI is the population stability index and KS the "
+    "Kolmogorov-Smirnov distance; both are 0 if nothing has changed. p is the probability of such a distance by chance."
+)
+
+
 class ServiceHealth(BaseModel):
     """Whether the service answers."""
 
@@ -132,28 +138,34 @@ class Monitor:
         """Return the state as an HTML page with the figures of /metrics."""
         _, state = self.health()
         expires = datetime.fromtimestamp(self._expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
-        requests: dict[str, html.Cell] = {
-            f"requests {outcome}": self._figure("requests_total", outcome=outcome) for outcome in OUTCOMES
-        }
+        outcomes = {f"requests {outcome}": self._figure("requests_total", outcome=outcome) for outcome in OUTCOMES}
         counts: dict[str, html.Cell] = {
             "requested ids": self._figure("ids_asked_total"),
             "scored rows": self._figure("rows_scored_total"),
             "bytes sent": self._figure("sent_bytes_total"),
             "latest request": state.last,
         }
-        facts = {"status": state.status, "certificate expires": expires} | self._limits
+        facts = {"certificate": f"{state.certificate}, until {expires}"} | self._limits
+        kind = "" if state.status == "ok" else " red"
+        finished = ", ".join(f"{count:,} {name.removeprefix('requests ')}" for name, count in outcomes.items())
+        status = f"{'Serving' if state.status == 'ok' else 'Not serving'}. Requests: {finished}."
         body = [
             f"<h1>{html.escape(self.party)} serves</h1>",
             f'<p class="soft">securevfl {__version__}; counts since the start, without ids. As JSON: /health; for '
             "Prometheus: /metrics.</p>",
+            f'<div class="verdict{kind}">{html.escape(status)}</div>',
+            '<div class="charts">',
             html.section("State", html.facts(facts)),
-            html.section("Requests", html.facts(requests | counts)),
+            html.section("Requests", html.facts({**outcomes, **counts})),
+            "</div>",
         ]
         if self._shifts is not None:
             shifted = self._shifts.shifted
             summary = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
-            table = html.table(self._shifts.heads, self._shifts.rows)
-            body.append(html.section("Drift of the served rows", f"<p>{html.escape(summary)}</p>", table))
+            heads = self._shifts.heads
+            table = html.table(heads, self._shifts.rows, figures=[k for k, head in enumerate(heads) if head == "p"])
+            note = f"<p>{html.escape(summary)}</p><p class='soft'>{html.escape(SHIFT_NOTE)}</p>"
+            body.append(html.section("Drift of the served rows", note, table))
         return html.page(f"{self.party} serves", body)
 
     def _figure(self, name: str, **labels: str) -> int:

@@ -49,7 +49,7 @@ _END = "end"  # name of the subchannel on which parties report completion
 
 
 class ServiceEnded(KeyboardInterrupt):
-    """A party that stays up ends this session because its operator ends the service."""
+    """Raised in a server's sessions when its operator ends the service."""
 
 
 class SessionDone(DisclosingMessage, frozen=True):
@@ -57,7 +57,7 @@ class SessionDone(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what `SessionDone` reveals."""
+    """Declare sender, receiver and disclosure of `SessionDone`."""
     return [
         MessageDeclaration(SessionDone, *pair, Reveal("plain", "that the sender has finished"))
         for pair in roles.pairs()
@@ -145,7 +145,7 @@ def run_session(
             return result
         except BaseException as error:
             if resumes and _is_loss(error) and (channel is not None or time.monotonic() < deadline):
-                eventlog.warn(me, "lost", {"reason": str(error), "waits": timeout})
+                eventlog.warn(me, "connection lost", {"reason": str(error), "waits": timeout})
                 if channel is not None:
                     channel.fail(error)  # other threads that use the channel then end with the same error
                 close_timeout = None
@@ -160,7 +160,7 @@ def run_session(
                     transport.stop(error, resumes=resumes)
                 alone = channel is None and isinstance(error, TransportError) and not transport.unfinished
                 if stored_result is not None and alone and (stored := stored_result()) is not None:
-                    eventlog.warn(me, "unconfirmed", {"reason": reason})
+                    eventlog.warn(me, "completion unconfirmed", {"reason": reason})
                     return stored
                 # a party that waits without limit ends only because its operator stops it; this needs no report
                 waits_forever = math.isinf(wait) and channel is None

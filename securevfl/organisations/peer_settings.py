@@ -54,9 +54,9 @@ class PeerSettings:
         Args:
             peers: the file of peers, or its content.
             certs: the folder of certificates; by default the folder of the file of peers.
-            listen: see `PeerSettings`.
-            timeout: see `PeerSettings`.
-            patience: see `PeerSettings`.
+            listen: host:port to bind instead of the port of the party's address.
+            timeout: seconds to wait for all parties at the start, for each message, and for the others at the end.
+            patience: seconds without a connection after which a party is lost.
 
         Returns:
             The settings.

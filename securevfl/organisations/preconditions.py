@@ -26,7 +26,7 @@ PREDICTION_ROW_BYTES = 256
 
 
 class SessionNeeds(NamedTuple):
-    """What a session writes.
+    """The files that a session will write, and the number of rows that it may add to the ledger.
 
     Attributes:
         writes: the paths that the session writes, apart from the ledger, and the maximum number of bytes of each.

@@ -47,14 +47,14 @@ def predict_with(
         part: this party's part of the model.
         X: this party's columns (m, d), or one row (d,), in the row order that all parties share. A table with column
             names may have its columns in any order.
-        peers: see `join`.
+        peers: the file of peers, or its content.
         ids: ids of the rows, by default the index of a frame, if it has a name or differs from 0 to m - 1. They are
             compared with those of the others if both parties have them.
-        ledger: see `join`.
-        certs: see `join`.
-        listen: see `join`.
-        timeout: see `join`.
-        patience: see `join`.
+        ledger: this party's disclosure ledger, as in `join`.
+        certs: the folder with this party's key and certificate and ca.pem; by default that of the file of peers.
+        listen: host:port to bind instead of the port of this party's address.
+        timeout: seconds to wait for all parties at the start, and for each message.
+        patience: seconds without a connection after which a party is lost.
         code_policy: which reason codes of this party's columns the requesting party receives; None for no codes.
 
     Returns:
@@ -64,7 +64,7 @@ def predict_with(
         TableError: columns are missing, or the numbers of rows differ.
         IdError: the row orders differ.
         ConfigError: the parts come from different trainings.
-        TransportError: see `join`.
+        TransportError: a party cannot be reached, was refused or has stopped.
     """
     blocks: list[Prediction] = []
     settings, rows = PeerSettings.of(peers, certs, listen, timeout, patience), rows_of_array(part, X, ids)
@@ -103,8 +103,8 @@ def predict_rows(
         on_block: is called at the requesting party with the ids and the prediction of each block, in order.
         on_progress: is called with the number of rows done and the total.
         on_unscored: is called at the requesting party with the id and the state of each row without a score.
-        ledger: see `join`.
-        code_policy: see `predict_with`.
+        ledger: this party's disclosure ledger, as in `join`.
+        code_policy: which reason codes of this party's columns the requesting party receives; None for no codes.
 
     Returns:
         The numbers of rows by state.
@@ -129,7 +129,7 @@ def predict_rows(
     handshake = {"job": part.job, "parties": part.parties, "task": "predict"}
     needs = SessionNeeds(rows=max(0, rows.count))
     counts = run_session(part.name, settings, handshake, talk, ledger=party_ledger, needs=needs)
-    eventlog.emit(part.name, "predicted", {"rows": rows.count})
+    eventlog.emit(part.name, "rows predicted", {"rows": rows.count})
     return counts
 
 
@@ -157,14 +157,14 @@ def answer_rows(
     """Run this party's role in one prediction over a channel to the other parties.
 
     Args:
-        part: see `predict_rows`.
-        rows: see `predict_rows`.
+        part: this party's part of the model.
+        rows: this party's new rows.
         channel: channel to the other parties.
         ledger: this party's ledger.
-        on_block: see `predict_rows`.
-        on_progress: see `predict_rows`.
-        on_unscored: see `predict_rows`.
-        code_policy: see `predict_rows`.
+        on_block: called at the requesting party with the ids and the prediction of each block, in order.
+        on_progress: called with the number of rows done and the total.
+        on_unscored: called at the requesting party with the id and the state of each row without a score.
+        code_policy: which reason codes of this party's columns the requesting party receives; None for no codes.
 
     Returns:
         The numbers of rows by state.

@@ -9,7 +9,8 @@ The requesting party is the one that learns the scores f. Parties compute them t
 
 Comments refer to these steps by number. A party learns the same kind of values as in the evaluation of a training, for
 these rows. Passive parties (those without labels) record the disclosed scores in their ledgers before step 2. If a
-family discloses the same values whenever the same rows are requested (`Family.repeatable_scores`), they count once.
+protocol family discloses the same values whenever the same rows are requested (`Family.repeatable_scores`), they count
+once.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class PredictionHandshake(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what `PredictionHandshake` and the reasons reveal."""
+    """Declare sender, receiver and disclosure of the handshakes and of reason codes."""
     reveals = Reveal(
         "plain",
         "which training the sender's part belongs to; its role; number of rows; keyed digest of their order; number of "
@@ -263,7 +264,7 @@ class PredictionSession:
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonProvider | None) -> str:
-    """Return the identity of the values that a party discloses about these rows; a repeated request has the same one.
+    """Return a digest of the values that this party discloses about these rows; a repeated request has the same digest.
 
     It depends on the party's part of the model and on its ids and columns in their order. The party has all of
     these itself, so another party cannot make different values count as a repetition.

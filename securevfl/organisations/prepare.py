@@ -36,14 +36,14 @@ def prepare(
     """Run the offline phase of a training. All parties call this function at the same time.
 
     Args:
-        job: the job; it must be the same at all parties.
+        job: the options of the training, which must be the same at all parties.
         party: this party's table.
         settings: addresses, certificates and time limits.
         preprocessing: the folder for the preprocessed material.
         on_round: is called with the number of rounds of the training that have their material, and the total.
 
     Raises:
-        ConfigError: the protocol family of the job has no offline phase; also see `join`.
+        ConfigError: the protocol family of the job has no offline phase, or an argument is invalid.
     """
     parties = settings.peers.parties
     check_role(job, party, settings.peers)
@@ -65,4 +65,4 @@ def prepare(
         resumes=True,
         needs=SessionNeeds({folder: 0}),
     )
-    eventlog.emit(party.name, "prepared", {})
+    eventlog.emit(party.name, "preprocessing finished", {})

@@ -92,7 +92,7 @@ class ScoreReasons(ABC):
 
     @abstractmethod
     def declares(self, roles: Roles) -> list[MessageDeclaration]:
-        """Declare what the messages reveal."""
+        """Declare sender, receiver and disclosure of the messages with reasons."""
 
     @abstractmethod
     def receive(self, name: str, channel: Channel, rows: int, codes_per_row: int) -> list[list[str]]:
@@ -118,6 +118,6 @@ def score_reasons(party: str = "") -> ScoreReasons:
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what reasons reveal; nothing if no package provides them."""
+    """Declare the messages with reasons; none if no package provides reasons."""
     kind: ScoreReasons | None = find_tool(SCORE_REASON_ENTRY_POINTS, REASON_CODES_ENTRY)
     return [] if kind is None else kind.declares(roles)

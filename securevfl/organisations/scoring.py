@@ -83,7 +83,7 @@ class ServerLimits(Message, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what requests reveal; alignment and prediction have their own declarations."""
+    """Declare the messages of requests; alignment and prediction declare theirs elsewhere."""
     others = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     ids, limits = Reveal("plain", "number of ids of a request"), Reveal("public")
     return [
@@ -129,7 +129,7 @@ def score_rows(
         on_block: is called with the ids and the prediction of the scored rows of each block.
         on_progress: is called with the number of rows done and the total, after each block.
         on_unscored: is called with the id and the state of each row without a score.
-        ledger: see `join`.
+        ledger: this party's disclosure ledger, as in `join`.
         executor: worker processes for the elliptic-curve operations.
 
     Returns:
@@ -228,7 +228,7 @@ class ScoreClient:
             X: this party's columns (m, d).
 
         Returns:
-            The result.
+            The scores and the state of each row.
         """
         result = self._prediction.stored_scores(ids, X)
         requested = ~(result.trained | result.changed | result.scored)
@@ -314,7 +314,7 @@ def serve_requests(
 
     Args:
         part: this party's part of the model.
-        served: the table.
+        served: the table that this server answers from.
         channel: channel to the other parties.
         ledger: this party's ledger.
 

@@ -93,11 +93,11 @@ class Server:
 
     Args:
         part: this party's part of the model.
-        rows: the table.
+        rows: the table that this party answers from.
         settings: addresses, certificates, time limits and limits on sessions. With a hub there is one session at a
             time.
         max_ids: maximum number of ids per request.
-        ledger: see `join`. It must limit scores and ids.
+        ledger: this party's disclosure ledger, as in `join`. It must limit scores and ids.
         on_request: is called after each request, including failed ones.
         executor: worker processes for the elliptic-curve operations.
         code_policy: reason codes about this party's columns that the requesting party learns.

@@ -85,7 +85,7 @@ class SessionManager:
             name: name of the client.
 
         Returns:
-            The line.
+            The client's line (connection) in this session.
 
         Raises:
             TransportError: there is no free slot.

@@ -13,6 +13,11 @@ def to_toml(table: Mapping[str, Any]) -> str:
     return "\n".join(_lines((), table)).lstrip("\n") + "\n"
 
 
+def to_toml_line(key: str, value: Any) -> str:
+    """Convert one key to a line of TOML; a mapping becomes an inline table."""
+    return f"{_key(key)} = {_value(value)}"
+
+
 def _lines(path: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
     lines = ["", f"[{'.'.join(map(_key, path))}]"] if path and (len(tables) < len(table) or not table) else []
@@ -38,7 +43,7 @@ def _value(value: Any) -> str:
         case float():
             return repr(value) if math.isfinite(value) else str(value)
         case Mapping():
-            return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
+            return "{ " + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + " }"
         case list() | tuple():
             return "[" + ", ".join(map(_value, value)) + "]"
     raise TypeError(f"TOML has no type for {type(value).__name__}")

@@ -1,1 +1,1 @@
-"""Channels between parties, their transport within one process, clocks, cost counters and executors."""
+"""Modules of a run: channels between parties, transport within one process, clocks, cost counters and executors."""

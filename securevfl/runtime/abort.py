@@ -9,7 +9,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Abort(DisclosingMessage, frozen=True):
-    """Report that the sender has stopped, with a reason from a fixed list and no text of its error.
+    """The sender's report that it has stopped, with a reason from a fixed list and no text of its error.
 
     Attributes:
         reason: one of `securevfl.errors.STOP_REASONS`.

@@ -21,7 +21,7 @@ class BackgroundTask(Generic[T]):
 
     Args:
         channel: the party's channel.
-        work: the function.
+        work: the function that the thread runs.
         name: name of the thread, for debugging.
     """
 

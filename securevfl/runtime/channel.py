@@ -86,7 +86,7 @@ class Channel:
 
         Args:
             to: name of the peer.
-            message: the message.
+            message: the message to send.
             subchannel: the subchannel that the peer receives from.
             permit: required if the message is a `DisclosingMessage`.
 

@@ -101,7 +101,7 @@ class Clock(ABC):
         self._here.branch.stage = stage
 
     def tick(self, kind: Kind) -> None:
-        """Add the time since this thread's last call of `tick` to this kind of work."""
+        """Add the time since this thread's last call of `tick` to the path, as this kind of work."""
         here, now = self._here, self._now()
         if here.ticked is not None:
             with self._lock:
@@ -118,11 +118,11 @@ class Clock(ABC):
 
     @abstractmethod
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
-        """Record that a frame has arrived for which this thread has waited."""
+        """Record that a frame, for which this thread has waited, has arrived."""
 
     @abstractmethod
     def due(self, stamp: Stamp | None, nbytes: int) -> bool:
-        """Return whether a frame that was sent has arrived by now; never wait."""
+        """Return whether a frame that was sent with this stamp has arrived by now, without waiting for it."""
 
     def path(self) -> Path:
         """Return a copy of this thread's path."""
@@ -161,7 +161,7 @@ class VirtualClock(Clock):
     """The time of a simulated computer: CPU seconds of this party plus the times of the network.
 
     Args:
-        network: the connection between parties.
+        network: bandwidth and latency of the simulated connections between parties.
         slowed: factor by which CPU seconds are multiplied, or random pauses.
     """
 

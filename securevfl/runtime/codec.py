@@ -37,7 +37,7 @@ def to_wire_floats(values: NDArray[Any], bits: int) -> Numbers:
 
 
 def check_bits(sender: str, values: NDArray[Any], bits: int) -> None:
-    """Raise ProtocolError unless the numbers of a received message have the agreed number of bits."""
+    """Raise ProtocolError unless the numbers of a received message have 32 or 64 bits, as the job requires."""
     if 8 * values.itemsize != bits:
         raise ProtocolError(
             f"{sender} sent numbers of {8 * values.itemsize} bits, and the job requires numbers of {bits} bits",

@@ -54,7 +54,7 @@ class DisclosureRecord:
 
     Attributes:
         to: the party that receives the values.
-        kind: what the values are derived from; see above.
+        kind: one of the kinds above, which states what the values are derived from.
         numbers: the number of values.
         bits: bits of each value.
         about: the parties whose data the values are derived from.
@@ -102,7 +102,7 @@ class DisclosingMessage(Message, frozen=True):
 
 
 def _size(value: Any) -> int:
-    """Return the bytes of an array or a byte string; 0 for all other values."""
+    """Return the size in bytes of a field of a message: an array or a byte string; 0 for all other values."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     return len(value) if isinstance(value, bytes) else 0
@@ -118,7 +118,7 @@ class DisclosureGate:
 
     Args:
         me: name of the party.
-        note: receives every record after it was accepted.
+        note: called with every record after the recorder has accepted it.
 
     Attributes:
         me: name of the party.

@@ -62,7 +62,7 @@ class TaskFuture(Future[T]):
     """The future of a task. `result` runs the task in the calling thread if the executor has lost it.
 
     Args:
-        task: the task.
+        task: the function call that an executor runs.
         add_seconds: called with the CPU seconds of the task if the executor returns its result.
         report: called with the name of the error class if the executor loses the task.
         timeout: seconds that `result` waits for the executor before it runs the task.

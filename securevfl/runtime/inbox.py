@@ -16,7 +16,7 @@ from securevfl.runtime.abort import Abort
 from securevfl.runtime.clock import Stamp
 from securevfl.runtime.codec import Frame, decode_frame, decode_message
 
-MAX_FRAME_BYTES = 1 << 30  # bytes; protocols split larger messages
+MAX_FRAME_BYTES = 1 << 30  # largest frame in bytes; protocols split larger messages
 
 
 class Wire(Protocol):
@@ -154,9 +154,9 @@ class Inbox:
     def take_due(
         self, senders: Collection[str], subchannel: str, due: Callable[[Stamp | None, int], bool]
     ) -> Arrival | None:
-        """Remove and return the first frame of these senders for which `due` is true; None if there is none.
+        """Remove and return the first frame of these senders for which the function `due` returns True; else None.
 
-        It does not wait.
+        It does not wait for a frame.
         """
         with self._changed:
             queues = [self._queues[sender, subchannel] for sender in senders]

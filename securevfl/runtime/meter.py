@@ -29,7 +29,7 @@ class Meter:
     Args:
         clock: the party's clock.
         counters: the party's cost counters.
-        executor: runs the expensive parts of operations; None for the calling thread.
+        executor: runs the expensive parts of encryption and decryption; None for the calling thread.
         workers: number of tasks that the executor runs at a time.
     """
 

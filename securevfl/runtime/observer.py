@@ -22,7 +22,7 @@ class Event:
 
 
 class Observer(ABC):
-    """Receives the messages that parties send and receive in this process, and the facts that they note."""
+    """Receives all messages that parties send and receive in this process, and the facts that they report."""
 
     @abstractmethod
     def __call__(self, event: Event) -> None:

@@ -19,7 +19,7 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 from securevfl.base.chunked_matrix import MatrixPart, RowChunk
 from securevfl.errors import TransportError
 
-WORKER_TIMEOUT = 240.0  # seconds; long enough for another worker to read a lost worker's rows again
+WORKER_TIMEOUT = 240.0  # seconds to wait for a result; another worker may have to read a lost worker's rows again
 
 P = ParamSpec("P")
 S = TypeVar("S")

@@ -1,1 +1,1 @@
-"""One training: one party's run, its checkpoints, its part of the model, and a run of all parties in one process."""
+"""Modules of a training: one party's run, checkpoints and part of the model, and runs of all parties in one process."""

@@ -164,7 +164,7 @@ class Checkpoints:
         return self.load(job, rounds[-1]).run if rounds else ""
 
     def begin(self, job: bytes, run: str) -> str:
-        """Return the id under which the ledger counts all attempts at a job since the last attempt that was completed.
+        """Return the id of the first unfinished attempt at a job; the ledger counts all attempts since as one run.
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).

@@ -46,7 +46,7 @@ from securevfl.models.standard_errors import standard_errors
 from securevfl.models.trees import Trees
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
+from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.network import Network
 from securevfl.training.local_baseline import MAX_TABLE_VALUES, local_metrics, local_scores
 from securevfl.training.model_part import ModelPart
@@ -85,9 +85,9 @@ class MeasuredModel(NamedTuple):
     """A compared model, with the figures from which the standard error of the gain is computed; these are not stored.
 
     Attributes:
-        row: its line of the comparison.
+        row: the model's line in the printed comparison.
         auc_error: standard error of its AUC.
-        spread: standard deviation of its log odds within the classes.
+        spread: standard deviation of the model's log odds within each class.
         f: its outputs (n,) for the held-out rows, if it is a model of the active party's columns alone.
     """
 
@@ -202,8 +202,8 @@ def compare(
         job: which rows are held out, how columns are prepared, and what is accepted. Its model is used if it is
             logistic regression or trees.
         parties: the parties, each with its name and its table.
-        network: see `simulate`.
-        ledgers: see `simulate`.
+        network: the simulated network, as in `simulate`.
+        ledgers: each party's ledger, by name, as in `simulate`.
         on_model: called with the name of each model before it is trained.
 
     Returns:
@@ -230,7 +230,7 @@ def compare(
 def _pooled(
     jobs: Mapping[str, Job], parties: Sequence[Party], on_model: Callable[[str], object]
 ) -> Iterator[ComparedModel]:
-    """Yield the models of one table with all columns; none if a table is on disk or they are too large together."""
+    """Yield the models trained on one table with all columns; none if that table would not fit in memory."""
     if any(isinstance(party, StoredParty) for party in parties):
         return
     if sum(party.X.size for party in parties) > MAX_TABLE_VALUES:
@@ -283,13 +283,13 @@ def compared_jobs(job: Job) -> dict[str, Job]:
     Each trains without early stopping, is measured once, and discloses no scores or weights to anybody.
 
     Args:
-        job: see `compare`.
+        job: which rows are held out, how columns are prepared, and what is accepted, as in `compare`.
 
     Returns:
         The jobs.
 
     Raises:
-        ConfigError: see `compare`.
+        ConfigError: if the job is not on shares, holds no rows out, or has labels of other than two classes.
     """
     if job.protocol.shares is None:
         raise ConfigError(
@@ -331,7 +331,7 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
     """Check that leak checks and ledgers allow all jobs in turn, each with one measurement of the same rows."""
     check_together([(job, pooled_run_facts(job, parties).shape) for job in jobs], parties, ledgers)
     lead, *others = parties
-    rows = jobs[0].schedule(register_of(parties)).test[:MAX_LOSS_ROWS]
+    rows = select_measured(jobs[0].schedule(register_of(parties)).test, 1)
     if any("small_metrics" in job.accepts for job in jobs):
         return
     for party in others:
@@ -345,7 +345,7 @@ def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object
     Args:
         jobs: the jobs by name.
         lead: the party with labels.
-        on_model: see `compare`.
+        on_model: called with the name of each model before it is trained.
 
     Yields:
         The models.

@@ -37,7 +37,7 @@ _JOB_PREFIX = "job__"
 
 
 class VerticalEstimator(base.BaseEstimator):  # type: ignore[misc]
-    """What `VerticalClassifier` and `VerticalRegressor` have in common.
+    """Base class of `VerticalClassifier` and `VerticalRegressor`, which deals the columns to parties.
 
     Args:
         job: the job, or its keys as in a job file; without a key `model`, the estimator chooses the model. None is the
@@ -114,7 +114,7 @@ class VerticalEstimator(base.BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _fit(self, X: Any, y: NDArray[Any], classes: int) -> None:
-        """Deal the columns, and simulate the training."""
+        """Deal the columns to parties, and simulate the training of the job by these parties."""
         with _as_value_errors():
             table = _Table.of(X)
             self.n_features_in_ = len(table.names)

@@ -33,7 +33,7 @@ FINAL_EVALUATION = 1 << 62
 
 
 class _Record(msgspec.Struct):
-    """One evaluation: the fields of its measurement, and the decision if there was one."""
+    """One evaluation as it is stored: its metrics, and the leading party's decision if there was one."""
 
     metrics: dict[str, float]
     calibration: list[list[float]]
@@ -84,7 +84,7 @@ class EvaluationFile:
         )
 
     def decision(self, number: int) -> StopDecision:
-        """Return the stored decision whether to stop after an evaluation; it is to continue if none is stored."""
+        """Return the stored decision after an evaluation: to stop, or to continue (also if none is stored)."""
         stored = self._records[number].decision or (False, False, False)
         return StopDecision(*stored)
 

@@ -40,7 +40,7 @@ def part_report(part: ModelPart, *, alone: Mapping[str, float] | None = None) ->
     """Return what one party knows of a training between organisations as plain data, without its part of the model.
 
     Args:
-        part: its part.
+        part: this party's part of the model, with its metrics and cost counters.
         alone: metrics of a model of this party's columns alone, if it has the labels.
 
     Returns:

@@ -65,7 +65,7 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     """Train the job's model on one party's columns, and return its metrics on the job's held-out rows.
 
     Args:
-        job: see `local_scores`.
+        job: a job whose model is linear in inputs derived from the columns, as in `local_scores`.
         party: the party with labels.
 
     Returns:

@@ -75,6 +75,6 @@ def main_metric(names: Iterable[str]) -> str | None:
     return next((name for name in MAIN_METRICS if name in available), None)
 
 
-def figure(value: float, error: float | None, sign: str = "+-") -> str:
-    """Format a metric, with its standard error if there is one."""
-    return f"{value:.4f}" if error is None else f"{value:.4f} {sign} {error:.4f}"
+def figure(value: float, error: float | None) -> str:
+    """Format a metric for a terminal, with its standard error if there is one."""
+    return f"{value:.4f}" if error is None else f"{value:.4f} +- {error:.4f}"

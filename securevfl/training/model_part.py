@@ -32,6 +32,7 @@ from securevfl.data.frames import is_frame
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite, unmasked
+from securevfl.disclosure.outputs import Output
 from securevfl.errors import ConfigError, DataError, SecureVFLError, StorageError, TableError
 from securevfl.families.state import State
 from securevfl.job import Job
@@ -58,7 +59,7 @@ PLAIN_FIELDS = (
 class PartStatus(StrEnum):
     """The run that trained the model part which `join` returns, and whether the other parties have confirmed it.
 
-    KEPT: the part of a run that was interrupted after its outcome was on disk, but before it was in its final file.
+    KEPT: an earlier run trained this part and was interrupted before it wrote the final file.
     """
 
     NEW = "new"
@@ -69,11 +70,11 @@ class PartStatus(StrEnum):
 
 @dataclass
 class ModelPart:
-    """One party's outcome of a run: its role, and its part of the model.
+    """One party's part of a trained model: its weights, its metrics, and how its columns are prepared.
 
     Attributes:
         name: name of the party.
-        role: its role.
+        role: the party's role in the run, such as active or passive.
         job: the job as plain data.
         parties: the parties of the run, the leading one first.
         preparation: converts the party's columns to the features of the model.
@@ -98,8 +99,9 @@ class ModelPart:
             compared with them.
         trained: number of training rows.
         held_out: number of held-out rows.
-        status: the run from which the part is, if `join` returned it without training.
+        status: whether an earlier run trained this part, if `join` returned it without training.
         model: the network that the party passed (`Party.model`). Files do not contain it, so set it after loading.
+        outputs_of_run: the disclosures of the run to all parties; empty if the part was loaded from a file.
     """
 
     name: str
@@ -127,6 +129,7 @@ class ModelPart:
     held_out: int = 0
     status: PartStatus = field(default=PartStatus.NEW, repr=False)
     model: object = field(default=None, repr=False)
+    outputs_of_run: Sequence[Output] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         """Return the party, its role and the number of its columns."""
@@ -269,7 +272,7 @@ class ModelPart:
 
     @property
     def importance(self) -> dict[str, list[float]]:
-        """The mean absolute Shapley value of each column on training rows, by output; raises as `explain`."""
+        """The mean absolute Shapley value of each column on training rows, by output. Raises like `explain`."""
         self._forest()
         self._check_opened()
         return dict(self.state["importance"])
@@ -304,7 +307,7 @@ class ModelPart:
             )
 
     def rows(self, X: ArrayLike | Columns) -> Floats:
-        """Check, prepare and scale new rows (m, d) as in training; raises as `table`."""
+        """Check, prepare and scale new rows (m, d) as in training; raises the errors of `table`."""
         return self.scaling(self.table(X))
 
     def table(self, X: ArrayLike | Columns | Mapping[str, Any]) -> Floats:
@@ -345,7 +348,7 @@ class ModelPart:
             folder: the folder with the file of the module.
 
         Returns:
-            This part.
+            This part of the model, with the module.
 
         Raises:
             ConfigError: the name is not allowed, or the folder has no such file.

@@ -37,7 +37,7 @@ NO_TABLE = -1  # stands for the number of rows if the party has no table
 
 @dataclass(frozen=True)
 class NewRows:
-    """Rows of one party.
+    """New rows of one party, which are read block by block.
 
     Attributes:
         count: number of rows.
@@ -64,8 +64,8 @@ class IndexedRows:
         name: name of the party.
         ids: ids of any type.
         X: numbers (m, d), checked but not scaled.
-        key: see `NewRows`.
-        written: see `NewRows`.
+        key: the id columns of a file.
+        written: for each id, the unchanged values of the id columns, if ids are composed of them.
     """
 
     name: str

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from securevfl.display import html
 from securevfl.models.metrics import LOWER_IS_BETTER
 from securevfl.models.paired_auc import (
     CRITICAL_VALUE,
@@ -78,13 +79,18 @@ class PartnerGain:
         Returns:
             One or two sentences.
         """
+        decimals = html.decimals_of(self.error)
+        alone, together, change = (
+            html.cell_text(value) if decimals is None else f"{value:,.{decimals}f}"
+            for value in (self.alone, self.together, abs(self.gain))
+        )
         direction = "rises" if self.together > self.alone else "falls"
-        start = f"With the columns of {partners}, the {label_of(self.metric)} {direction} from {self.alone:.3f} to "
-        change = "a gain" if self.gain > 0 else "a loss"
-        start += f"{self.together:.3f}, {change} of {abs(self.gain):.3f}"
+        kind = "a gain" if self.gain > 0 else "a loss"
+        start = f"With the columns of {partners}, the {label_of(self.metric)} {direction} from {alone} to {together}, "
+        start += f"{kind} of {change}"
         if self.error is None:
             return f"{start}. The uncertainty of this difference is not known."
-        start += f" ± {self.error:.3f}{' at most' if self.is_bound else ''}."
+        start += f" ± {self.error:,.{decimals or 0}f}{' at most' if self.is_bound else ''}."
         if self.is_certain:
             ratio = self.gain / self.error if self.error else math.inf
             return f"{start} The gain is {ratio:.1f} times its standard error, so it is hardly due to chance."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from securevfl.display import html, svg
 from securevfl.training.metric_words import GUESSING, label_of, main_metric
@@ -30,7 +30,7 @@ def quality_chart(lead: ModelPart, gain: PartnerGain | None) -> str:
     bars["all parties together"] = lead.metrics[name], lead.metric_std_errors.get(name)
     guess = GUESSING.get(name, 0.0)
     axis = f"{label_of(name)} (bars begin at {guess:g}, guessing)" if name in GUESSING else label_of(name)
-    return svg.bar_chart(bars, x=axis, base=guess)
+    return svg.bar_chart(bars, x=axis, base=guess, references=[f"{lead.name} alone"])
 
 
 def convergence(lead: ModelPart, over: Sequence[str] = ("round",)) -> str:
@@ -43,14 +43,18 @@ def convergence(lead: ModelPart, over: Sequence[str] = ("round",)) -> str:
             MIN_LOSS_SPAN * max(map(abs, values), default=0.0),
             MIN_SPAN_ERRORS * errors.get("loss", errors.get("log_loss", 0.0)),
         )
-        charts.append(svg.captioned("Loss", svg.line_chart(losses, x=AXES[axis], y="loss", min_span=span)))
+        charts.append(svg.captioned("Loss", svg.line_chart(losses, x=AXES[axis], y="loss", min_span=span, x_start=0)))
         name = main_metric(name for name in metric_names(history) if name != "loss")
         if name is not None:
             points = {label_of(name): curve(history, axis, name)}
             error = MIN_SPAN_ERRORS * errors.get(name, 0.0)
-            picture = svg.line_chart(points, x=AXES[axis], y=label_of(name), min_span=error)
+            picture = svg.line_chart(points, x=AXES[axis], y=label_of(name), min_span=error, x_start=0)
             charts.append(svg.captioned(f"{label_of(name)} on the {lead.evaluated_on}", picture))
-    return svg.side_by_side(charts) if any(charts) else "<p class='soft'>No round was recorded.</p>"
+    return (
+        svg.side_by_side(charts)
+        if any(charts)
+        else "<p class='soft'>The run recorded no loss and no metric by round.</p>"
+    )
 
 
 def metric_names(history: list[dict[str, float]]) -> list[str]:
@@ -79,7 +83,7 @@ def quality(lead: ModelPart) -> str:
     pictures = [
         svg.captioned(
             "Calibration: are predictions right on average?",
-            svg.line_chart(seen | exact, x=heads[0], y="observed share" if binary else heads[1]),
+            svg.line_chart(seen | exact, x=heads[0], y="observed share" if binary else heads[1], references=["exact"]),
             "Each point is a tenth of the rows. Above the line, the model predicts too low a value.",
         )
     ]
@@ -91,7 +95,11 @@ def quality(lead: ModelPart) -> str:
             svg.captioned(
                 "Lift: what do the highest scores find?",
                 svg.line_chart(
-                    lift, x="share of rows, highest scores first", y="lift (times the mean)", y_range=(0, 1)
+                    lift,
+                    x="share of rows, highest scores first",
+                    y="lift (times the mean)",
+                    y_range=(0, 1),
+                    references=["at random"],
                 ),
                 f"{lift['this model'][0][1]:.1f} times as many positive rows as at random are among the "
                 f"{100 * lift['this model'][0][0]:.0f} % of rows with the highest scores.",
@@ -100,14 +108,20 @@ def quality(lead: ModelPart) -> str:
         pictures.append(
             svg.captioned(
                 "ROC curve: what does a threshold cost?",
-                svg.line_chart(curves, x="share of other rows above the threshold", y="share of positive rows found"),
+                svg.line_chart(
+                    curves,
+                    x="share of other rows above the threshold",
+                    y="share of positive rows found",
+                    references=["at random"],
+                ),
                 "Each point is a threshold for the score. The area under the curve is the AUC.",
             )
         )
     rows: list[list[html.Cell]] = [
-        [f"{predicted:.3f}", f"{observed:.3f}", int(count)] for predicted, observed, count in tenths
+        [html.cell_text(predicted), html.cell_text(observed), int(count)] for predicted, observed, count in tenths
     ]
-    return svg.side_by_side(pictures) + html.details("Figures of each tenth of the rows", html.table(heads, rows))
+    table = html.table(heads, rows, figures=range(len(heads)))
+    return svg.side_by_side(pictures) + html.details("Figures of each tenth of the rows", table)
 
 
 def lifts(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
@@ -149,13 +163,17 @@ def costs_chart(costs: Costs) -> str:
     """Return bars of the seconds of each phase by kind of work, and a table whose figures add up."""
     digits = 3 if costs.total < 10 else 1
     split = rounded_split(costs.path, digits)
-    kinds = list(next(iter(split.values())))
-    heads = ["seconds of", *kinds, "all"]
-    sums: Mapping[str, float] = {kind: sum(float(row[kind]) for row in split.values()) for kind in kinds}
-    rows: list[list[html.Cell]] = [
-        [phase, *row.values(), f"{sum(map(float, row.values())):.{digits}f}"] for phase, row in split.items()
-    ]
-    rows.append(["all", *(f"{value:.{digits}f}" for value in sums.values()), f"{sum(sums.values()):.{digits}f}"])
-    bars = {f"{phase}: {sum(kinds.values()):.{digits}f} s": kinds for phase, kinds in costs.split.items()}
+    colours = svg.series_colours(next(iter(split.values())))
+    rows: list[list[html.Cell]] = []
+    for kind, colour in colours.items():
+        seconds = [phase[kind] for phase in split.values()]
+        name = html.Markup(f"{svg.swatch(colour)} {html.escape(kind)}")
+        rows.append([name, *seconds, f"{sum(map(float, seconds)):.{digits}f}"])
+    sums = [sum(map(float, phase.values())) for phase in split.values()]
+    rows.append(["all", *(f"{value:.{digits}f}" for value in (*sums, sum(sums)))])
+    heads = ["seconds of", *split, "all"]
+    bars = {
+        f"{phase}: {value:.{digits}f} s": kinds for (phase, kinds), value in zip(costs.split.items(), sums, strict=True)
+    }
     picture = svg.stacked_bars(bars, unit="seconds")
     return svg.side_by_side([picture, html.table(heads, rows, figures=range(1, len(heads)))])

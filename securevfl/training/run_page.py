@@ -7,27 +7,34 @@ the costs. Details, such as messages and the job, are folded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from securevfl.base.config import flatten
 from securevfl.base.files import write_atomic
-from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.display import html
 from securevfl.job import Job
 from securevfl.runtime.costs import Stage
 from securevfl.training.local_baseline import LocalQuality
-from securevfl.training.metric_words import REPEATS, STD_ERROR_NOTE, figure, label_of, main_metric, meaning_of
+from securevfl.training.metric_words import REPEATS, STD_ERROR_NOTE, label_of, main_metric, meaning_of
 from securevfl.training.model_part import ModelPart
 from securevfl.training.partner_gain import PartnerGain, baseline_of
 from securevfl.training.run_charts import convergence, costs_chart, quality, quality_chart
 from securevfl.training.run_costs import Costs
+from securevfl.training.run_disclosures import NOT_STORED, learned
 
-# meanings of the letters in descriptions of what a party learns
-SIZE_LETTERS = {"n": "n rows a batch", "c": "c outputs", "p": "p parameters", "d": "d columns"}
+NO_DISCLOSURES = "<p class='soft'>{}</p>"
+
+NUMBERS = {
+    "poisson": "a count",
+    "negative_binomial": "a count",
+    "gamma": "an amount",
+    "tweedie": "an amount",
+    "quantile": "a quantile",
+}
+"""What models predict if the labels are no classes, by the name of the model; others predict a number."""
 
 
 def page(
@@ -50,14 +57,9 @@ def page(
     """
     lead, costs = next(iter(parts.values())), Costs.of(job, parts)
     title, baseline = title_of(job, lead), baseline_of(alone)
-    complete = len(parts) == len(lead.parties)
     full_sheet = html.details("The consent sheet of this run", f"<pre>{html.escape(sheet)}</pre>") if sheet else ""
-    if complete:
-        disclosures = html.section("What each party learned", learned(job, parts), full_sheet)
-    elif sheet:
-        disclosures = html.section("The consent sheet of this run", f"<pre>{html.escape(sheet)}</pre>")
-    else:
-        disclosures = ""
+    table = learned(lead.parties, lead.outputs_of_run) if lead.outputs_of_run else NO_DISCLOSURES.format(NOT_STORED)
+    disclosures = html.section("What each party learned", table, full_sheet)
     how_good = [
         html.section(
             "What the partners' columns add" if baseline else "How good the model is", comparison(lead, baseline)
@@ -87,16 +89,17 @@ def title_of(job: Job, lead: ModelPart) -> str:
     elif job.model.loss.classifies:
         target = "Prediction of a class"
     else:
-        target = "Prediction of a number"
+        target = f"Prediction of {NUMBERS.get(job.model.name, 'a number')}"
     return f"{target} by {leader} with {_listed(partners)}" if partners else f"{target} by {leader}"
 
 
 def subtitle(job: Job, lead: ModelPart, costs: Costs) -> str:
     """Return the model, the rows, the date and the job in a line."""
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    rows = f" {lead.trained:,} rows trained it and {lead.held_out:,} held-out rows measured it." if lead.leads else ""
+    measured = f"{lead.held_out:,} held-out rows measured it" if lead.held_out else "no rows were held out"
+    rows = f" {lead.trained:,} rows trained it and {measured}." if lead.leads else ""
     return (
-        f"A {job.model.name} model by {costs.algorithm}, {costs.protocol}.{rows} "
+        f"Model: {job.model.name}; optimizer: {costs.algorithm}; protocol: {costs.protocol}.{rows} "
         f"Written {when} by securevfl {__version__}; job {job.digest.hex()[:16]}."
     )
 
@@ -106,9 +109,10 @@ def costs_of(costs: Costs) -> str:
     if not costs.measured:
         return "<p class='soft'>Model files do not store costs.</p>"
     text = (
-        f"The run took {costs.total:.1f} s from start to end, in {costs.rounds:,} rounds; the parties sent "
-        f"{costs.bytes:,} bytes in preparation and training. Times are those of the longest chain of computations and "
-        "messages that wait for each other. They add up to the whole."
+        f"The run took {costs.total:.1f} s from start to end, in {costs.rounds:,} rounds. The parties sent "
+        f"{_size(costs.bytes)} in preparation and training. Times are those of the longest chain of computations and "
+        "messages that wait for each other, so they add up to the time of the run. Encryption is work with encrypted "
+        "numbers. Transfers are oblivious transfers, which generate random numbers for computations on secret shares."
     )
     return f"<p>{html.escape(text)}</p>{costs_chart(costs)}"
 
@@ -121,6 +125,7 @@ def details(job: Job, parts: Mapping[str, ModelPart], costs: Costs) -> list[str]
         "protocol": costs.protocol,
         "local steps a round": costs.local_steps,
         "rounds": costs.rounds,
+        "bytes sent in preparation and training": costs.bytes if costs.measured else None,
     }
     parties: list[list[html.Cell]] = [
         [part.name, part.role, len(part.columns), len(part.features)] for part in parts.values()
@@ -155,6 +160,14 @@ def details(job: Job, parts: Mapping[str, ModelPart], costs: Costs) -> list[str]
 PARTY_HEADS = "party", "role", "columns", "as prepared"
 
 
+def _size(count: int) -> str:
+    """Return a number of bytes as text with a unit."""
+    if count < 1000:
+        return f"{count} bytes"
+    power = min(4, (len(str(count)) - 1) // 3)
+    return f"{count / 1000**power:.3g} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
+
+
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
@@ -178,11 +191,12 @@ def comparison(lead: ModelPart, alone: LocalQuality | None) -> str:
         text = gain.sentence(_listed(lead.parties[1:]) if lead.parties[1:] else "nobody else")
     else:
         error = lead.metric_std_errors.get(name)
-        value = f"{lead.metrics[name]:.3f}" + ("" if error is None else f" ± {error:.3f}")
+        value = html.with_error(lead.metrics[name], error)
         text = f"On the {lead.evaluated_on}, the {label_of(name)} is {value}."
     meaning = meaning_of(name)
     explained = f"{label_of(name)}: {meaning}. " if meaning else ""
-    sentences = f"<p class='gain'>{html.escape(text)}</p><p class='soft'>{html.escape(explained + STD_ERROR_NOTE)}</p>"
+    explained += STD_ERROR_NOTE if lead.metric_std_errors else ""
+    sentences = f"<p class='gain'>{html.escape(text)}</p><p class='soft'>{html.escape(explained)}</p>"
     return sentences + '<div class="charts">' + quality_chart(lead, gain) + metric_table(lead, alone) + "</div>"
 
 
@@ -195,13 +209,14 @@ def metric_table(lead: ModelPart, alone: LocalQuality | None) -> str:
         [
             label_of(name),
             *(
-                figure(model.metrics[name], model.std_errors.get(name), "±") if name in model.metrics else None
+                html.with_error(model.metrics[name], model.std_errors.get(name)) if name in model.metrics else None
                 for model in models.values()
             ),
         ]
         for name in names
     ]
-    caption = f"{lead.held_out:,} held-out rows; trained on {lead.trained:,} rows."
+    measured = f"{lead.held_out:,} held-out rows" if lead.held_out else "Measured on the training rows"
+    caption = f"{measured}; trained on {lead.trained:,} rows."
     if lead.positive is not None:
         caption += f" Positive class: {lead.positive}."
     words = html.terms({label_of(name): meaning_of(name) for name in names if meaning_of(name)})
@@ -232,14 +247,14 @@ def by_class(lead: ModelPart) -> str:
 
 def _class_cell(figures: Mapping[str, float], name: str) -> html.Cell:
     error = figures.get("auc_std_error") if name == "auc" else None
-    return figure(figures[name], error, "±") if name in figures else None
+    return html.with_error(figures[name], error) if name in figures else None
 
 
 def cell(job: Job, parts: Mapping[str, ModelPart]) -> str:
     """Return a short report of the run as HTML for a notebook."""
     lead, costs = next(iter(parts.values())), Costs.of(job, parts)
     figures: list[html.Cell] = [
-        figure(value, lead.metric_std_errors.get(name), "±") for name, value in lead.metrics.items()
+        html.with_error(value, lead.metric_std_errors.get(name)) for name, value in lead.metrics.items()
     ]
     head = f"{costs.algorithm} on a {job.model.name} model, {costs.protocol}, {', '.join(parts)}"
     return "".join(
@@ -252,21 +267,6 @@ def cell(job: Job, parts: Mapping[str, ModelPart]) -> str:
             costs._repr_html_(),
         ]
     )
-
-
-def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
-    """Return what each party learns from such a run, in the words of its consent sheet, with sizes as letters."""
-    roles = job.family.complete_roles(job, Roles.of((part.name, part.role) for part in parts.values()), {})
-    rows: list[list[html.Cell]] = [
-        [name, word, " ".join(text.split())]
-        for name in roles.parties
-        for word, text in job.family.statements(job, roles, name, None)
-    ]
-    used = [
-        words for letter, words in SIZE_LETTERS.items() if any(re.search(rf"\b{letter}\b", str(row[2])) for row in rows)
-    ]
-    words = [*([f"{', '.join(used)}."] if used else []), "explain(job, parties) has the sheet with all figures."]
-    return html.table(["party", "", "what"], rows) + f"<p class='soft'>{html.escape(' '.join(words))}</p>"
 
 
 def coefficients(job: Job, parts: Mapping[str, ModelPart]) -> str:

@@ -84,13 +84,13 @@ def take_part(
             this function returns, the part of the model is on disk (`Checkpoints.final`).
         ledger: this party's ledger. Disclosures are entered before they are sent, and earlier runs count. None means
             that the tables of all parties are in this process.
-        ahead: folder of precomputed material (`run_offline_phase`).
+        ahead: folder of random numbers that were computed in advance (`run_offline_phase`).
         consent: called with this party's consent sheet, after all checks that are possible before the training, and
             before any message depends on its data. It raises an error if the party does not agree.
         again: whether the training may start again if it is complete for this party but not for all parties.
 
     Returns:
-        This party's part.
+        This party's part of the model.
 
     Raises:
         ConfigError: if the training is complete at this party, is not complete at another party, and `again` is False.
@@ -102,7 +102,7 @@ def take_part(
     same_training = len({hello.run for hello in setup.hellos.values()}) == 1
     start = common_round([hello.saved for hello in setup.hellos.values()]) if same_training else None
     if checkpoints is not None and start == FINISHED_ROUND and (part := checkpoints.final(key)) is not None:
-        part.status = PartStatus.CONFIRMED
+        part.status, part.outputs_of_run = PartStatus.CONFIRMED, setup.facts.outputs
         return part
     if start is None:
         if not again and checkpoints is not None and checkpoints.final(key) is not None:
@@ -171,7 +171,7 @@ def take_part(
         raise
     finally:
         ledger_session.settle(silent=channel.counters.messages_sent() == messages_before)
-    part.data = table.hex()
+    part.data, part.outputs_of_run = table.hex(), setup.facts.outputs
     raw = setup.raw.table
     column_baselines = baselines(raw, schedule.sample(max_baseline_rows(raw.X)))
     part.baseline = [*(item for item in column_baselines if item.column in part.columns), *part.baseline]
@@ -224,7 +224,7 @@ def run_offline_phase(
     """Compute, together with the other parties, the random material of a training, which does not depend on data.
 
     Args:
-        job: the job. A family without an offline phase raises ConfigError.
+        job: the job. ConfigError is raised if its protocol family has no offline phase.
         party: this party and its table.
         channel: the channel to the other parties.
         parties: names of all parties, the leading one first.
@@ -289,7 +289,7 @@ def _sheet(job: Job, setup: RunSetup, ledger: DisclosureLedger | None, run: str)
 def _with_evidence(
     job: Job, setup: RunSetup, context: PartyContext, ledger_session: LedgerSession, checkpoint: Checkpoint | None
 ) -> Party:
-    """Return the party with columns as weights of evidence, which are computed now or restored from a checkpoint."""
+    """Return the party with weights of evidence as columns; they are computed now or restored from a checkpoint."""
     if checkpoint is not None:
         stored = FittedPreparation.read(setup.raw.columns, checkpoint.preparation)
         decided = {} if setup.party.preparation is None else setup.party.preparation.decided

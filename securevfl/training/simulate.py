@@ -38,7 +38,7 @@ def simulate(
     slowed: Mapping[str, float | Pauses] | None = None,
     progress: bool = False,
 ) -> Run:
-    """Train, and return every party's part.
+    """Train a job with all parties in this process, and return the run with every party's part of the model.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).

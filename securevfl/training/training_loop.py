@@ -67,13 +67,13 @@ the checkpoint. It may write the checkpoint."""
 
 @dataclass(eq=False)
 class TrainingLoop:
-    """One party of a run: it drives its participant and collects its part of the model.
+    """One party's side of a run: it calls its participant round by round, and builds the party's part of the model.
 
     Attributes:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party, with prepared columns.
-        context: the party's context in the protocol.
-        data: its training data.
+        context: the party's channel to the others and the roles of all parties.
+        data: the party's scaled columns, targets and batches.
         run: id of the run.
         on_round: called after every round with the number of rounds that are done, and of all rounds.
         save: called when a checkpoint may be written.
@@ -113,7 +113,7 @@ class TrainingLoop:
             self._warn_of_extreme_rows()
         if self.save is not None and not self._start:
             self.save(0, len(self.data.schedule), lambda: self._state(0, finished=False))
-        eventlog.emit(self.party.name, "begins", {}, logging.DEBUG)
+        eventlog.emit(self.party.name, "training begins", {}, logging.DEBUG)
         first = len(self.data.schedule) if self._finished else self._start
         rounds = self._participant.train(self.data, first)
         try:
@@ -245,7 +245,7 @@ class TrainingLoop:
             record |= measured
         if eventlog.LOGGER.isEnabledFor(logging.DEBUG):
             facts = {"bytes": self.context.channel.counters.bytes_sent()} | measured
-            eventlog.emit(self.party.name, "progress", facts, logging.DEBUG)
+            eventlog.emit(self.party.name, "training progress", facts, logging.DEBUG)
         if self._leads:
             clock = self.context.channel.clock
             clock.tick(Kind.LOCAL)
@@ -303,7 +303,7 @@ class TrainingLoop:
         return metrics.stale(patience.metric, values, patience.evaluations, patience.tolerance)
 
     def _is_lost(self, measurement: Measurement) -> bool:
-        """Return whether the loss is so large that the steps must be too long; an unmeasured loss is infinite."""
+        """Return whether the loss is so large that step sizes must be too large; a missing loss is infinite."""
         losses = [record["loss"] for record in self._history if "loss" in record]
         return self._participant.should_roll_back([*losses, measurement.metrics.get("loss", math.inf)], measurement)
 

@@ -1,4 +1,4 @@
-"""What a year of one job discloses together: monthly trainings, a comparison, a search, and scores of new rows.
+"""Forecast of the disclosures of one job in a year: monthly trainings, a comparison, a search, and scores of new rows.
 
 One job discloses little, and its consent sheet is about that job alone. Most jobs are run again with new data. This
 forecast adds up what each party's ledger will count, before the first job. It counts as the ledger does
@@ -35,7 +35,7 @@ MONTHS = 12
 
 @dataclass(frozen=True)
 class YearPlan:
-    """What is done with a job in a year.
+    """How often a job is trained, compared, searched and used for scores in a year.
 
     Attributes:
         trainings: number of monthly trainings.
@@ -72,7 +72,7 @@ class PartyYear:
     """The forecast for one party.
 
     Attributes:
-        party: its name.
+        party: name of the party.
         totals: what its ledger counts, with earlier runs.
         bits: number of bits about its columns that all peers together receive.
         share: `bits` as a share of the information content of all rows of its table; None if that is unknown.
@@ -111,7 +111,7 @@ class YearForecast:
     """The forecast for all parties whose tables are here.
 
     Attributes:
-        plan: what is done in the year.
+        plan: how often the job is trained, compared, searched and used for scores.
         compares: whether the year has a comparison.
         parties: the forecast of each party.
     """
@@ -160,7 +160,7 @@ def forecast_year(
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         parties: all parties with their tables, or one party if `others` is given.
         others: number of columns of each other party, the one with labels first unless it is the party itself.
-        outputs: see `explain`.
+        outputs: number of outputs of the model, as in `explain`.
         ledgers: ledgers of some of the parties by name, whose limits and records count.
         plan: what is done in the year; by default 12 trainings, a comparison and a search of 8 trainings.
 
@@ -284,19 +284,19 @@ def _about(party: str, outputs: Sequence[Output]) -> list[Disclosure]:
 
 
 def _is_measured(output: Output, party: str) -> bool:
-    """Return whether an output discloses something about a party's columns while a model is trained or measured."""
+    """Return whether an output of a training or evaluation is about this party's columns."""
     return party in output.about and output.kind in ("scores", "columns") and output.occasion in ("evaluation", "chunk")
 
 
 def _bits(output: Output) -> int:
-    """Return the bits of an output in a complete run. An output that follows from others has the numbers it counts."""
+    """Return how many bits an output discloses in a complete run; `count` is used if it follows from other outputs."""
     if in_column_bits(output.disclosure):
         return output.count
     return (output.times * output.numbers or output.count) * output.bits
 
 
 def _row_bits(output: Output) -> float:
-    """Return the bits of one row that an output of an evaluation may hold. All bits of a sum may be about one row."""
+    """Return how many bits of an evaluation's output may be about one row: all bits of a sum, or one row's word."""
     if in_column_bits(output.disclosure) and output.numbers >= output.rows:  # words of rows, in a hidden order
         return output.times * output.bits * output.numbers / output.rows
     return _bits(output) if in_column_bits(output.disclosure) else _bits(output) / output.rows

@@ -75,9 +75,9 @@ def check_usable(path: Path, certificate: bytes, ca: bytes, party: str, now: dat
     Args:
         path: the file that contains it, for the message.
         certificate: the certificate.
-        ca: see `check_peer`.
+        ca: certificates of the trusted authorities and their revocation lists, in PEM.
         party: the party to which it must belong.
-        now: see `check_peer`.
+        now: time at which the certificate must be valid; the current time by default.
 
     Raises:
         ConfigError: peers would refuse it; the message states the cause.

@@ -112,7 +112,7 @@ def init(
     Args:
         folder: the folder for ca.pem and ca.key.
         name: common name of the authority.
-        days: its validity in days.
+        days: validity of the authority's certificate in days.
         replace: whether an existing authority may be replaced.
         now: start of its validity; the current time by default.
 

@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.2  # seconds between checks of the lines
 
 
 class SessionRouter(Protocol):
-    """A port that several sessions share."""
+    """Interface of a port that several sessions share."""
 
     def add_session(self, session_id: str, lines: Mapping[str, Line]) -> None:
         """Route clients that name this session to its lines."""

@@ -19,7 +19,7 @@ def require_free(me: str, host: str, port: int) -> None:
     """Raise ConfigError if another program listens on a port.
 
     Args:
-        me: name of this party, for the message.
+        me: name of this party, which the error states.
         host: the host to check; "::" stands for all IPv4 and IPv6 addresses.
         port: the port to check.
 

@@ -21,7 +21,7 @@ class HandshakeCounter:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Record that a handshake begins."""
+        """Record that a TLS handshake begins."""
         with self._lock:
             self._started.append(time.monotonic())
 

@@ -68,7 +68,7 @@ class Line:
         self.peer_start = b""
         self.out: deque[bytes] = deque()  # unconfirmed packets, from number `first` on
         self.first = 0
-        self.unconfirmed_bytes = 0  # size of `out`
+        self.unconfirmed_bytes = 0  # size of `out` in bytes
         self.expected = 0
         self.stream: Stream | None = None
         self._newest_stream: Stream | None = None  # the latest stream, which may not be open yet
@@ -171,7 +171,7 @@ class Line:
             )
 
     def begin(self, *, calling: bool) -> Stream:
-        """Create a new stream, which replaces the earlier one when it opens.
+        """Create a new stream for this line, which replaces the earlier one when it opens.
 
         Args:
             calling: whether this end calls. That end opens the stream first.
@@ -228,7 +228,7 @@ class Line:
             since = self.down_since
             late = since is not None and not self.peer_done and now - since > self.patience
         if stream is not None and silent:
-            eventlog.warn(self.me, "silent", {"peer": self.peer, "seconds": now - stream.last_received})
+            eventlog.warn(self.me, "peer silent", {"peer": self.peer, "seconds": now - stream.last_received})
             stream.end("it is connected but silent")
             stream.hang_up()
         if late:

@@ -1,4 +1,4 @@
-"""Messages of a line between two neighbours, below the packets that the line carries.
+"""Messages of a line, the connection of two neighbours (parties that connect directly), which carries their packets.
 
 OpenStream     the process that sends it, and the next packet that it expects
 PacketPiece    one piece of a packet, with its number and an acknowledgement
@@ -18,7 +18,7 @@ MAX_PIECE_BYTES = 1 << 20  # maximum number of bytes of a packet in one message
 
 
 class OpenStream(Message, frozen=True):
-    """The first message of each stream; a stream is one gRPC call that carries a line.
+    """The first message of each stream; a stream is one gRPC call that carries a line's messages.
 
     Attributes:
         start: 16 random bytes that identify the sender's process.
@@ -32,13 +32,13 @@ class OpenStream(Message, frozen=True):
 
 
 class PacketPiece(Message, frozen=True):
-    """A packet, or a piece of it.
+    """A piece of a packet; a small packet is one piece.
 
     Attributes:
         number: number of the packet.
         more: whether further pieces of the packet follow.
         expected: number of the next packet that the sender expects.
-        piece: the bytes.
+        piece: the bytes of the piece.
     """
 
     number: int

@@ -349,14 +349,14 @@ def listen_on(
     in_all: int = CONNECTIONS_IN_ALL,
     request_seconds: float | None = None,
 ) -> Listener:
-    """Return a listener on this port of a host; "::" stands for all addresses of both families.
+    """Return a listener on this port of a host; "::" stands for all IPv4 and IPv6 addresses.
 
     Args:
-        me: name of this party, for the error.
+        me: name of this party, which the error states.
         host: a host name or an address.
         port: the port.
         tls: True if connections use TLS.
-        in_all: connections in all.
+        in_all: maximum number of connections.
         request_seconds: seconds for a request to arrive completely; None does not limit it.
 
     Returns:
@@ -384,7 +384,7 @@ def listen_on(
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
-    """Return the family and address of every address of the host that this machine has.
+    """Return every address of the host that this machine has, with its address family (IPv4 or IPv6).
 
     Args:
         host: a host name or an address.
@@ -409,7 +409,7 @@ def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
 
 
 def _send(side: socket.socket | None, data: bytearray) -> None:
-    """Send as much as the socket takes, and remove it from the buffer."""
+    """Send as many bytes as the socket accepts, and remove them from the buffer."""
     assert side is not None
     while data:
         try:

@@ -124,7 +124,7 @@ def write_pem(path: Path, data: bytes, mode: int, *, replace: bool) -> None:
     """Write a file atomically.
 
     Args:
-        path: the file.
+        path: path of the file to write.
         data: its content.
         mode: its permissions.
         replace: whether an existing file may be replaced.

@@ -48,7 +48,7 @@ def route(endpoint: Endpoint, peers: Peers, neighbour: str, envelope: EncryptedP
         try:
             endpoint.lines[envelope.receiver].send(packet)
         except TransportError:
-            eventlog.emit(me, "undelivered", {"peer": envelope.receiver, "bytes": len(packet)})
+            eventlog.emit(me, "message undelivered", {"peer": envelope.receiver, "bytes": len(packet)})
         return False
     raise FrameError(
         f"{neighbour} sent a packet that names another sender, or a receiver that is not in this run",

@@ -60,7 +60,7 @@ _HANDSHAKE_PACKETS = 2  # number of packets before the session: SessionOffer and
 
 
 class SecureTransport:
-    """The wire of one party.
+    """One party's connections to all others, as the `Wire` that its channel uses.
 
     Args:
         credentials: key and certificate of this party.
@@ -143,7 +143,7 @@ class SecureTransport:
             raise
 
     def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
-        """Send a frame; see `Wire`."""
+        """Send a frame to a party; see `Wire.post`."""
         if to not in self._others:
             raise TransportError(f"{to!r} is not a party of this run", code="SVFL-PARTIES-NAME", party=self.me)
         self._line(to).wait_for_space()
@@ -161,7 +161,7 @@ class SecureTransport:
         """Notify the others, before a session exists, that this party has stopped because of an error.
 
         Args:
-            error: the error.
+            error: the error that makes this party stop.
             resumes: whether the parties may resume the run.
         """
         for name in self._others:

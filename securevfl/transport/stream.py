@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _KEEPALIVE = 5.0  # seconds without a message after which an acknowledgement is sent as a sign of life
 _CONFIRM_AFTER = 0.02  # seconds that an acknowledgement waits for a packet that can carry it
-_CONFIRM_AT = 1 << 22  # unconfirmed bytes received at which an acknowledgement is sent at once
+_CONFIRM_AT = 1 << 22  # after this number of received bytes without an acknowledgement, one is sent at once
 
 
 class Stream:
@@ -44,7 +44,7 @@ class Stream:
         self.ended = False
         self.last_received = time.monotonic()
         self.hang_up: Callable[[], object] = lambda: None  # a function that ends the stream at once
-        self.cause = ""  # the reason why it ended
+        self.cause = ""  # the reason why the stream ended
         self._last_sent = self.last_received
         self._line = line
         self._calling = calling

@@ -31,6 +31,7 @@ COMMANDS = {
     "explain": ["job.toml", *TABLES],
     "train": ["job.toml", *TABLES, "--ledger", "ledgers"],
     "describe": ["bank.csv"],
+    "bins": ["bank.csv", "--column", "income"],
     "fairness": ["--party", "bank", "--data", "bank.csv", "--predictions", "predicted.csv", "--group", "grade"],
     "ledger": ["--ledger", "ledgers/shop.ledger"],
 }

@@ -32,16 +32,16 @@ def test_it_says_who_is_waited_for_then_where_the_training_is() -> None:
     assert line.text() == "waiting for telco, 5 s"
     line.note("agreed", "bank", {})
     assert line.text() == ""  # the sheet is read now
-    line.note("begins", "bank", {})
+    line.note("training begins", "bank", {})
     clock.now = 70
     assert line.text() == "training: before the first iteration, 1 min 5 s"
     line.step(1, 30)
-    line.note("progress", "bank", {"bytes": 2_000_000})
+    line.note("training progress", "bank", {"bytes": 2_000_000})
     assert line.text() == "training: iteration 1 of at most 30, 2.0 MB sent"
     clock.now = 80
     line.step(11, 30)
-    line.note("progress", "bank", {"bytes": 12_340_000, "loss": 0.5, "auc": 0.8312})
-    line.note("progress", "shop", {"bytes": 1_000_000})
+    line.note("training progress", "bank", {"bytes": 12_340_000, "loss": 0.5, "auc": 0.8312})
+    line.note("training progress", "shop", {"bytes": 1_000_000})
     assert line.text() == "training: iteration 11 of at most 30, AUC 0.831 so far, 19 s left, 13.3 MB sent"
     assert len(line.text()) < 80
     line.step(30, 0)

@@ -115,7 +115,12 @@ JOBS = {
     "bins": {"bins": 5},
     "clip": {"clip": 0.05},
     "woe": {"woe": {"bins": 6, "rows": 40}},
+    "declared bins": {},
+    "declared bins with woe": {"woe": {"bins": 6, "rows": 40}},
 }
+
+
+DECLARED_BINS: dict[str, Any] = {way: {"bins": [100, 200, 300]} for way in JOBS if way.startswith("declared")}
 
 
 def job_of(prepare: dict[str, Any]) -> vfl.Job:
@@ -144,7 +149,7 @@ def test_training_prediction_export_points_reasons_and_gateway(way: str, suffix:
         "shop": write(tmp_path / "shop", suffix, {"s": noise[::-1]}),
     }
     options = {
-        "bank": ReadOptions(declared=read_types({"c": {"special": ["-1", "-2"]}})),
+        "bank": ReadOptions(declared=read_types({"c": {"special": ["-1", "-2"], **DECLARED_BINS.get(way, {})}})),
         "shop": ReadOptions(),
     }
     job = job_of(JOBS[way])
@@ -154,7 +159,7 @@ def test_training_prediction_export_points_reasons_and_gateway(way: str, suffix:
     assert run.metrics["auc"] > 0.68
     if way in ("indicator", "clip"):  # as amounts, the codes only shift the column
         assert vfl.simulate(job, plain).metrics["auc"] < run.metrics["auc"] - 0.1
-    if way != "woe":  # weights of evidence need a table in memory
+    if "woe" not in way:  # weights of evidence need a table in memory
         stored, _ = read_parties(paths, options, job=job, max_in_memory_bytes=0)
         assert vfl.simulate(job, stored).metrics == run.metrics
     part = run.parts["bank"]
@@ -175,6 +180,9 @@ def test_training_prediction_export_points_reasons_and_gateway(way: str, suffix:
     columns = {name: [row.columns[name] for row in requested if row.columns] for name in ("c", "b")}
     direct = {"c": [-1.0, -2.0, 77.0], "b": noise[:3]}
     np.testing.assert_array_equal(part.rows(columns), part.rows(direct))
+    if way in DECLARED_BINS:
+        at_edges = {"c": [99.0, 100.0, -2.0, 300.0], "b": [0.0] * 4}
+        assert len({tuple(row) for row in part.rows(at_edges).tolist()}) == 4
     # the export, the scorecard and the reasons
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(to_onnx(part), providers=["CPUExecutionProvider"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from securevfl.data.register import Register
 from securevfl.disclosure import row_sets as module
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
 from securevfl.disclosure.row_sets import ROW_SET_TABLES, RowSet, RowSets, TableRows
-from securevfl.errors import DataError
+from securevfl.errors import DataError, LeakageError
 from tests.builders import raises_code
 
 SALT = bytes(range(32))
@@ -125,9 +127,9 @@ from pathlib import Path
 import numpy as np
 from securevfl.data.register import KEYS_PER_READ, Register
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.ledger_contents import KnownTable, LedgerContents, LedgerEntry
-from securevfl.disclosure.row_sets import RowSets, TableRows
+from securevfl.disclosure.ledger import DisclosureLedger, _Table
+from securevfl.disclosure.ledger_contents import LedgerContents, LedgerEntry
+from securevfl.disclosure.row_sets import TableRows
 N, TABLES = 10_000_000, 100
 ledger = DisclosureLedger(Path(sys.argv[1]) / "shop.ledger", "shop")
 disclosures = [Disclosure("columns", peer, ("shop",), 3, 1000) for peer in ("bank", "telco")]
@@ -147,30 +149,79 @@ del numbers
 ledger.record(register, ("run", ""), disclosures)
 book = ledger.read()
 for k in range(1, TABLES):  # any half of the rows each, and none by itself
-    bits = np.frombuffer(os.urandom(N // 8), np.uint8)
-    with ledger.database.changing(recorded=False) as tables:
-        members = RowSets(ledger.database, book.salt).write(tables, str(k), TableRows(bits, np.empty(0, np.uint64)))
-    book.tables[str(k)] = KnownTable(N // 2, "", members)
+    rows = TableRows(np.frombuffer(os.urandom(N // 8), np.uint8), np.empty(0, np.uint64))
+    with ledger._changing(recorded=False) as change:
+        change.contents = ledger._with_table(change, _Table(str(k), N // 2, rows))
+        book = change.contents
 entries = tuple(LedgerEntry(name, name, "", disclosure) for name in book.tables for disclosure in disclosures)
 with ledger._changing() as change:
     change.contents = LedgerContents("shop", book.salt, {}, book.tables, entries)
+again = []
+for k in range(3):
+    start = time.process_time()
+    ledger.record(register, (f"again {k}", ""), disclosures)
+    again.append(time.process_time() - start)
 new = Register(N - 1000, bytes(31) + b"1", None, lambda: (digest[:-6] for digest in digests()))
 start = time.process_time()
 ledger.record(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), disclosures)
-print(time.process_time() - start - 2 * reading, sorting)
+print(min(again), time.process_time() - start - 2 * reading, sorting)
 print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 """
 
 
 @pytest.mark.slow
 def test_a_job_of_ten_million_rows_is_admitted_after_100_others(tmp_path: Path) -> None:
-    """In the processor time of five sorts of as many numbers, excluding reading of digests, and in 250 MB.
+    """Another job on a recorded table, and one on a new table, in 250 MB.
 
-    A new table has to be sorted once, and the bits of 100 tables are read twice. Nearly every row is in tables that no
-    other row shares.
+    A recorded table is admitted in 0.05 s of processor time, because the numbers of shared rows are stored and the
+    search for the row about which most was disclosed is not needed. A new table has to be sorted once, and the bits of
+    100 tables are read once to count shared rows: the processor time of five sorts of as many numbers, excluding
+    reading of digests. Nearly every row is in tables that no other row shares.
     """
     process = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=True)
-    seconds, sorting, memory = map(float, process.stdout.split())
-    print(f"admitted in {seconds:.2f} s of processor time, {memory / 1000:.0f} MB; a sort takes {sorting:.2f} s")
+    again, seconds, sorting, memory = map(float, process.stdout.split())
+    print(
+        f"admitted in {again:.3f} s, and a new table in {seconds:.2f} s of processor time, {memory / 1000:.0f} MB; "
+        f"a sort takes {sorting:.2f} s"
+    )
+    assert again < 0.05
     assert seconds < 5 * sorting
     assert memory < 250_000
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_admissions_decide_by_the_worst_row(seed: int, tmp_path: Path) -> None:
+    """The totals at the row about which most was disclosed decide, whether they are searched or not."""
+    draw = np.random.default_rng(seed)
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    tables = drawn(seed, tables=6, rows=60)
+    total = Counter[int]()  # numbers about each row, over all jobs
+    decisions = []
+    ledger.set_limit("columns", Limit(20))
+    for job in range(40):
+        rows, count = tables[draw.integers(len(tables))], int(draw.integers(1, 6))
+        most = max(total[row] for row in rows.tolist()) + count
+        try:
+            ledger.record(register(rows), (f"job {job}", ""), told(count))
+        except LeakageError:
+            decisions.append(False)
+        else:
+            decisions.append(True)
+            total.update(dict.fromkeys(rows.tolist(), count))
+        assert decisions[-1] == (most <= 20)
+    assert {True, False} == set(decisions)
+
+
+def test_numbers_of_shared_rows_are_stored_in_both_orders(tmp_path: Path) -> None:
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    tables = drawn(3, tables=5, rows=90)
+    for k, rows in enumerate(tables):
+        ledger.record(register(rows), (f"run {k}", ""), told(1))
+    sets = RowSets(ledger.database, ledger.read().salt)
+    for rows in tables:
+        name = register(rows).name
+        shared = {register(other).name: len(set(rows) & set(other)) for other in tables}
+        del shared[name]
+        assert sets.stored_shared(name) == shared
+        known = {other: row_set for other, row_set in ledger.read().sets.items() if other != name}
+        assert sets.count_shared(sets.known(name, ledger.read().sets), known) == shared

@@ -65,7 +65,22 @@ def test_bars_begin_at_their_base_and_show_the_error() -> None:
     assert together == pytest.approx(3 * alone, rel=0.02)
     (error,) = re.findall(r'class="error" d="M([\d.]+) [\d.]+H([\d.]+)', chart)
     assert float(error[1]) - float(error[0]) == pytest.approx(2 * alone, rel=0.02)
-    assert "alone: 0.600 ± 0.100" in chart
+    assert "alone: 0.60 ± 0.10" in chart
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (0.86812, 0.0131, "0.868 ± 0.013"),
+        (12345.6, 123.0, "12,346 ± 123"),
+        (0.5, 1e-9, "0.500000 ± 0.000000"),
+        (0.12345, None, "0.1235"),
+        (0.12345, float("nan"), "0.1235"),
+        (1.0, 0.0, "1"),
+    ],
+)
+def test_a_figure_has_two_digits_of_its_error(value: float, error: float | None, text: str) -> None:
+    assert html.with_error(value, error) == text
 
 
 @pytest.mark.parametrize("value", [0.868, 1e-7, 123456.789, -3.2, 0.0, 1e12])

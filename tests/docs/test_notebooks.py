@@ -40,5 +40,5 @@ def test_a_cell_gives_its_text_and_its_last_value() -> None:
     assert notebooks.outputs("x = 1", {}, 1) == []
 
 
-def test_there_are_three() -> None:
-    assert len(NOTEBOOKS) == 3
+def test_there_are_four() -> None:
+    assert len(NOTEBOOKS) == 4

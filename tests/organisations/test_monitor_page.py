@@ -15,7 +15,7 @@ from securevfl.credit.drift import Drift, measure_drift
 from securevfl.credit.drift_page import shifts_of
 from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
-from securevfl.organisations.monitor import Monitor
+from securevfl.organisations.monitor import OUTCOMES, Monitor
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome
 
@@ -65,7 +65,11 @@ def test_the_page_has_the_figures_of_metrics() -> None:
     assert f'securevfl_drift_psi{{column="moved<"}} {drifts["moved<"].psi}' in metrics
     assert "securevfl_drift_shifted_columns 1.0" in metrics
     assert "<th>reason codes per row</th><td>3</td>" in page
-    assert "<th>status</th><td>ok</td>" in page
+    counts = [
+        int(float(value)) for value in re.findall(r"^securevfl_requests_total\{\S+ (\S+)$", metrics, re.MULTILINE)
+    ]
+    finished = ", ".join(f"{count} {outcome}" for count, outcome in zip(counts, OUTCOMES, strict=True))
+    assert f'<div class="verdict">Serving. Requests: {finished}.</div>' in page
     assert "Shifted: moved&lt;." in page
     assert "2096" in page  # when the certificate ends
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from securevfl.protocols.shares.opened_loss import (
     MAX_LOSS_ROWS,
     LossTable,
     _LossEntries,
+    select_measured,
 )
 
 LOSSES: dict[str, tuple[Any, float]] = {
@@ -59,3 +61,22 @@ def test_the_mean_of_interpolated_entries_is_the_mean_loss(name: str) -> None:
         total += float(((1 - part) * low + part * high).sum())
     exact = float(LOSSES[name][0].value(f[:, None], targets).mean())
     assert entries.mean(int(total)) == pytest.approx(exact, abs=1e-3 * max(1.0, exact))
+
+
+def test_measured_rows_are_evenly_spaced_over_the_table() -> None:
+    rows = np.random.default_rng(0).permutation(3 * MAX_LOSS_ROWS)[: 2 * MAX_LOSS_ROWS]
+    for outputs in (1, 10):
+        measured = select_measured(rows, outputs)
+        assert len(measured) == MAX_LOSS_ROWS // outputs
+        assert set(measured.tolist()) <= set(rows.tolist())
+        assert np.diff(measured).min() > 0
+        counts, _ = np.histogram(measured, bins=8, range=(0, 3 * MAX_LOSS_ROWS))
+        assert counts == pytest.approx(len(measured) / 8, rel=0.05)
+    np.testing.assert_array_equal(select_measured(rows[:90], 10), np.sort(rows[:90]))
+
+
+def test_rows_that_are_measured_are_selected_in_one_place() -> None:
+    """A ledger that recorded other rows than those that are measured would allow more measurements than its limit."""
+    package = Path(vfl.__file__).parent
+    sources = {path.name for path in package.rglob("*.py") if "MAX_LOSS_ROWS" in path.read_text()}
+    assert sources <= {"opened_loss.py", "shares_outputs.py"}  # the latter counts them

@@ -300,3 +300,30 @@ def test_offsets_by_order_stay_below_the_bound_of_the_proof() -> None:
     multisets = 2 ** multiset_bits(n, 1)
     assert largest == 28
     assert multisets * len(orders) == 24 < largest < len(orders) * math.sqrt(2**n * multisets)
+
+
+def test_offsets_by_order_give_no_more_information() -> None:
+    """Three words of one bit, all D, and the distribution of words that gives most information: two bits, never more.
+
+    For any guess q of the distribution of answers, the largest divergence of a row of the channel from q bounds the
+    information for all distributions of words. q comes from Blahut and Arimoto's iteration.
+    """
+    orders = list(itertools.permutations(range(3)))
+    sequences = np.array(list(itertools.product(range(2), repeat=3)))
+    permuted = np.array([sequences[:, order] for order in orders]) @ (2 ** np.arange(3))  # (orders, sequences)
+    offsets = np.array([(0, *item) for item in itertools.product(range(8), repeat=5)])  # of the first order: 0
+    counts = np.zeros((len(offsets), 8, 8), np.int64)
+    for k in range(len(orders)):
+        answers = permuted[k] ^ offsets[:, k, None]
+        np.add.at(counts, (np.arange(len(offsets))[:, None], np.arange(8), answers), 1)
+    columns = np.sort((counts * 7 ** np.arange(8)[:, None]).sum(axis=1), axis=1)  # channels with renamed answers
+    channels = counts[np.unique(columns, axis=0, return_index=True)[1]] / len(orders)
+    assert len(channels) > 5000
+    words = np.full(channels.shape[:2], 1 / 8)
+    for _ in range(30):
+        q = np.einsum("bx,bxy->by", words, channels)[:, None]
+        ratios = np.divide(channels, q, out=np.ones_like(channels), where=channels > 0)
+        divergences = (channels * np.log2(ratios)).sum(axis=2)
+        words *= 2**divergences
+        words /= words.sum(axis=1, keepdims=True)
+    assert divergences.max() <= multiset_bits(3, 1) + 1e-9

@@ -60,6 +60,8 @@ def marked(value: float, fill: float) -> tuple[float, float]:
     return (fill, 1.0) if math.isnan(value) else (value, 0.0)
 
 
+GROUPS = (("Ulm", "ulm"), ("Jena", "(missing)"))
+"""Texts that share a category."""
 MARKED, UNMARKED = (("-1", -1.0), ("0", 0.0)), (("96", 96.0),)
 """Special codes on two edges of the bins, and one that was too rare for a column of its own."""
 CODES = dict((*MARKED, *UNMARKED))
@@ -166,6 +168,24 @@ STEPS: dict[str, tuple[ColumnTransform, Callable[[Any], list[float]]]] = {
     "codes": (
         CodeTransform(column="a", categories=("Ulm", "Bonn", "Jena")),
         lambda v: [float({"Ulm": 1, "Bonn": 2, "Jena": 3}.get(v, 0))],
+    ),
+    "texts merged": (
+        OneHotTransform(column="a", base="{Ulm, ulm}", categories=("{Jena, (missing)}", "Bonn"), groups=GROUPS),
+        lambda v: [float(not v or v == "Jena"), float(v == "Bonn")],
+    ),
+    "texts merged with others": (
+        OneHotTransform(column="a", base="Bonn", categories=("{Ulm, ulm}", "(missing)"), groups=GROUPS[:1], other=True),
+        lambda v: [float(v in ("Ulm", "ulm")), float(not v), float(v in ("Jena", "Trier"))],
+    ),
+    "codes merged": (
+        CodeTransform(column="a", categories=("Bonn", "{Ulm, ulm}", "{Jena, (missing)}"), groups=GROUPS),
+        lambda v: [float({"Bonn": 1, "Ulm": 2, "ulm": 2, "Jena": 3, "Trier": 0}.get(v or "Jena", 0))],
+    ),
+    "text_evidence merged": (
+        CategoricalWoe(
+            column="a", categories=("{Ulm, ulm}", "{Jena, (missing)}"), other=2, groups=GROUPS, weights=WEIGHTS[:3]
+        ),
+        lambda v: [WEIGHTS[{"Ulm": 0, "ulm": 0, "Jena": 1}.get(v or "Jena", 2)]],
     ),
     "text_evidence": (
         CategoricalWoe(column="a", categories=("Ulm", "Bonn"), other=2, weights=WEIGHTS[:3]),
@@ -291,6 +311,8 @@ def test_points_add_up_to_the_score_of_every_edge(name: str, leads: bool) -> Non
 
 def points_of(card: Any, column: str, value: Row) -> float:
     points = {line.bin: line.points for line in card.lines if line.column == column}
+    for name in [name for name in points if name.startswith("{")]:
+        points |= dict.fromkeys(name[1:-1].split(", "), points[name])
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return points.get("(missing)", points.get("(other)", math.nan))
     if isinstance(value, str):

@@ -12,6 +12,7 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 import securevfl as vfl
 from securevfl.cli.show import figures
+from securevfl.display import html
 from securevfl.errors import DataNotice, TableError
 
 N = 400
@@ -62,7 +63,7 @@ def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tm
     assert 0.02 < run.metric_std_errors["auc"] < 0.08  # of 100 rows
     line = figures(run.metrics, run.positive, run.metric_std_errors)
     assert f"auc {run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}" in line
-    assert f"{run.metrics['auc']:.4f} ± {run.metric_std_errors['auc']:.4f}" in run._repr_html_()
+    assert html.with_error(run.metrics["auc"], run.metric_std_errors["auc"]) in run._repr_html_()
     run.save(tmp_path)
     assert vfl.Run.load(tmp_path).metric_std_errors == run.metric_std_errors
 
@@ -93,10 +94,10 @@ def test_metrics_of_levels_are_within_their_printed_spread(
     page, cell = (tmp_path / "run.html").read_text(), run._repr_html_()
     line = figures(run.metrics, run.positive, run.metric_std_errors)
     for name in ("auc", "pr_auc", "log_loss", "ks"):
-        value, error = f"{run.metrics[name]:.4f}", f"{run.metric_std_errors[name]:.4f}"
-        assert f"{name} {value} +- {error}" in line
-        assert f"{value} ± {error}" in page
-        assert f"{value} ± {error}" in cell
+        value, error = run.metrics[name], run.metric_std_errors[name]
+        assert f"{name} {value:.4f} +- {error:.4f}" in line
+        assert f">{html.with_error(value, error)}</td>" in page
+        assert f">{html.with_error(value, error)}</td>" in cell
 
 
 def test_metrics_of_too_few_rows_are_said_to_be_missing() -> None:

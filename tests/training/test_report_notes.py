@@ -87,7 +87,18 @@ def test_weights_are_the_reason_of_unweighted_metrics() -> None:
     parties = [bank, vfl.Party("shop", BLOCKS[1], ids=range(len(y)))]
     run = trained(vfl.Job(model="logistic", weights={"column": "w"}), parties)
     assert any("count every row once, although rows have weights" in note for note in run.notes)
-    assert trained(vfl.Job(model="logistic"), parties).notes == []
+    (note,) = trained(vfl.Job(model="logistic"), parties).notes
+    assert note.startswith("auc is computed from scores that are rounded to 128 levels")
+
+
+@pytest.mark.parametrize(("classes", "model"), [(2, "logistic"), (3, "one_vs_rest")])
+def test_the_effect_of_rounding_on_the_auc_is_stated(classes: int, model: str) -> None:
+    parties = parties_of(BLOCKS, labels_for(BLOCKS, classes), ids=range(1600))
+    notes = trained(vfl.Job(model=model), parties).notes
+    (note,) = [note for note in notes if note.startswith("auc is computed")]
+    change, correction = note.split("changes it by ")[1].split("; ")
+    assert change == "less than 0.0001" or abs(float(change.removeprefix("about "))) <= 0.0015
+    assert correction == f"the reported AUC is {'' if classes == 2 else 'not '}corrected for this"
 
 
 def test_too_few_held_out_rows_are_stated_in_the_report(tmp_path: Path) -> None:

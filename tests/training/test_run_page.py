@@ -8,11 +8,12 @@ import pytest
 from builders import raises_code
 
 import securevfl as vfl
+from securevfl.display import html
 from securevfl.display.svg import SERIES_COLOURS
 from securevfl.errors import DataError
 from securevfl.runtime.costs import Stage
 from securevfl.training.run_charts import curve, lifts, roc
-from securevfl.training.run_page import learned, write_report
+from securevfl.training.run_page import write_report
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     run.report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     for name, value in run.metrics.items():
-        cell = f">{value:.4f} ± {run.metric_std_errors[name]:.4f}</td>"
+        cell = f">{html.with_error(value, run.metric_std_errors[name])}</td>"
         assert page.count(cell) == (name != "error"), name  # nothing twice: loss is log_loss here
     assert "The number after ± is the standard error" in page
     assert run.job.digest.hex()[:16] in page
@@ -46,11 +47,14 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     for word in ("bank", "shop", "telco", "ResidualCiphertext", "encrypt", "pairwise/ckks", "columns", "held-out rows"):
         assert word in page
     assert page.count("<svg") == 9  # AUC; lift, calibration, ROC; loss and AUC by round and second; costs
-    for name in ("bank", "shop", "telco"):
-        assert re.search(rf"<td>{name}</td><td>learns</td><td>[^<]{{20,}}</td>", page)
-    figure = r'<td class="figure">(\d+)</td>'
-    rows = re.findall(rf"<tr><td>0\.\d{{3}}</td><td>[01]\.\d{{3}}</td>{figure}</tr>", page)
-    assert sum(map(int, rows)) == run.active.held_out
+    for output in run.active.outputs_of_run:
+        assert f'<td data-head="learned">{output.name}</td>' in page
+        assert f">{output.numbers:,} of {output.bits} bits</td>" in page or not output.numbers
+    figure = r'<td class="figure">(%s)</td>'
+    rows = re.findall(rf"<tr>{figure % '[^<]+'}{figure % '[^<]+'}{figure % '[0-9]+'}</tr>", page)
+    assert len(rows) == len(run.calibration)
+    rows = [int(row[2]) for row in rows]
+    assert sum(rows) == run.active.held_out
 
 
 def test_the_page_compares_one_party_with_all_and_has_the_sheet(run: vfl.Run, tmp_path: Path) -> None:
@@ -60,7 +64,7 @@ def test_the_page_compares_one_party_with_all_and_has_the_sheet(run: vfl.Run, tm
     heads = page.index("bank alone</th>")
     figures = page.index(f'0.5432</td><td class="figure">{run.metrics["auc"]:.4f} ± ')
     assert heads < figures < page.index("How the scores perform") < page.index("<pre>bank learns a &lt; b</pre>")
-    assert f"rises from 0.543 to {run.metrics['auc']:.3f}" in page
+    assert f"rises from 0.5432 to {html.cell_text(run.metrics['auc'])}, a gain of " in page
     part = run.parts["shop"]
     write_report(tmp_path / "shop.html", part, alone=None, sheet="sheet of shop")
     shop_page = (tmp_path / "shop.html").read_text(encoding="utf-8")
@@ -86,19 +90,20 @@ def test_a_run_from_files_has_a_page_without_costs(run: vfl.Run, tmp_path: Path)
     vfl.Run.load(tmp_path / "model").report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     assert "Model files do not store costs" in page
-    assert f"{run.metrics['auc']:.4f} ± {run.metric_std_errors['auc']:.4f}</td>" in page
+    assert "Model files do not store what a run disclosed" in page
+    assert f"{html.with_error(run.metrics['auc'], run.metric_std_errors['auc'])}</td>" in page
 
 
 def test_notebooks_show_jobs_runs_costs_and_sheets(run: vfl.Run, three_parties: list[vfl.Party]) -> None:
     assert run.job.digest.hex()[:16] in run.job._repr_html_()
     assert "<th>optimizer.lr</th><td>0.1</td>" in run.job._repr_html_()
-    assert f"{run.metrics['auc']:.4f} ± {run.metric_std_errors['auc']:.4f}</td>" in run._repr_html_()
+    assert f"{html.with_error(run.metrics['auc'], run.metric_std_errors['auc'])}</td>" in run._repr_html_()
     assert "<svg" in run._repr_html_()
     assert f"{run.costs.bytes:,}" in run.costs._repr_html_()
     sheet = vfl.explain(run.job, three_parties)
     assert isinstance(sheet, str)
     assert "bank (active, holds the labels)" in sheet._repr_html_()
-    assert sheet._repr_html_().startswith("<pre")
+    assert repr(sheet) == sheet.first_screen  # an interpreter prints it with its line breaks
 
 
 def test_the_picture_has_the_run(run: vfl.Run, tmp_path: Path) -> None:
@@ -182,11 +187,3 @@ def test_a_notebook_shows_the_picture_in_the_colours_of_the_page(run: vfl.Run) -
     colours = [bar.get_facecolor()[:3] for bar in figure.axes[2].patches]
     kinds = [pytest.approx([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for colour in SERIES_COLOURS[:4]]
     assert colours == [colour for colour in kinds for _ in range(3)]  # one bar a phase, in parts for each kind of work
-
-
-@pytest.mark.parametrize(("keys", "letters"), [({"epochs": 10}, False), ({"protocol": "ckks", "epochs": 1}, True)])
-def test_letters_are_explained_where_they_stand(keys: dict[str, object], letters: bool) -> None:
-    job = vfl.Job(model=vfl.Logistic(), accepts=["columns"], **keys)
-    page = learned(job, vfl.simulate(job, vfl.datasets.loans(800)).parts)
-    assert ("p parameters" in page) == letters
-    assert "has the sheet with all figures" in page

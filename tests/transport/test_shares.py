@@ -156,7 +156,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
             meeting.job, party, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5
         ),
     )
-    assert log.read_text().count('"measured"') == 1  # the held-out rows
+    assert log.read_text().count('"metrics disclosed"') == 1  # the held-out rows
     tables = {party.name: party for party in vfl.datasets.breast_cancer(2)}
     trained_on = meeting.job.schedule(tables["bank"].register).train
 
@@ -178,7 +178,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     scored = ask(rows)
     assert scored["shop"] is None
     assert (scored["bank"].label == tables["bank"].y[rows]).mean() > 0.9
-    assert log.read_text().count('"scored"') == 1
+    assert log.read_text().count('"scores disclosed"') == 1
     parts_of = ask([*rows[30:], *range(100, 110)])  # rows that were scored before, among new ones
     np.testing.assert_array_equal(parts_of["bank"].decision[:10], scored["bank"].decision[30:])
     handler.close()

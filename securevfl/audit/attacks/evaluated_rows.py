@@ -19,7 +19,7 @@ from securevfl.data.schedule import Rows
 from securevfl.families.shares.shares_job import trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models import pair_metrics
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
+from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.protocols.shares.quantizer import Quantizer
 
 
@@ -67,7 +67,8 @@ def evaluated_rows(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:
     """Return the rows that an evaluation uses, and the training rows for comparison."""
     schedule = pair.schedule
     evaluated = schedule.test if len(schedule.test) else schedule.batch_order
-    return _rows_of(pair, evaluated[:MAX_LOSS_ROWS]), _rows_of(pair, schedule.batch_order)
+    measured = select_measured(evaluated, pair.real_run[0].active.outputs)
+    return _rows_of(pair, measured), _rows_of(pair, schedule.batch_order)
 
 
 def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:

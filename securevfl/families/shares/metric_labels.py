@@ -94,13 +94,31 @@ class MetricLabels:
         values = pair_metrics.class_metrics(self.loss, pairs.f, pairs.marked, self.classes)
         if not self.loss.single:
             return values, []
-        marked, f = pairs.marked[:, 0], pairs.f[:, 0]
-        has_ties = abs(values.get("auc", 0.0) - metrics.area_under_curve(marked, f)) > 1e-12  # few different scores
-        if self.spacing and "auc" in values and not has_ties:
-            bias = pair_metrics.auc_rounding_bias(marked, f, self.spacing)
+        bias, is_subtracted = self.auc_bias(pairs)
+        if is_subtracted:
             values["auc"] = min(1.0, max(0.0, values["auc"] - bias))
         proba = self.loss.proba(pairs.f)[:, 1]
         return values, metrics.calibration(pairs.marked[:, 0], proba).tolist()
+
+    def auc_bias(self, pairs: ScoreLabelPairs) -> tuple[float, bool]:
+        """Estimate by how much the rounding of scores changes the AUC.
+
+        Args:
+            pairs: the opened pairs.
+
+        Returns:
+            The mean change over the classes, and whether `metrics` returns an AUC without it. It does not for several
+            classes, nor if the model has few different scores.
+        """
+        if self.subtracted is not None or not self.spacing:
+            return 0.0, False
+        columns = list(zip(pairs.marked.T, pairs.f.T, strict=True))
+        bias = float(np.mean([pair_metrics.auc_rounding_bias(marked, f, self.spacing) for marked, f in columns]))
+        if not self.loss.single:
+            return bias, False
+        auc = pair_metrics.class_metrics(self.loss, pairs.f, pairs.marked, self.classes).get("auc")
+        marked, f = columns[0]
+        return bias, auc is not None and abs(auc - metrics.area_under_curve(marked, f)) <= 1e-12
 
     def by_class(self, pairs: ScoreLabelPairs) -> dict[str, dict[str, float]]:
         """Return the figures of each class against all others; empty unless there are several classes."""

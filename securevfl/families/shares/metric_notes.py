@@ -50,6 +50,23 @@ def far_labels(names: Collection[str], reach: float) -> str:
     )
 
 
+def rounded_auc(bias: float, levels: int, *, subtracted: bool) -> str:
+    """Return the statement by how much the rounding of opened scores changes the AUC.
+
+    Args:
+        bias: the mean AUC from rounded scores minus the AUC from exact scores, as estimated from the rounded scores.
+        levels: the number of levels to which scores are rounded.
+        subtracted: whether the reported AUC is without this estimate.
+
+    Returns:
+        The statement.
+    """
+    change = f"by about {bias:+.4f}" if abs(bias) >= 0.00005 else "by less than 0.0001"
+    correction = f"the reported AUC is {'' if subtracted else 'not '}corrected for this"
+    scores = f"auc is computed from scores that are rounded to {levels} levels"
+    return f"{scores}. Rounding changes it {change}; {correction}"
+
+
 def metric_notes(loss: Loss, *, weighted: bool) -> list[str]:
     """Return the statements that follow from the loss.
 

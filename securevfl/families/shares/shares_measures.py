@@ -21,7 +21,7 @@ from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
-from securevfl.families.shares.metric_notes import far_labels, metric_notes, too_few_rows
+from securevfl.families.shares.metric_notes import far_labels, metric_notes, rounded_auc, too_few_rows
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
@@ -33,7 +33,13 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS, LossTable, LossTransfers, open_loss
+from securevfl.protocols.shares.opened_loss import (
+    MIN_LOSS_ROWS,
+    LossTable,
+    LossTransfers,
+    open_loss,
+    select_measured,
+)
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
 from securevfl.protocols.shares.score_label_pairs import PairInputs, open_pairs
@@ -175,6 +181,10 @@ class Measurements:
         values, curve = metric_labels.metrics(pairs)
         from_loss = metric_labels.loss_metrics(mean_loss.metrics["loss"])
         notes = metric_notes(loss, weighted=data.metric_weights(rows.rows) is not None)
+        if "auc" in values:
+            bias, is_subtracted = metric_labels.auc_bias(pairs)
+            if np.isfinite(bias):
+                notes.append(rounded_auc(bias, 2**quantizer.bits, subtracted=is_subtracted))
         if unmeasured := set(metric_labels.unmeasured(pairs)) - set(from_loss):
             notes.append(far_labels(unmeasured, quantizer.reach))
             warnings.warn(f"party {self._context.me}: {notes[-1]}.", DataNotice, stacklevel=2)
@@ -267,7 +277,7 @@ class Measurements:
             allowed=lambda: not is_limited or self._training.ledger.record_range_count(data.ids(rows)),
         )
         if count is None and self._context.me == self._context.active:
-            eventlog.warn(self._context.me, "uncounted", {"iteration": state.iterations, "reason": _UNCOUNTED})
+            eventlog.warn(self._context.me, "range not counted", {"iteration": state.iterations, "reason": _UNCOUNTED})
         if count is not None:
             share = count / (len(rows) * self._context.outputs)
             if numbers.has_headroom:
@@ -295,19 +305,13 @@ class Measurements:
     def _report(self, share: float, limit: float, reason: str) -> None:
         """Log a warning that a share of the rows has the problem `reason`, if it exceeds `limit`."""
         if share > limit:
-            facts: dict[str, str | int | float] = {"part": round(share, 4), "reason": reason}
+            facts: dict[str, str | int | float] = {"share_of_rows": round(share, 4), "reason": reason}
             level = logging.ERROR if share > 2 * self._reported_share else logging.INFO
-            eventlog.emit(self._context.me, "far", facts, level)
+            eventlog.emit(self._context.me, "outputs out of range", facts, level)
             self._reported_share = share
 
     def _measured_rows(self, data: TrainingData) -> ScaledRows:
-        """Return the measured rows: all evaluated rows, or the maximum number of them, evenly spaced over the table.
-
-        In a table that is sorted by time, the measured rows thus come from all periods.
-        """
-        rows, limit = np.sort(data.evaluated.rows), MAX_LOSS_ROWS // self._context.outputs
-        positions = np.linspace(0, len(rows) - 1, min(len(rows), limit)).astype(np.intp)
-        return ScaledRows(data, rows[positions])
+        return ScaledRows(data, select_measured(data.evaluated.rows, self._context.outputs))
 
     def _quantizer(self, loss: Loss) -> Quantizer:
         numbers = self._training.facts.plan.numbers

@@ -360,7 +360,7 @@ class SharesParticipant(Participant):
         self._facts = self.facts.rolled_back(self.exchanges, target)
         self._measurements.forget(self.exchanges)
         event = {"iteration": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
-        eventlog.warn(self._context.me, "rolled back", event)
+        eventlog.warn(self._context.me, "training rolled back", event)
 
     def stored_scores(self, request: RowsToScore) -> ScoreResult:
         """Return the results for these rows that this party's ledger contains, before it requests their scores."""

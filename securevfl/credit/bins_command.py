@@ -1,0 +1,131 @@
+"""The command `bins`: list the bins of a column of a party's table, and merge them. Nothing is sent."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from securevfl.cli import option_groups
+from securevfl.cli import party_options as options
+from securevfl.data.query_rows import file_of_table
+from securevfl.errors import ConfigError
+
+_NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+
+
+@dataclass(frozen=True)
+class BinOptions:
+    """Options of the bins to list."""
+
+    edges: Annotated[
+        str | None,
+        typer.Option(
+            "--bins",
+            metavar="BINS",
+            help='Bins as in a declaration: 1000,2000,5000 are edges of numbers, and ["A", "B"], ["C"] texts that '
+            "share a bin. By default the declared ones, or else quantiles or frequent texts.",
+        ),
+    ] = None
+    merge: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NUMBERS", help="Merge these bins of the table, such as 2-4 or 1,3. Repeatable."),
+    ] = None
+    monotone: Annotated[
+        bool,
+        typer.Option(
+            "--monotone", help="Find bins along which the rate of the positive class only rises or only falls."
+        ),
+    ] = False
+    max_bins: Annotated[
+        int, typer.Option(metavar="COUNT", min=2, max=100, help="Maximum number of bins that are found.")
+    ] = 10
+    min_rows: Annotated[
+        int, typer.Option(metavar="ROWS", min=20, help="Minimum number of rows of a bin that is found.")
+    ] = 50
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(option_groups.expand_option_groups(bins))
+
+
+def bins(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", parser=file_of_table, help="Your table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder."
+        ),
+    ],
+    column: Annotated[str, typer.Option(metavar="COLUMN", help="The column.")],
+    division: BinOptions = BinOptions(),
+    party: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")
+    ] = None,
+    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
+    label_column: options.LabelColumn = "y",
+    columns: options.ColumnTypes = None,
+    report: option_groups.ReportOptions = option_groups.ReportOptions(),
+) -> None:
+    """List the bins of a column of your table, with the rate of the positive class in each. Nothing is sent.
+
+    Prints rows, rate, weight of evidence and information value of each bin, and the line that declares these bins for a
+    training.
+    """
+    from securevfl.cli.show import console, table
+    from securevfl.credit.bin_table import bin_table
+    from securevfl.data.load import is_large
+    from securevfl.data.readers import read_party
+    from securevfl.data.store import copy_to_temporary_table
+
+    report.check()
+    name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"
+    declared = option_groups.declared_in(columns)
+    read = copy_to_temporary_table if is_large(data) else read_party
+    owner = read(name, data, replace(row_ids.options, label_column=label_column, declared=declared))
+    listed = bin_table(
+        owner,
+        column,
+        bins=None if division.edges is None else _read_bins(division.edges),
+        monotone=division.monotone,
+        merge=[_read_numbers(item) for item in division.merge or ()],
+        max_bins=division.max_bins,
+        min_rows=division.min_rows,
+    )
+    report.write("bins", listed.plain, listed.page)
+    out = console()
+    out.print(listed.head, soft_wrap=True)
+    out.print(table(listed.heads, listed.cells()))
+    typer.echo("Declare these bins in a file for --columns, or under [columns.NAME] in the job file:")
+    typer.echo(listed.declaration_line)
+
+
+def _read_bins(text: str) -> Any:
+    """Return bins that are written as in a declaration, with or without the outer brackets."""
+    for written in (f"[{text}]", text):
+        try:
+            bins = tomllib.loads(f"bins = {written}")["bins"]
+        except tomllib.TOMLDecodeError:
+            continue
+        is_wrapped_twice = len(bins) == 1 and isinstance(bins[0], list) and not all(isinstance(x, str) for x in bins[0])
+        if bins and not is_wrapped_twice:
+            return bins
+    raise ConfigError(
+        "--bins: neither edges nor lists of texts",
+        'write it as in --bins 1000,2000 or --bins \'["A", "B"], ["C"]\'',
+        code="SVFL-COMMAND-USAGE",
+    )
+
+
+def _read_numbers(text: str) -> list[int]:
+    """Return the numbers of bins of a text such as 2-4 or 1,3."""
+    if not _NUMBERS.fullmatch(text):
+        raise ConfigError(
+            f"--merge {text} names no bins", "write it as in --merge 2-4 or --merge 1,3", code="SVFL-COMMAND-USAGE"
+        )
+    ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    return [number for ends in ranges for number in range(ends[0], min(ends[-1], 10_000) + 1)]

@@ -1,0 +1,168 @@
+"""Bins that a party declares for a column: edges of numbers, or texts that share a bin.
+
+    columns = { income = { type = "number", bins = [1000, 2000, 5000] }, town = { bins = [["Ulm", "Bonn"], ["Jena"]] } }
+
+A numeric column is then converted as by the job's `bins`, or by its `woe` if the job has one, with the declared edges
+in place of quantiles. The texts of a group count as one category; texts outside all groups share the bin of rare texts,
+and missing texts have a bin of their own if they are frequent and in no group. Special codes and missing numbers are
+treated as in other columns (`securevfl.data.preparation`).
+
+A bin with few training rows has no reliable weight, and its weight of evidence would reveal labels. Such a bin is not
+merged silently: the party gets an error that states how many bins are too small, and merges them. Messages contain no
+edge and no text, because edges are often values of the table.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.data.column_transforms import (
+    MISSING_CATEGORY,
+    CodeTransform,
+    ColumnTransform,
+    OneHotTransform,
+    SpecialCodes,
+)
+from securevfl.data.column_types import Edges, Groups, group_name
+from securevfl.data.woe import CategoricalWoe, NumericWoe, Woe, add_bins_of_codes, frequent_codes
+from securevfl.errors import DataNotice, TableError
+
+MIN_DECLARED_ROWS = 5
+"""Minimum number of training rows of a declared bin, if the job has no weights of evidence with a larger minimum."""
+
+
+def check_bin_rows(party: str, column: str, rows: Sequence[int], min_rows: float) -> None:
+    """Raise TableError unless each declared bin of a column has enough training rows.
+
+    Args:
+        party: the party, for messages.
+        column: the name of the column.
+        rows: the number of training rows of each bin.
+        min_rows: the minimum.
+    """
+    if small := sum(count < min_rows for count in rows):
+        raise TableError(
+            f"party {party}: {small} of the {len(rows)} declared bins of column {column!r} have fewer than {min_rows} "
+            "training rows",
+            "merge them with others; `securevfl bins` lists the rows of each bin",
+            code="SVFL-TABLE-BINS",
+            party=party,
+            column=column,
+        )
+
+
+def count_in_bins(present: Floats, edges: Edges) -> list[int]:
+    """Return the number of values (m,) in each of the bins between edges."""
+    bins = np.searchsorted(np.array(edges), present, side="right")
+    return np.bincount(bins, minlength=len(edges) + 1).tolist()
+
+
+def declared_woe_bins(
+    party: str, column: str, values: Floats, edges: Edges, *, gaps: bool, options: Woe, codes: SpecialCodes
+) -> NumericWoe:
+    """Return the declared bins of a numeric column for weights of evidence.
+
+    Args:
+        party: the party, for messages.
+        column: the name of the column.
+        values: the values of the column in the training rows (n,).
+        edges: the declared edges.
+        gaps: whether a value is missing in any row, training or not.
+        options: the job's number and size of bins.
+        codes: the special codes.
+
+    Returns:
+        The bins, without weights. Raises TableError if they are too many or too small.
+    """
+    is_code = np.isin(values, [number for _, number in codes])
+    check_bin_rows(party, column, count_in_bins(values[~np.isnan(values) & ~is_code], edges), options.rows)
+    alone = frequent_codes(values, codes, options, len(codes))
+    bins = add_bins_of_codes(column, values, edges, gaps=gaps, options=options, codes=codes, alone=alone)
+    _check_bin_count(party, column, bins.bins, options)
+    if rare := len(codes) - len(alone):
+        notice = f"{rare} special codes of column {column!r} share a bin with other values"
+        warnings.warn(
+            f"party {party}: {notice}, because they are in fewer than {options.rows} training rows",
+            DataNotice,
+            stacklevel=4,
+        )
+    return bins
+
+
+def declared_text_woe(
+    party: str, column: str, counts: Mapping[str, int], groups: Groups, options: Woe
+) -> CategoricalWoe:
+    """Return the declared bins of a text column for weights of evidence.
+
+    Args:
+        party: the party, for messages.
+        column: the name of the column.
+        counts: the training rows of each text, and those of missing texts under MISSING_CATEGORY.
+        groups: the declared groups.
+        options: the job's number and size of bins.
+
+    Returns:
+        The bins, without weights. Raises TableError if they are too many or too small.
+    """
+    rows, others = _count_categories(party, column, counts, groups, min_rows=options.rows, min_missing=options.rows)
+    other = len(rows) if others >= options.rows else int(np.argmax(list(rows.values())))
+    bins = CategoricalWoe(column=column, categories=tuple(rows), other=other, groups=groups)
+    _check_bin_count(party, column, bins.bins, options)
+    return bins
+
+
+def declared_text_columns(
+    party: str, column: str, counts: Mapping[str, int], groups: Groups, *, as_codes: bool, min_missing: float
+) -> ColumnTransform:
+    """Return the transform of a text column with declared groups to 0/1 columns, or to integer codes.
+
+    Args:
+        party: the party, for messages.
+        column: the name of the column.
+        counts: the training rows of each text, and those of missing texts under MISSING_CATEGORY.
+        groups: the declared groups.
+        as_codes: whether the job encodes texts as integers.
+        min_missing: the minimum number of training rows for which missing texts are a category.
+
+    Returns:
+        The transform. Raises TableError if a group has too few training rows.
+    """
+    rows, others = _count_categories(party, column, counts, groups, min_rows=MIN_DECLARED_ROWS, min_missing=min_missing)
+    frequent = sorted(rows, key=lambda name: -rows[name])
+    if as_codes:
+        return CodeTransform(column=column, categories=tuple(frequent), groups=groups)
+    remaining = tuple(name for name in rows if name != frequent[0])
+    other = others >= MIN_DECLARED_ROWS
+    return OneHotTransform(column=column, base=frequent[0], categories=remaining, other=other, groups=groups)
+
+
+def _count_categories(
+    party: str, column: str, counts: Mapping[str, int], groups: Groups, *, min_rows: float, min_missing: float
+) -> tuple[dict[str, int], int]:
+    """Return the training rows of each category in declared order, and those of all other texts.
+
+    Missing texts are a category if no group contains them and they are in at least `min_missing` rows.
+    """
+    rows = {group_name(group): sum(counts.get(text, 0) for text in group) for group in groups}
+    check_bin_rows(party, column, list(rows.values()), min_rows)
+    missing = counts.get(MISSING_CATEGORY, 0)
+    if missing >= min_missing and missing and all(MISSING_CATEGORY not in group for group in groups):
+        rows[MISSING_CATEGORY] = missing
+    return rows, sum(counts.values()) - sum(rows.values())
+
+
+def _check_bin_count(party: str, column: str, bins: int, options: Woe) -> None:
+    """Raise TableError if a column has more bins than the job counts."""
+    if bins > options.slots:
+        raise TableError(
+            f"party {party}: column {column!r} has {bins} bins with those of missing values and special codes, and the "
+            f"job allows {options.slots}",
+            f"merge bins, or set prepare.woe.bins to {bins - 1} in the job of all parties",
+            code="SVFL-TABLE-BINS",
+            party=party,
+            column=column,
+        )
