@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from securevfl.base.extensions import available_entry_points, import_entry_point, is_own
-from securevfl.base.files import check_writable
+from securevfl.base.files import check_writable, write_atomic
 from securevfl.base.machine import use_one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import (
@@ -187,8 +187,12 @@ def explain(
         typer.Option(metavar="FILE", help="A party's disclosure ledger, if it is not in your data folder. Repeatable."),
     ] = None,
     json: options.Json = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=options.output_file, help="Write the sheet as a page to this file."),
+    ] = None,
     details: Annotated[
-        bool, typer.Option("--details", help="Also list every message, the encryption and the counts.")
+        bool, typer.Option("--details", help="Also list every message, the encryption and the resources.")
     ] = False,
     year: Annotated[
         bool,
@@ -207,10 +211,10 @@ def explain(
     disclosures count, as far as the disclosure ledgers on this computer contain them. A single party gives its table,
     and --size for every other party. The digest below that sheet is the argument of `securevfl join --accept`.
     """
-    from securevfl.cli.show import console, sheet, sheet_width
+    from securevfl.cli.show import console, styled_sheet
     from securevfl.consent import consent_sheet
 
-    check_writable(json)
+    check_writable(json, html)
     job, out = load_job(job_file), console()
     if year:
         from securevfl.training.year_forecast import YearPlan, forecast_year
@@ -229,18 +233,27 @@ def explain(
     if tables.alone:
         party, others = tables.one_side(job, job_file)
         ledgers = _ledgers(ledger, [party])
-        text = consent_sheet.explain(job, [party], others=others, outputs=tables.classes, ledgers=ledgers)
+        sheet = consent_sheet.explain(job, [party], others=others, outputs=tables.classes, ledgers=ledgers)
         below = (
-            f"\ndigest: {text.digest}   (to agree: securevfl join ... --accept {text.digest})\n"
+            f"digest: {sheet.digest}   (to agree: securevfl join ... --accept {sheet.digest})\n"
             f"{option_groups.sizes_line(job, party)}"
         )
     else:
         parties = with_helpers(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
-        text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
-        below = "" if details else "\n--details lists every message, the encryption and the counts"
-    summary = {"digest": text.digest, "job": job.to_dict(), "sheet": str(text), "first_screen": text.first_screen}
+        sheet = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
+        below = "" if details else "--details lists every message, the encryption and the resources"
+    summary: dict[str, Any] = {
+        "digest": sheet.digest,
+        "job": job.to_dict(),
+        "sheet": str(sheet),
+        "first_screen": sheet.first_screen,
+    }
+    summary["learned"] = sheet.learned
     write_results(json, "explain", lambda: summary)
-    out.print(sheet(text if details else text.first_screen, sheet_width(out)), soft_wrap=True)
+    if html is not None:
+        write_atomic(html, sheet.page().encode())
+    out.print(styled_sheet(str(sheet) if details else sheet.first_screen), soft_wrap=True)
+    out.print(f"\n{sheet.footer}", soft_wrap=True)
     if below:
         out.print(below, soft_wrap=True)
 

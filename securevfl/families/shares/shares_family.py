@@ -52,9 +52,10 @@ from securevfl.families.shares.shares_outputs import (
 from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
 from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
+    PAIRS_TEXT,
     SCORE_PARTS_TEXT,
+    column_share_text,
     opened_text,
-    quality_text,
     scores_text,
     stop_decisions_text,
     table_error,
@@ -303,18 +304,25 @@ class SharesFamily(Family[SharesJob]):
         statements = []
         if party in options.open_weights:
             statements.append(("learns", weights_text(party, facts)))
-        if party == requester and options.scores != "none":
-            statements.append(("learns", scores_text(job, None if facts is None else facts.shape)))
         if roles.role(party) != ACTIVE:
-            learned = f"sizes: rows, columns of each party, batches, iterations{stop_decisions_text(job)}"
+            statements += [("learns", text)] if (text := stop_decisions_text(job)) else []
         elif facts is None:
-            learned = "(score, label) pairs in random order, counts; sizes"
+            statements.append(("learns", PAIRS_TEXT))
         else:
-            learned = f"{quality_text(facts)}; sizes"
-        statements.append(("learns", f"{learned}; nothing else"))
+            statements += [("could", text)] if (text := column_share_text(facts)) else []
         if requester in options.open_weights:
-            statements.append(("", SCORE_PARTS_TEXT.format(asker=requester)))
+            statements.append(("scores", SCORE_PARTS_TEXT.format(asker=requester)))
+        if party == requester and options.scores != "none":
+            statements.append(("later", scores_text(job, None if facts is None else facts.shape)))
         return statements
+
+    def hidden_values(self, job: SharesJob, roles: Roles) -> str:
+        """Return a sentence about residuals, sums and weights, which exist only as random shares."""
+        weights = "weights that the job does not open" if job.protocol.shares.open_weights else "weights"
+        return (
+            f"Nobody learns a residual, which measured row has which score, or {weights}. No party has more than a "
+            "random share of them."
+        )
 
     def coalitions(self, job: SharesJob, roles: Roles) -> str:
         """Return one line that states that only the two share holders together can reconstruct the shared values."""
