@@ -101,6 +101,9 @@ class BlockDescent(Optimizer):
     """Step size in units of the safe step. If it is larger than 1 and an evaluation shows that the loss has increased,
     the training rolls back to its best model and halves the step, down to 1. On most tables, 2 needs half the
     iterations."""
+    warm_up: int = Field(default=0, ge=0, le=100_000)
+    """Number of first iterations whose steps are at most safe ones, of size 1. With long steps throughout, models that
+    overfit have passed their best weights before the first evaluation."""
     decay: Literal["none"] = "none"
     momentum: bool = True
     """Whether steps have momentum: the heavy-ball method for safe steps on all rows, Nesterov's otherwise."""

@@ -140,7 +140,7 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
     if model.defaults:
         keys = {"test_fraction": HELD_OUT_FRACTION, **model.defaults}
         if model.ends_early and _evaluated(job_keys) and job_keys.get("epochs", LONG_STEP_ITERATIONS) > EVALUATE_EVERY:
-            keys |= _long_steps(factor) | {"patience": {"metric": "loss", "evaluations": 1}}
+            keys |= _long_steps(factor, EVALUATE_EVERY) | {"patience": {"metric": "loss", "evaluations": 1}}
         elif "epochs" in keys:
             keys["epochs"] = math.ceil(factor * keys["epochs"])
         return keys
@@ -179,7 +179,19 @@ def _has_bins(keys: Mapping[str, Any]) -> bool:
     return (prepare.get("bins") if isinstance(prepare, Mapping) else getattr(prepare, "bins", None)) is not None
 
 
-def _long_steps(factor: float) -> dict[str, Any]:
-    """Return options for steps longer than safe ones, with evaluations that detect whether they are too long."""
-    keys = {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": math.ceil(factor * LONG_STEP_ITERATIONS)}
+def _long_steps(factor: float, warm_up: int = 0) -> dict[str, Any]:
+    """Return options for steps longer than safe ones, with evaluations that detect whether they are too long.
+
+    Args:
+        factor: factor of the numbers of iterations.
+        warm_up: number of safe steps before the long ones. On tables on which a model overfits, long steps pass its
+            best weights before the first evaluation (`python -m benchmarks tree-schedule`).
+
+    Returns:
+        The options.
+    """
+    keys = {
+        "optimizer": BlockDescent(lr=LONG_STEP, warm_up=math.ceil(factor * warm_up)),
+        "epochs": math.ceil(factor * LONG_STEP_ITERATIONS),
+    }
     return keys | {"evaluate_every": math.ceil(factor * EVALUATE_EVERY)}

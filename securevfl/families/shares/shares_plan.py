@@ -237,7 +237,8 @@ def _block_descent(
 
     Gradients are computed at points y, and the result is the last y or a mean of the latest ones (`_mean_weights`).
     After a rollback the training continues from the y of an earlier iteration with half the step size, and momentum
-    starts again. The gradients since that iteration have no effect.
+    starts again. The gradients since that iteration have no effect. Steps of the first `optimizer.warm_up` iterations
+    are at most 1.
 
     Args:
         optimizer: the optimizer.
@@ -264,7 +265,8 @@ def _block_descent(
             rows[s] = -y[:s]
         if s == iterations:
             break
-        gradient = step * np.eye(1, iterations, s)[0]
+        size = min(step, 1 / optimizer.first) if s < optimizer.warm_up else step
+        gradient = size * np.eye(1, iterations, s)[0]
         if steps:
             length, factor = steps[s - start]
             y, previous = y - length * gradient + factor * (y - previous), y
