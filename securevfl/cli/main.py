@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from securevfl.data.party import Party
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.training.comparison import Comparison
+    from securevfl.training.cross_validation import CrossValidation
+    from securevfl.training.tuning import Tuning
 
 
 @contextmanager
@@ -372,9 +374,10 @@ def compare(
         ),
     ] = None,
     accept: options.Digest = None,
+    search: option_groups.SearchOptions = option_groups.SearchOptions(),
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Measure how much the other parties' columns improve models of the party with labels.
+    """Measure how much the other parties' columns improve models of the party with labels; or, with --grid, search.
 
     Compares logistic regression, logistic regression on bins of each column, and trees. Each is trained on the labelled
     party's columns, for which nothing is sent, and then on all columns with secret shares. Each model is measured once,
@@ -386,11 +389,26 @@ def compare(
     Example: securevfl compare job.toml --data bank=bank.csv --data shop=shop.csv.gz
 
     Example: securevfl compare job.toml --party shop --data shop.csv
+
+    With --grid, the models are those of the job with all combinations of the named values. Each opens one sum of losses
+    of the same held-out rows. The best one is trained again, measured with all metrics and stored.
+
+    Example: securevfl compare job.toml --party shop --data shop.csv --grid l2=0.01,0.1,1
+
+    With --grid and --alone, the party with labels cross-validates on its columns, and nothing is sent.
+
+    Example: securevfl compare job.toml --data bank=bank.csv --grid l2=0.01,0.1 --grid bins=5,10 --alone
     """
     from securevfl.cli.show import console
 
     report.check()
-    comparison: Comparison | None
+    search.check(party)
+    comparison: Comparison | CrossValidation | Tuning | None
+    if search.alone:
+        comparison = search.cross_validation(job_file, tables)
+        console().print(str(comparison))
+        report.write("tune-alone", comparison.plain, comparison.page)
+        return
     if party is None:
         from securevfl.training.comparison import compare as compare_models
 
@@ -398,9 +416,11 @@ def compare(
         parties, _ = tables.read(job_file, drop=job.prepare.drop)
         with console(err=True).status("comparing") as status:
             ledgers = _ledgers_in(ledger, parties)
-            comparison = compare_models(
-                job, parties, ledgers=ledgers, on_model=lambda name: status.update(f"training: {name}")
-            )
+            on_model = lambda name: status.update(f"training: {name}")  # noqa: E731
+            if search.grid:
+                comparison = search.tuning(job, parties, ledgers, on_model)
+            else:
+                comparison = compare_models(job, parties, ledgers=ledgers, on_model=on_model)
         console().print(str(comparison))
     else:
         data = tables.data or [""]
@@ -421,9 +441,12 @@ def compare(
             tables.repeated_ids(job_file, [party])[party],
         )
         consent = option_groups.ConsentOptions(ledger, accept)
-        comparison = party_commands.compare_at(job_file, table, peers, consent, session)
+        if search.grid:
+            comparison = party_commands.tune_at(job_file, table, peers, consent, session, search)
+        else:
+            comparison = party_commands.compare_at(job_file, table, peers, consent, session)
     if comparison is not None:
-        report.write("compare", comparison.plain, comparison.page)
+        report.write("tune" if search.grid else "compare", comparison.plain, comparison.page)
 
 
 def _ledgers_in(folder: Path | None, parties: list[Party]) -> dict[str, DisclosureLedger] | None:

@@ -37,13 +37,14 @@ from securevfl.families.run_files import RunFile
 from securevfl.families.shares.shares_estimates import preprocessing_bytes, resource_lines
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE
-from securevfl.families.shares.shares_job import SharesJob, check_optimizer
+from securevfl.families.shares.shares_job import SharesJob, check_optimizer, opens_pairs
 from securevfl.families.shares.shares_leaks import metric_leaks, score_leaks, weight_leaks
 from securevfl.families.shares.shares_outputs import (
     EXACT_SCORES,
     LARGE_SCORES,
     OPENED_WEIGHTS,
     SMALL_METRICS,
+    count_weights,
     disclosed_score_bits,
     partner_of,
     rounding_party,
@@ -62,7 +63,6 @@ from securevfl.families.shares.shares_statements import (
     weights_text,
 )
 from securevfl.families.state import State
-from securevfl.models import pair_metrics
 from securevfl.models.linear import Logistic, Poisson
 from securevfl.models.rounding_error import SumRounding
 from securevfl.models.trees import Trees
@@ -236,13 +236,12 @@ class SharesFamily(Family[SharesJob]):
     def declarations(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
         """Declare who sends which message to whom, and what it reveals, in all phases of the training."""
         requester = self.score_requester(job, roles.lead)
-        opens_pairs = pair_metrics.supports_pairs(job.model.loss)
         messages = [
             *chunk_agreement.declares(),
             *offline_phase.declares(),
             *iteration.declares(),
             *opened_loss.declares(),
-            *(score_label_pairs.declares() if opens_pairs else ()),
+            *(score_label_pairs.declares() if opens_pairs(job) else ()),
             *range_count.declares_counts(),
             *opened_scores.declares(roles.role(requester) if requester in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
@@ -288,7 +287,8 @@ class SharesFamily(Family[SharesJob]):
     def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
         """Compute the coefficients and number formats of the training."""
         rows = max(map(len, schedule.partition(0)))
-        return make_plan(job, rows=rows, batches=schedule.batches, parties=len(shape.columns))
+        inputs = sum(count_weights(job, shape, name) // shape.outputs for name in shape.columns)
+        return make_plan(job, rows=rows, batches=schedule.batches, parties=len(shape.columns), inputs=inputs)
 
     def resource_estimates(self, job: SharesJob, facts: RunFacts) -> list[str]:
         """Estimate time, traffic, memory and disk of the run."""
