@@ -48,7 +48,8 @@ from securevfl.untrusted import printable
 
 ESTIMATES_TITLE = "Time, memory and traffic"
 _PAGE_STYLE = """<style>
-dl { grid-template-columns: 6rem 1fr; } h3 { font-size: 1rem; margin: 1rem 0 .2rem; } main { max-width: 62rem; }
+@media (min-width: 40rem) { dl { grid-template-columns: 6rem 1fr; } }
+h3 { font-size: 1rem; margin: 1rem 0 .2rem; } main { max-width: 62rem; }
 @media (max-width: 40rem) { .stack td[data-head]:not(:empty)::before { content: attr(data-head) ": ";
   font-weight: 600; color: var(--soft); } }
 </style>"""
@@ -107,7 +108,7 @@ class ConsentSheet(str):
             "Consent sheet",
             [
                 _PAGE_STYLE,
-                f"<h1>{html.escape(self.sections[0].title)}</h1>" if self.sections else "",
+                "<h1>Consent sheet</h1>",
                 self._repr_html_(),
                 f"<p class='soft'>{html.escape(self.footer)}.</p>",
             ],
