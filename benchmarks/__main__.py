@@ -63,6 +63,26 @@ def trees(
         console().print(table(list(heads), cells))
 
 
+@app.command("tree-schedule")
+def tree_schedule(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
+    tables: Annotated[str, typer.Option(metavar="NAMES", help="Which tables.")] = "default_credit,support2,adult,a9a",
+    seeds: Annotated[int, typer.Option(min=1, help="Splits of each table.")] = 5,
+    json: JsonFile = None,
+) -> None:
+    """Schedules of the steps of trees, compared in floating point."""
+    from benchmarks import tree_schedule as schedules
+    from benchmarks.trees import SPLIT
+
+    check_writable(json)
+    names = names_of(tables)
+    check_tables(names, SPLIT)
+    with status() as on_row:
+        rows = schedules.run(data, names, seeds, on_row)
+    write_rows(json, schedules.SCHEMA, rows)
+    console().print(table(["table", "schedule", "iterations", "AUC"], schedules.means(rows)))
+
+
 @app.command()
 def rounds(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables.")],

@@ -86,7 +86,7 @@ def measure(folder: Path, kind: str) -> Usage:
 
 def estimate(folder: Path, kind: str) -> Usage:
     """Return what `explain` states for the same training."""
-    match = ESTIMATE.search(_run(folder, _command(kind, "explain")))
+    match = ESTIMATE.search(" ".join(_run(folder, _command(kind, "explain")).split()))
     assert match is not None, "the consent sheet has no estimate"
     return Usage(float(match[1]) * {"GB": 1e9, "MB": 1e6}[match[2]], float(match[3].replace(",", "")))
 

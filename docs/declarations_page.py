@@ -10,7 +10,7 @@ from securevfl.families import FAMILIES
 from securevfl.families.fdml.stored_sums import STORED_SUMS
 from securevfl.job import Job
 from securevfl.organisations import line_measurement, peer_session, prediction_session, scoring
-from securevfl.protocols import handshake
+from securevfl.protocols import alternative_choice, handshake
 from securevfl.protocols.alignment import online_lookup, psi
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.protocol_options import RESIDUALS, SUMS
@@ -74,6 +74,7 @@ def sections() -> list[Section]:
     both = "none needed: the party that asks receives the sums"
     return [
         *found,
+        Section("Search of options", "the trainings of its alternatives", both, alternative_choice.declares()),
         Section("Correlations of columns", strength, both, correlate.declares(_ROLES)),
         Section("Counts by group", strength, both, fairness_by_group.declares(_ROLES)),
         Section(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 from securevfl.consent.consent_sheet import explain
@@ -24,4 +25,5 @@ def page() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
         sheet = explain(Job(model=Logistic()), loans())
-    return f"{INTRODUCTION}\n```text\n{str(sheet.first_screen).rstrip()}\n```\n"
+    footer = re.sub(r"\d{4}-\d\d-\d\d by securevfl .*", "(date) by securevfl (version)", sheet.footer)
+    return f"{INTRODUCTION}\n```text\n{sheet.first_screen}\n\n{footer}\n```\n"

@@ -31,7 +31,8 @@ class LocalResources:
         simulated: whether the tables of all parties are in this one process, so that nothing is disclosed to anybody.
         charge_scores: function that is called before a block of scores is sent, with the number of rows that will be
             scored and the number of rows that this party refuses to have scored.
-        evaluations_reserved: whether the score ledger already counts the evaluations of this training.
+        use_reserved_evaluation: function that is called before each evaluation whose rows the score ledger has already
+            counted; it raises LeakageError if no such evaluation is left. None if evaluations are counted one by one.
     """
 
     run: str = ""
@@ -39,7 +40,7 @@ class LocalResources:
     account: Path | None = None
     simulated: bool = False
     charge_scores: Callable[[int, int], None] = lambda scored, refused: None
-    evaluations_reserved: bool = False
+    use_reserved_evaluation: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)

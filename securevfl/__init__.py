@@ -92,10 +92,12 @@ if TYPE_CHECKING:  # the only list of public names: type checkers read it, and s
     from securevfl.runtime.network import Network as Network
     from securevfl.runtime.network import Pauses as Pauses
     from securevfl.training.comparison import compare as compare
+    from securevfl.training.cross_validation import cross_validate as cross_validate
     from securevfl.training.estimators import VerticalClassifier as VerticalClassifier
     from securevfl.training.estimators import VerticalRegressor as VerticalRegressor
     from securevfl.training.run import Run as Run
     from securevfl.training.simulate import simulate as simulate
+    from securevfl.training.tuning import tune as tune
     from securevfl.training.year_forecast import YearForecast as YearForecast
     from securevfl.training.year_forecast import YearPlan as YearPlan
     from securevfl.training.year_forecast import forecast_year as forecast_year

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from pyarrow import csv, parquet
 
 import securevfl as vfl
+from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.sheet_document import SheetSection
 from securevfl.crypto.transfers import base_transfers, punctured_seeds
 from securevfl.crypto.transfers.field_transfers import TransferReceiver, TransferSender
 from securevfl.data.preparation import FittedPreparation
@@ -244,3 +247,28 @@ def transfer_pair(
     sums, seeds = punctured_seeds.grow(base.pairs(points), coin)
     punctured = punctured_seeds.puncture(secret, keys, coin, sums)
     return receiver(seeds, coin, bits, pad_octets), sender(secret, punctured, coin, bits, pad_octets)
+
+
+def sheet_part(sheet: str, party: str) -> str:
+    """Return the words below this party's headings in a consent sheet."""
+    lines, current = list[str](), ""
+    for line in sheet.splitlines():
+        if line.startswith("    "):
+            lines += [line] if current == party else []
+        else:
+            current = line.split()[0] if re.fullmatch(r"  [\w-]+( \(.*\))?", line) else current if not line else ""
+    return " ".join(" ".join(lines).split())
+
+
+def learned_rows(sheet: ConsentSheet) -> list[tuple[str, ...]]:
+    """Return the rows of the table of a sheet that states who learns what."""
+    return [tuple(row.values()) for row in sheet.learned]
+
+
+def section_words(section: SheetSection) -> list[str]:
+    """Return all words of a section of a consent sheet."""
+    table = section.table
+    texts = [section.title, *([] if table is None else [*table.heads, *(cell for row in table.rows for cell in row)])]
+    for block in section.blocks:
+        texts += [block.heading, *(part for statement in block.statements for part in statement)]
+    return " ".join(texts).split()

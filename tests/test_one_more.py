@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import cancer_parties, raises_code
+from builders import cancer_parties, learned_rows, raises_code, sheet_part
 from selfcheck.checks import check_table as checks
 from selfcheck.checks import simulator_checks, stored_checks
 from selfcheck.mutants.mutant import Mutant, patched
@@ -213,8 +213,8 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     relayed = rounds_job(**options, accepts=["columns", "seen_by_server"])
     sheet = vfl.explain(relayed, members)
     assert "hub (server)" in sheet
-    assert "MaskedSummand from passive: output" in sheet.split("hub (server)")[1]
-    assert "Total from server: plain: the sum of the parts" in sheet.split("shop (passive)")[0]
+    assert "MaskedSummand from passive: output" in sheet_part(sheet, "hub")
+    assert "Total from server: plain: the sum of the parts" in sheet_part(sheet, "bank")
     run = vfl.simulate(relayed, members)
     assert run.metrics["auc"] > 0.9
     assert {name: part.role for name, part in run.parts.items()} == dict(run.roles.cast)
@@ -237,9 +237,8 @@ def test_sheet_ledger_and_audit_know_a_foreign_output(
     members: list[vfl.Party] = [*cancer_parties(3, 180), vfl.Helper("hub", "server")]
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol()}
     relayed = rounds_job(**options, accepts=["columns", "seen_by_server"])
-    counted = "sums of means: 3 times (epoch), 180 numbers of 64 bits, for 180 rows; from columns of shop, telco"
-    assert counted in str(vfl.explain(relayed, members)).split("hub (server)")[1]
-    assert f"learns    {counted}" in vfl.explain(relayed, members).first_screen
+    row = ("hub", "sums of means, of 180 rows", "columns of shop, telco", "180 in each of 3 epochs", "64")
+    assert next(cells for cells in learned_rows(vfl.explain(relayed, members)) if cells[0] == "hub")[:5] == row
     ledgers = {party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in members}
     vfl.simulate(relayed, members, ledgers=ledgers)
     entries = [entry.disclosure for entry in ledgers["shop"].read().entries]

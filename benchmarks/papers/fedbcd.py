@@ -99,9 +99,9 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
     """Return the rows of one number of parties under one rule."""
     algorithms = [Algorithm(parties, q, decay) for q in plan.parties[parties]]
     algorithms += [Algorithm(parties, q, decay, True) for q in plan.sequential if parties == 2]
-    jobs = [_job(plan, split) for split in range(plan.splits)]
+    jobs = [job_of(plan, split) for split in range(plan.splits)]
     inner = [development(tables, job) for job in jobs]
-    goals = [SHARE * pooled_auc(split_tables, _job(plan, split)) for split, split_tables in enumerate(inner)]
+    goals = [SHARE * pooled_auc(split_tables, job_of(plan, split)) for split, split_tables in enumerate(inner)]
     choices: list[Choice] = []
     for algorithm in algorithms:
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}: steps")
@@ -174,7 +174,7 @@ def curve(
     train = round(len(tables[0]) * (1 - TEST_FRACTION))
     keys = {"optimizer": algorithm.optimizer(eta), "epochs": max(1, plan.cap * plan.batch // train)}
     goal = vfl.Target(metric="auc", value=target)
-    job = _job(plan, split).model_copy(update={**keys, "target": goal, "evaluate_every": 1, "seed": start})
+    job = job_of(plan, split).model_copy(update={**keys, "target": goal, "evaluate_every": 1, "seed": start})
     try:
         history = vfl.simulate(job, tables).history
     except DIVERGED:
@@ -184,7 +184,8 @@ def curve(
     return [(record["round"], record["auc"]) for record in history]
 
 
-def _job(plan: Plan, split: int) -> vfl.Job:
+def job_of(plan: Plan, split: int) -> vfl.Job:
+    """Return the job of a split; each algorithm replaces its optimizer and epochs."""
     return vfl.Job(
         model=vfl.Logistic(),
         optimizer=FedSGD(lr=1.0),

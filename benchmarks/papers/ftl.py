@@ -122,9 +122,9 @@ class StepPlan:
 
 def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     """Return a row for each Q and target, and one for each engine of it."""
-    tables = [_tables(data, plan.table, plan.rows, split) for split in range(plan.splits)]
+    tables = [shared_tables(data, plan.table, plan.rows, split) for split in range(plan.splits)]
     inner = [development(table, _job(plan, 1, 1.0, OpenResidual(), 1)) for table in tables]
-    inner_goals, reported = ([_goals(table, plan) for table in item] for item in (inner, tables))
+    inner_goals, reported = ([goals_of(table, plan) for table in item] for item in (inner, tables))
     choices: list[Choice] = []
     for way, q in plan.ways():
 
@@ -161,8 +161,8 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
 def small(data: Path | None, plan: SmallPlan, runs: Runs) -> Rows:
     """Return rounds, bytes and seconds under CKKS for each way and target at the step of the plan."""
     local = plan.setting
-    tables = [_tables(data, local.table, local.rows, split) for split in range(local.splits)]
-    goals, rows = [_goals(table, local) for table in tables], []
+    tables = [shared_tables(data, local.table, local.rows, split) for split in range(local.splits)]
+    goals, rows = [goals_of(table, local) for table in tables], []
     for way, q in local.ways():
         result = _finish(runs, tables, goals, replace(way, most=local.most * q), q, plan.step)
         for number, target in enumerate(local.targets):
@@ -191,7 +191,7 @@ def _times(item: float, rounds: float | None) -> float | None:
     return None if rounds is None else item * rounds
 
 
-def _goals(parties: Sequence[Party], plan: Plan) -> list[float]:
+def goals_of(parties: Sequence[Party], plan: Plan) -> list[float]:
     """Return the AUCs to reach on the rows that a job holds out."""
     alone = _regression(parties[1:], np.asarray(parties[0].y), _job(plan, 1, 1.0, OpenResidual(), 1), parties[0])
     return [share * alone for share in plan.targets]
@@ -269,7 +269,7 @@ def overlap(data: Path | None, plan: OverlapPlan, on_row: Callable[[str], None])
         transfer_plan = replace(transfer_plan, most=5 * plan.rounds)
         results: dict[str, list[float]] = {"transfer": [], "guest alone": [], "host's columns alone": [], "both": []}
         for split in range(plan.splits):
-            parties = _tables(data, plan.table, shared, split)
+            parties = shared_tables(data, plan.table, shared, split)
             inner = development(parties, _job(transfer_plan, 5, 1.0, OpenResidual(), 1))
             choice = choose(
                 transfer_plan.grid,
@@ -291,7 +291,7 @@ def _last(result: Curve) -> float:
 
 def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], None]) -> Rows:
     """Return processor seconds of one sealed step, both sides and the exchange before it."""
-    parties = _tables(data, "fate", plan.rows, 0)
+    parties = shared_tables(data, "fate", plan.rows, 0)
     rows = []
     for units in plan.units:
         on_row(f"{units} units")
@@ -305,7 +305,7 @@ def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], No
     return rows
 
 
-def _tables(data: Path | None, table: str, rows: int, split: int) -> list[Party]:
+def shared_tables(data: Path | None, table: str, rows: int, split: int) -> list[Party]:
     """Return twice `rows` rows, other ones for each split. DataError if there are fewer."""
     if data is None:
         parties = made_up(2 * rows)

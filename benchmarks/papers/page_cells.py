@@ -42,10 +42,15 @@ def rounds_cell(row: Row, prefix: str = "") -> str:
 
 
 def typical(row: Row, prefix: str = "") -> float | None:
-    """Return the mean of the rounds, or their median if some starts do not reach the target."""
-    mean: float | None = row[f"{prefix}rounds"]
-    median: float | None = row.get(f"{prefix}rounds_median")
-    return median if mean is None else mean
+    """Return the median of the rounds, in which a start that misses the target counts; the mean of older rows."""
+    rounds: float | None = row.get(f"{prefix}rounds_median", row[f"{prefix}rounds"])
+    return rounds
+
+
+def starts(plan: Mapping[str, Any]) -> str:
+    """Format the numbers of splits and of random starts; a plan without starts has one for each split."""
+    number_of_starts = plan.get("starts", 1)
+    return f"{plan['splits']} splits, {number_of_starts} random start{'s' * (number_of_starts != 1)} each"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

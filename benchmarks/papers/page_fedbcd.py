@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.page_cells import Part, number, pick, rounds_cell, share, spread, table, typical
+from benchmarks.papers.page_cells import Part, number, pick, rounds_cell, share, spread, starts, table, typical
 
 
 def fedbcd_linear(part: Part) -> str:
@@ -20,12 +20,13 @@ def fedbcd_linear(part: Part) -> str:
     head = ["parties", "algorithm", "Q", "rule", "own step", "rounds", "seconds", "one step", "rounds"]
     return (
         "### Rounds of logistic regression\n"
-        f"support2 in place of MIMIC-III, batches of {plan['batch']}, {plan['splits']} splits, "
-        f"{plan.get('starts', 1)} starts of each, at most {plan['cap']} rounds; rounds until the held-out AUC is .995 "
+        f"support2 in place of MIMIC-III, batches of {plan['batch']}, {starts(plan)}, "
+        f"at most {plan['cap']} rounds; rounds until the held-out AUC is .995 "
         "of scikit-learn's on the pooled columns.\n\n"
         + table(head, cells)
         + "\n**The paper** goes from 334 rounds to 71 with Q = 5 (.21). **Ours**, at one constant step of "
-        f"{plain['one_step']:g}: {number(typical(plain, 'one_'))} to {number(typical(five, 'one_'))} with Q = 5 "
+        f"{plain['one_step']:g}: the median goes from {number(typical(plain, 'one_'))} to "
+        f"{number(typical(five, 'one_'))} with Q = 5 "
         f"({share(typical(five, 'one_'), typical(plain, 'one_'))}) and {number(typical(ten, 'one_'))} with Q = 10 "
         f"({share(typical(ten, 'one_'), typical(plain, 'one_'))}). With a step of its own FedSGD takes "
         f"{number(typical(plain))}: for a linear model J stays, so Q steps of eta at a passive party are one "

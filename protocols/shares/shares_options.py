@@ -49,6 +49,9 @@ class Shares(MessageProtocol):
     """Number of epochs for which preprocessing is computed at once. Default: 40, halved until they need at most
     half a GiB."""
 
+    metrics: Literal["pairs", "loss"] = "pairs"
+    """What the final evaluation opens: "loss" opens one sum of losses; "pairs" also opens one pair of a rounded score
+    and a label for each row, in random order, if the loss allows it. The AUC, for example, needs pairs."""
     metrics_step: float | None = Field(default=None, gt=0, le=1024)
     """Resolution of the sums that metrics are computed from, a power of two. These sums are disclosed once, with labels
     and in a hidden order, and have at most 7 bits. Default: metrics_range / 64, or without it 1/8 for classes and 1/4

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import typer
 
-from securevfl.cli.show import console, sheet, sheet_width
+from securevfl.cli.show import console, styled_sheet
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.errors import ConfigError, ConsentError
@@ -69,8 +69,8 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, consent_sheet:
         return
     out = console(err=True)
     if accept is None and sys.stdin.isatty() and out.is_terminal:
-        out.print(sheet(consent_sheet.first_screen, sheet_width(out)), soft_wrap=True)
-        out.print(f"\nsheet {consent_sheet.digest}. {DETAILS}", soft_wrap=True)
+        out.print(styled_sheet(consent_sheet.first_screen), soft_wrap=True)
+        out.print(f"\n{consent_sheet.footer}\n{DETAILS}", soft_wrap=True)
         question = f"\nThe sheet lists what is disclosed, and to whom. Do you agree to sheet {consent_sheet.digest}?"
         discard_typed_input()
         if typer.confirm(question, err=True):

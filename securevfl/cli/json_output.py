@@ -29,6 +29,8 @@ SCHEMAS = {
     "ledger": 1,
     "line": 1,
     "train": 1,
+    "tune": 1,
+    "tune-alone": 1,
 }
 """The number of the schema of each command that has --json."""
 

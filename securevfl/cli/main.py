@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from securevfl.base.extensions import available_entry_points, import_entry_point, is_own
-from securevfl.base.files import check_writable
+from securevfl.base.files import check_writable, write_atomic
 from securevfl.base.machine import use_one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import (
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from securevfl.data.party import Party
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.training.comparison import Comparison
+    from securevfl.training.cross_validation import CrossValidation
+    from securevfl.training.tuning import Tuning
 
 
 @contextmanager
@@ -187,8 +189,12 @@ def explain(
         typer.Option(metavar="FILE", help="A party's disclosure ledger, if it is not in your data folder. Repeatable."),
     ] = None,
     json: options.Json = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=options.output_file, help="Write the sheet as a page to this file."),
+    ] = None,
     details: Annotated[
-        bool, typer.Option("--details", help="Also list every message, the encryption and the counts.")
+        bool, typer.Option("--details", help="Also list every message, the encryption and the resources.")
     ] = False,
     year: Annotated[
         bool,
@@ -207,10 +213,10 @@ def explain(
     disclosures count, as far as the disclosure ledgers on this computer contain them. A single party gives its table,
     and --size for every other party. The digest below that sheet is the argument of `securevfl join --accept`.
     """
-    from securevfl.cli.show import console, sheet, sheet_width
+    from securevfl.cli.show import console, styled_sheet
     from securevfl.consent import consent_sheet
 
-    check_writable(json)
+    check_writable(json, html)
     job, out = load_job(job_file), console()
     if year:
         from securevfl.training.year_forecast import YearPlan, forecast_year
@@ -229,18 +235,27 @@ def explain(
     if tables.alone:
         party, others = tables.one_side(job, job_file)
         ledgers = _ledgers(ledger, [party])
-        text = consent_sheet.explain(job, [party], others=others, outputs=tables.classes, ledgers=ledgers)
+        sheet = consent_sheet.explain(job, [party], others=others, outputs=tables.classes, ledgers=ledgers)
         below = (
-            f"\ndigest: {text.digest}   (to agree: securevfl join ... --accept {text.digest})\n"
+            f"digest: {sheet.digest}   (to agree: securevfl join ... --accept {sheet.digest})\n"
             f"{option_groups.sizes_line(job, party)}"
         )
     else:
         parties = with_helpers(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
-        text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
-        below = "" if details else "\n--details lists every message, the encryption and the counts"
-    summary = {"digest": text.digest, "job": job.to_dict(), "sheet": str(text), "first_screen": text.first_screen}
+        sheet = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
+        below = "" if details else "--details lists every message, the encryption and the resources"
+    summary: dict[str, Any] = {
+        "digest": sheet.digest,
+        "job": job.to_dict(),
+        "sheet": str(sheet),
+        "first_screen": sheet.first_screen,
+    }
+    summary["learned"] = sheet.learned
     write_results(json, "explain", lambda: summary)
-    out.print(sheet(text if details else text.first_screen, sheet_width(out)), soft_wrap=True)
+    if html is not None:
+        write_atomic(html, sheet.page().encode())
+    out.print(styled_sheet(str(sheet) if details else sheet.first_screen), soft_wrap=True)
+    out.print(f"\n{sheet.footer}", soft_wrap=True)
     if below:
         out.print(below, soft_wrap=True)
 
@@ -359,9 +374,10 @@ def compare(
         ),
     ] = None,
     accept: options.Digest = None,
+    search: option_groups.SearchOptions = option_groups.SearchOptions(),
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Measure how much the other parties' columns improve models of the party with labels.
+    """Measure how much the other parties' columns improve models of the party with labels; or, with --grid, search.
 
     Compares logistic regression, logistic regression on bins of each column, and trees. Each is trained on the labelled
     party's columns, for which nothing is sent, and then on all columns with secret shares. Each model is measured once,
@@ -373,11 +389,26 @@ def compare(
     Example: securevfl compare job.toml --data bank=bank.csv --data shop=shop.csv.gz
 
     Example: securevfl compare job.toml --party shop --data shop.csv
+
+    With --grid, the models are those of the job with all combinations of the named values. Each opens one sum of losses
+    of the same held-out rows. The best one is trained again, measured with all metrics and stored.
+
+    Example: securevfl compare job.toml --party shop --data shop.csv --grid l2=0.01,0.1,1
+
+    With --grid and --alone, the party with labels cross-validates on its columns, and nothing is sent.
+
+    Example: securevfl compare job.toml --data bank=bank.csv --grid l2=0.01,0.1 --grid bins=5,10 --alone
     """
     from securevfl.cli.show import console
 
     report.check()
-    comparison: Comparison | None
+    search.check(party)
+    comparison: Comparison | CrossValidation | Tuning | None
+    if search.alone:
+        comparison = search.cross_validation(job_file, tables)
+        console().print(str(comparison))
+        report.write("tune-alone", comparison.plain, comparison.page)
+        return
     if party is None:
         from securevfl.training.comparison import compare as compare_models
 
@@ -385,9 +416,11 @@ def compare(
         parties, _ = tables.read(job_file, drop=job.prepare.drop)
         with console(err=True).status("comparing") as status:
             ledgers = _ledgers_in(ledger, parties)
-            comparison = compare_models(
-                job, parties, ledgers=ledgers, on_model=lambda name: status.update(f"training: {name}")
-            )
+            on_model = lambda name: status.update(f"training: {name}")  # noqa: E731
+            if search.grid:
+                comparison = search.tuning(job, parties, ledgers, on_model)
+            else:
+                comparison = compare_models(job, parties, ledgers=ledgers, on_model=on_model)
         console().print(str(comparison))
     else:
         data = tables.data or [""]
@@ -408,9 +441,12 @@ def compare(
             tables.repeated_ids(job_file, [party])[party],
         )
         consent = option_groups.ConsentOptions(ledger, accept)
-        comparison = party_commands.compare_at(job_file, table, peers, consent, session)
+        if search.grid:
+            comparison = party_commands.tune_at(job_file, table, peers, consent, session, search)
+        else:
+            comparison = party_commands.compare_at(job_file, table, peers, consent, session)
     if comparison is not None:
-        report.write("compare", comparison.plain, comparison.page)
+        report.write("tune" if search.grid else "compare", comparison.plain, comparison.page)
 
 
 def _ledgers_in(folder: Path | None, parties: list[Party]) -> dict[str, DisclosureLedger] | None:

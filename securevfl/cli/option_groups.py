@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
     from securevfl.organisations.peer_settings import PeerSettings
+    from securevfl.training.cross_validation import CrossValidation
+    from securevfl.training.tuning import Tuning
 from securevfl.cli.event_output import events
 from securevfl.cli.json_output import write_results
 from securevfl.cli.party_options import (
@@ -318,6 +320,90 @@ def sizes_line(job: Job, party: Party) -> str:
         f"The other parties pass --size {party.name}={prepared} for your table{difference}. Ask each of them for the "
         "--size that this command prints for theirs"
     )
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of a search for the values of a job's numeric options."""
+
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION=VALUES",
+            help="Values of a numeric option of the job to choose from, as in l2=0.01,0.1,1. Repeat it for the product "
+            "of several options. All parties name the same.",
+        ),
+    ] = None
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone", help="Cross-validate on the columns of the party with labels. Nothing is sent; needs --grid."
+        ),
+    ] = False
+    folds: Annotated[int, typer.Option(min=2, help="Number of folds, with --alone.")] = 5
+    scoring: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A score of scikit-learn, such as roc_auc, with --alone; by default the loss."
+        ),
+    ] = None
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your part of the chosen model, with --grid and --party; by default NAME.model.json next to the data.",
+        ),
+    ] = None
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the state of a search with --party, from which the same command resumes; by default "
+            "DATA.search.",
+        ),
+    ] = None
+
+    def check(self, party: str | None) -> None:
+        """Raise ConfigError if options do not fit together."""
+        if self.alone and (not self.grid or party is not None):
+            raise ConfigError(
+                "--alone needs --grid, and reads a table on this computer",
+                "write it as in: compare job.toml --data bank=bank.csv --grid l2=0.01,0.1 --alone",
+                code="SVFL-COMMAND-USAGE",
+            )
+
+    def cross_validation(self, job_file: Path, tables: TablesOptions) -> CrossValidation:
+        """Cross-validate on the table of the party with labels."""
+        from securevfl.data.load import read_in_order
+        from securevfl.job import Job
+        from securevfl.training.cross_validation import cross_validate
+        from securevfl.training.tuning_grid import read_grid
+
+        job = Job.load(job_file)
+        files = tables.files(job_file)
+        readers = tables.options(job_file, files, job.prepare.drop)
+        parties = [read_in_order(name, path, readers[name]) for name, path in files.items()]
+        labelled = [party for party in parties if party.active]
+        if len(labelled) != 1:
+            raise ConfigError(
+                f"{len(labelled)} of the tables have labels, and one is needed",
+                "name the table with labels, as in --data bank=bank.csv",
+                code="SVFL-PARTIES-LABELS",
+            )
+        return cross_validate(job, read_grid(self.grid or ()), labelled[0], folds=self.folds, scoring=self.scoring)
+
+    def tuning(
+        self,
+        job: Job,
+        parties: list[Party],
+        ledgers: Mapping[str, DisclosureLedger] | None,
+        on_model: Callable[[str], object],
+    ) -> Tuning:
+        """Search with all tables on this computer."""
+        from securevfl.training.tuning import tune
+        from securevfl.training.tuning_grid import read_grid
+
+        return tune(job, read_grid(self.grid or ()), parties, ledgers=ledgers, on_model=on_model)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from securevfl.data.party import Party
     from securevfl.job import Job
     from securevfl.training.comparison import Comparison
+    from securevfl.training.tuning import Tuning
 
 
 def align(
@@ -291,6 +292,59 @@ def compare_at(
     else:
         typer.echo(str(comparison))
     return comparison
+
+
+def tune_at(
+    job_file: Path,
+    table: option_groups.TableOptions,
+    peers: Path | None,
+    consent: option_groups.ConsentOptions,
+    session: option_groups.SessionOptions,
+    search: option_groups.SearchOptions,
+) -> Tuning:
+    """Search with the other parties on their own machines, as the command `compare --grid --party` does.
+
+    Args:
+        job_file: the job file.
+        table: options for this party's table.
+        peers: the file of peers; by default peers.toml next to the job.
+        consent: options for consent and ledger.
+        session: options for reaching the peers.
+        search: the grid, and the files of the search.
+
+    Returns:
+        The search; the losses are None at parties without labels.
+    """
+    from securevfl.cli.live import live, step_of
+    from securevfl.cli.show import console
+    from securevfl.job import Job
+    from securevfl.organisations.tune import SearchFiles, tune_with
+    from securevfl.training.tuning_grid import read_grid
+
+    command = f"securevfl compare {job_file} --party {table.party} --data {table.data}"
+    ledger, agree = consent.asking(table.party, " ".join([command, *(f"--grid {item}" for item in search.grid or ())]))
+    job, settings = Job.load(job_file), session.settings(_peers_file(job_file, peers))
+    save = table.data.with_name(f"{table.party}.model.json") if search.save is None else search.save
+    folder = Path(f"{table.data}.search") if search.checkpoints is None else search.checkpoints
+    check_writable(save)
+    check_writable(folder, folder=True)
+    party, errors = table.aligned(job, job_file), console(err=True)
+    line = live([name for name in settings.peers.parties if name != table.party], step_of(job))
+    stored = signals.exit_on_signal(lambda: f"finished alternatives are in {folder}")
+    with shared_locks(table.data, save), stored, line as on_round, session.events():
+        tuning = tune_with(
+            job,
+            read_grid(search.grid or ()),
+            party,
+            settings,
+            files=SearchFiles(ledger, folder, save),
+            consent=agree,
+            on_model=lambda name: errors.print(f"training: {name}", soft_wrap=True),
+            on_round=on_round,
+        )
+    typer.echo(str(tuning))
+    typer.echo(f"{table.party}'s part of the model is in {save}")
+    return tuning
 
 
 def _helper(job: Job, party: str) -> Party:

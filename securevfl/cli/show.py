@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -18,7 +16,6 @@ from securevfl.training.run_costs import Costs, rounded_parts, rounded_split
 
 Cell = str | int | float | None
 PIPE_WIDTH = 400  # width, in characters, of output that is not on a terminal
-HANG = " " * 12  # indentation of continued lines of a sheet
 GAP = 2  # number of blanks between the columns of a table
 
 
@@ -151,30 +148,16 @@ def report_lines(by_class: Mapping[str, Mapping[str, float]], notes: Sequence[st
     return lines + [f"note: {note}" for note in notes]
 
 
-def sheet(text: str, width: int | None) -> Text:
-    """Wrap a consent sheet, with continued lines indented.
+def styled_sheet(text: str) -> Text:
+    """Return a consent sheet with bold titles; a leak that would be refused is red.
 
     Args:
-        text: the text of the consent sheet.
-        width: width in characters; None leaves the sheet unchanged.
+        text: the lines of the consent sheet.
 
     Returns:
-        The wrapped sheet.
+        The same lines with styles, which a console without colours leaves out.
     """
-    if width is None:
-        return Text(text)
-    paragraphs, lines = list[str](), list[str]()
-    for line in text.splitlines():
-        if line.startswith(HANG) and paragraphs[-1:] > [""] and not re.match(r" +[\w-]+: ", line):
-            paragraphs[-1] += f" {line.strip()}"
-        else:
-            paragraphs.append(line)
-    for line in paragraphs:
-        hang = HANG if re.match(r"  \w| {12}", line) else " " * 10 if re.match(r"\w+ {2,}", line) else "  "
-        lines += textwrap.wrap(line, width, subsequent_indent=hang, break_on_hyphens=False) or [""]
-    return Text("\n".join(lines))
-
-
-def sheet_width(out: Console) -> int | None:
-    """Return the width at which to wrap a sheet: that of a terminal, or None in a pipe."""
-    return min(out.width, 110) if out.is_terminal else None
+    styled = Text(text)
+    styled.highlight_regex(r"(?m)^\S.*$", "bold")
+    styled.highlight_regex(r"(?m)^ +would be refused\b", "bold red")
+    return styled

@@ -10,17 +10,32 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
+from securevfl.base.version import __version__
 from securevfl.consent.forecast import forecast
 from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
-from securevfl.consent.sheet_lines import check_tools, tool_lines
-from securevfl.data.column_types import decided_from_values
+from securevfl.consent.sheet_document import SheetBlock, SheetSection, Statement, as_html, as_text, section
+from securevfl.consent.sheet_lines import check_tools
+from securevfl.consent.sheet_sections import (
+    ASSUMPTIONS as ASSUMPTIONS,
+)
+from securevfl.consent.sheet_sections import (
+    LEARNED_TITLE,
+    REFUSAL,
+    disclosure_sections,
+    later_section,
+    ledger_sections,
+    nobody_section,
+    party_heading,
+    subject_section,
+)
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.display.html import escape
+from securevfl.display import html
 from securevfl.errors import ConfigError, LabelError
 from securevfl.families.facts import RunFacts
 from securevfl.families.message_declarations import run_declarations, run_roles
@@ -31,40 +46,86 @@ from securevfl.optim.defaults import why_not_on_shares
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.untrusted import printable
 
-ASSUMPTIONS = (
-    "every party follows the protocol and may study what it received (semi-honest); certificates say who is who"
-)
+ESTIMATES_TITLE = "Time, memory and traffic"
+_PAGE_STYLE = """<style>
+@media (min-width: 40rem) { dl { grid-template-columns: 6rem 1fr; } }
+h3 { font-size: 1rem; margin: 1rem 0 .2rem; } main { max-width: 62rem; }
+@media (max-width: 40rem) { .stack td[data-head]:not(:empty)::before { content: attr(data-head) ": ";
+  font-weight: 600; color: var(--soft); } }
+</style>"""
 
 
 class ConsentSheet(str):
-    """The text of a consent sheet. A notebook shows it with its line breaks.
+    """The text of a consent sheet, in lines of 80 characters: the first screen, and then the messages of the run.
 
     Control characters and invisible characters are escaped, so that its reader sees everything that the digest covers.
+    `in` compares words: line breaks and indentation do not matter.
 
     Args:
-        text: the whole text, with every message, encryption and count.
+        text: the whole text.
         first_screen: the first screen; the whole text by default.
+        sections: the sections of the first screen, for its form as a page.
 
     Attributes:
-        first_screen: a summary for those who consent: who takes part, with which rows and in which model; what each
-            party learns, in words and bits; what two parties could learn together; and what would be refused.
+        first_screen: a summary for those who consent: who learns what, in numbers, bits and shares; what nobody learns;
+            what parties could learn together; what would be refused; and how to say no.
+        sections: the same in parts; empty if the sheet was created from its text.
     """
 
     first_screen: str
+    sections: tuple[SheetSection, ...]
 
-    def __new__(cls, text: str, first_screen: str = "") -> ConsentSheet:
+    def __new__(cls, text: str, first_screen: str = "", sections: Sequence[SheetSection] = ()) -> ConsentSheet:
         """Create the sheet from its text and its first screen, which by default is the text itself."""
         sheet = super().__new__(cls, printable(text))
         sheet.first_screen = printable(first_screen or text)
+        sheet.sections = tuple(sections)
         return sheet
 
     @property
     def digest(self) -> str:
         """16 hex digits by which a person agrees to the first screen and the text."""
-        return hashlib.sha256(f"{self.first_screen}\n{self}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self.first_screen}\n{self!s}".encode()).hexdigest()[:16]
+
+    @property
+    def footer(self) -> str:
+        """Lines with the digest, the date and the version, which the digest does not cover."""
+        today = datetime.now(UTC).date().isoformat()
+        return f"Sheet {self.digest}, printed on {today} by securevfl {__version__}"
+
+    @property
+    def learned(self) -> list[dict[str, str]]:
+        """The rows of the table that states who learns what, by the heads of its columns.
+
+        Empty if the sheet was written without tables, because only these determine the numbers.
+        """
+        tables = (item.table for item in self.sections if item.title == LEARNED_TITLE)
+        return [dict(zip(table.heads, row, strict=True)) for table in tables if table is not None for row in table.rows]
+
+    def page(self) -> str:
+        """Return the first screen as an HTML page without scripts, with the same sections in the same order."""
+        return html.page(
+            "Consent sheet",
+            [
+                _PAGE_STYLE,
+                "<h1>Consent sheet</h1>",
+                self._repr_html_(),
+                f"<p class='soft'>{html.escape(self.footer)}.</p>",
+            ],
+        )
+
+    def __contains__(self, words: object) -> bool:
+        """Return whether the sheet contains these words one after the other."""
+        return isinstance(words, str) and " ".join(words.split()) in " ".join(self.split())
+
+    def __repr__(self) -> str:
+        """Return the first screen, which an interpreter prints with its line breaks."""
+        return self.first_screen
 
     def _repr_html_(self) -> str:
-        return f'<pre style="white-space: pre-wrap">{escape(self)}</pre>'
+        if self.sections:
+            return as_html(self.sections)
+        return f'<pre style="white-space: pre-wrap">{html.escape(self.first_screen)}</pre>'
 
 
 def explain(
@@ -113,15 +174,15 @@ def explain(
     if parties is None:
         example_roles = Roles.of((*Roles.labelled(ACTIVE, [PASSIVE]).cast, *family.example_helpers))
         roles = family.complete_roles(job, example_roles, {})
-        return _sheet(job, roles, None, ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else [])
+        return _sheet(job, roles, None, _leak_section([f"accepted: {', '.join(job.accepts)}"]) if job.accepts else [])
     lead_party, other_parties = check_parties(parties)
     job = settle_job(job, parties)
     roles = run_roles(family, job, parties)
     try:
         facts = pooled_run_facts(job, [lead_party, *other_parties])
     except LabelError as error:
-        return _sheet(job, roles, None, ["", f"would be refused: {error}"])
-    return _sheet(job, roles, facts, _leak_lines(job, facts, ledgers or {}))
+        return _sheet(job, roles, None, _leak_section([f"would be refused: {error}"]))
+    return _sheet(job, roles, facts, _earlier_and_leaks(job, facts, ledgers or {}))
 
 
 def sheet_for_party(
@@ -158,8 +219,8 @@ def sheet_for_party(
     try:
         facts = local_run_facts(job, party, sizes, outputs=outputs)
     except LabelError as error:
-        return _sheet(job, roles, None, ["", f"would be refused: {error}"], _heading_of_sheet(job, party))
-    return _sheet(job, roles, facts, _leak_lines(job, facts, ledgers or {}), _heading_of_sheet(job, party))
+        return _sheet(job, roles, None, _leak_section([f"would be refused: {error}"]), _heading_of_sheet(job, party))
+    return _sheet(job, roles, facts, _earlier_and_leaks(job, facts, ledgers or {}), _heading_of_sheet(job, party))
 
 
 def sheet_of_run(
@@ -184,7 +245,7 @@ def sheet_of_run(
     if not party.columns:
         return _sheet(job, roles, None, [], _heading_of_sheet(job, party))
     facts = in_order(job, facts, names)
-    return _sheet(job, roles, facts, _leak_lines(job, facts, ledgers, run), _heading_of_sheet(job, party))
+    return _sheet(job, roles, facts, _earlier_and_leaks(job, facts, ledgers, run), _heading_of_sheet(job, party))
 
 
 def _in_sheet_order(roles: Roles) -> list[str]:
@@ -198,135 +259,84 @@ def _heading_of_sheet(job: Job, party: Party) -> str:
 
 
 def _sheet(
-    job: Job, roles: Roles, facts: RunFacts | None, leak_lines: Sequence[str], heading: str = ""
+    job: Job,
+    roles: Roles,
+    facts: RunFacts | None,
+    before: Sequence[SheetSection],
+    heading: str = "",
 ) -> ConsentSheet:
+    """Write a sheet.
+
+    Args:
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        roles: the roles of all parties.
+        facts: the facts of the run, if they are known.
+        before: sections about earlier jobs, limits and leaks.
+        heading: the party whose sheet it is, and its table.
+
+    Returns:
+        The sheet.
+    """
+    sections = [
+        subject_section(job, roles, facts, heading),
+        *disclosure_sections(job, roles, facts, before),
+        nobody_section(job, roles),
+        section("If parties pool what they learned", job.family.coalitions(job, roles)),
+        section("Assumptions", ASSUMPTIONS),
+        later_section(job, roles, facts),
+        section("How to say no", *REFUSAL),
+    ]
+    first_screen = as_text(sections)
+    return ConsentSheet(f"{first_screen}\n\n{as_text(_details(job, roles, facts))}", first_screen, sections)
+
+
+def _details(job: Job, roles: Roles, facts: RunFacts | None) -> list[SheetSection]:
+    """Return the sections below the first screen: method, encryption, resources, and each party's messages."""
     family = job.family
-    declared = run_declarations(family, job, roles)
     why_not_shares = why_not_on_shares(job.model, job.optimizer) if job.protocol.seals else ""
-    lines = [
-        *([heading] if heading else []),
-        f"{job.optimizer.label} on a {job.model.name} model, protocol {family.title(job, roles)}",
-        *(f"code: {line}" for line in _code_lines(job)),
-        *(f"model: {line}" for line in job.model.note.splitlines()),
-        *([f"not on shares, because {why_not_shares}"] if why_not_shares else []),
-        *_weight_lines(job),
-        f"assumes: {ASSUMPTIONS}",
-        f"encryption: {family.strength(job)}",
-        *([] if facts is None else [f"takes: {line}" for line in family.resource_estimates(job, facts)]),
-        *([f"openings: {line}"] if facts is not None and (line := family.opened_values(job, facts)) else []),
+    method = [
+        ("method", f"{job.optimizer.label} on {_article(job.model.name)} {job.model.name} model"),
+        ("protocol", family.title(job, roles)),
+        *(("model", line) for line in [" ".join(job.model.note.splitlines())] if line),
+        *([("not on", f"shares, because {why_not_shares}")] if why_not_shares else []),
+        *_weight_statements(job),
+        ("encrypted", family.strength(job)),
+        *([("openings", line)] if facts is not None and (line := family.opened_values(job, facts)) else []),
     ]
-    first_screen = [*([heading] if heading else []), *_reading_lines(job, roles, facts), *_subject(job, roles, facts)]
-    for name in roles.parties:
-        learns = _learns(job, roles, facts, name)
-        lines += ["", _heading(roles, name), *_role(declared, roles.roles_of(name)), *learns, *_counted(facts, name)]
-        first_screen += ["", _heading(roles, name), *learns]
-    first_screen += ["", f"assumes   {ASSUMPTIONS}"]
-    return ConsentSheet("\n".join([*lines, *leak_lines]), "\n".join([*first_screen, *leak_lines]))
-
-
-def _counted(facts: RunFacts | None, name: str) -> list[str]:
-    """Return a line for each output that a party receives, with the amounts that leak checks and ledgers count."""
-    outputs = [] if facts is None else [str(output) for output in facts.outputs if output.receiver == name]
-    return _statement_lines("counted", "\n".join(outputs)) if outputs else []
-
-
-def _code_lines(job: Job) -> list[str]:
-    """Return a line with the package that the protocol family comes from, unless that is securevfl."""
-    return (
-        []
-        if job.extension is None
-        else [f"from the package {job.extension}, which is not part of securevfl; all parties have the same version"]
-    )
-
-
-def _reading_lines(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
-    """Return lines that state how much of one column of each party scores of new rows can reveal, by an attack."""
-    if facts is None or not job.family.score_bits(job, facts.shape):
-        return []
-    requester = job.family.score_requester(job, roles.lead)
+    declared = run_declarations(family, job, roles)
+    messages = [
+        SheetBlock(tuple(_role(declared, roles.roles_of(name))), party_heading(roles, name)) for name in roles.parties
+    ]
+    estimates = [] if facts is None else family.resource_estimates(job, facts)
     return [
-        f"readable  scores can reveal up to {content.readable_share:.0%} of one column of {name} to {requester}, by an "
-        "attack on its rows"
-        for name, content in facts.shape.information.items()
-        if name != requester
+        SheetSection("Method and encryption", (SheetBlock(tuple(method)),)),
+        *([section(ESTIMATES_TITLE, *estimates)] if estimates else []),
+        SheetSection("Messages", tuple(messages)),
     ]
 
 
-def _subject(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
-    """Return lines that state which model is trained, by which method, and on which rows and columns."""
-    lines = [f"model     {job.model.name}, on {job.family.title(job, roles)}"]
-    lines += [f"code      {line}" for line in _code_lines(job)]
-    if facts is None:
-        return lines
-    sizes = facts.shape
-    held_out = f"; {sizes.held_out:,} more are held out to measure it" if sizes.held_out else ""
-    columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
-    lines += [f"rows      {sizes.rows:,} train it{held_out}", f"columns   {columns}"]
-    decided = [f"{party.name}: {text}" for party in facts.parties if (text := decided_from_values(party.types))]
-    types = "\n".join(["decided from values:", *decided]) if decided else ""
-    return [*lines, *(line.removeprefix("  ") for line in _statement_lines("types", types) if types)]
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "aeiou" else "a"
 
 
-def _learns(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[str]:
-    """Return lines that state what a party learns and stores, and what it could learn together with another party."""
-    family, lines, previous = job.family, list[str](), ""
-    for word, text in family.statements(job, roles, name, facts):
-        lines += _statement_lines("also" if word == previous else word, text)
-        previous = word
-    for word, text in tool_lines(job, roles, facts, name):
-        lines += _statement_lines(word, text)
-    if facts is not None and name == family.score_requester(job, roles.lead):
-        lines += _score_lines(job, facts, name)
-    if name == roles.lead:
-        lines += _statement_lines("pooling", family.coalitions(job, roles))
-    return lines
-
-
-def _weight_lines(job: Job) -> list[str]:
-    """Return the line about the largest weight that a row can have, and what all parties learn from it."""
+def _weight_statements(job: Job) -> list[Statement]:
+    """Return the statement about the largest weight that a row can have, and what all parties learn from it."""
     if job.weights is None:
         return []
     room = job.weights.limit
     rarest = f", so at least 1 of {2 * room:g} rows is of each class" if job.model.loss.single else ""
     balanced = f", and that its classes count the same{rarest}" if job.weights.classes == "balanced" else ""
-    return [f"weights: all learn that no row counts more than {room:g} times the mean{balanced}"]
+    return [("weights", f"all learn that no row counts more than {room:g} times the mean{balanced}")]
 
 
-def _heading(roles: Roles, name: str) -> str:
-    role = roles.role(name)
-    return f"{name} ({role}{', holds the labels' if role == ACTIVE and roles.with_role(ACTIVE) == (name,) else ''})"
-
-
-def _statement_lines(word: str, text: str) -> list[str]:
-    """Return a statement as lines: the first begins with a word, such as "learns", and the others continue it."""
-    first, *continued = text.split("\n")
-    return [f"  {word:<9} {first}", *(f"            {line}" for line in continued)]
-
-
-def _score_lines(job: Job, facts: RunFacts, requester: str) -> list[str]:
-    """Return lines that compare the bits of a new row's scores with the information content of other parties' rows.
-
-    They are empty if no party's information content is known.
-    """
-    bits, information = job.family.score_bits(job, facts.shape), facts.shape.information
-    compared = [
-        f"{name}: {content.in_words(bits, facts.shape.outputs)}"
-        for name, content in information.items()
-        if name != requester and bits
-    ]
-    if not compared:
-        return []
-    return _statement_lines("scores", "\n".join(["of a new row, compared with the columns of", *compared]))
-
-
-def _role(declared: Sequence[MessageDeclaration], roles: Sequence[Role]) -> list[str]:
-    """Return lines with the messages that a party with these roles sends and receives."""
+def _role(declared: Sequence[MessageDeclaration], roles: Sequence[Role]) -> list[Statement]:
+    """Return the messages that a party with these roles sends and receives."""
     sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender in roles))
     received = [item for item in declared if item.receiver in roles]
     return [
-        f"  sends     {', '.join(sent) or 'nothing'}",
+        ("sends", ", ".join(sent) or "nothing"),
         *(
-            f"  {'receives' if index == 0 else '':<9} {item.message.__name__} from {item.sender}: {item.reveals}"
+            ("receives" if index == 0 else "also", f"{item.message.__name__} from {item.sender}: {item.reveals}")
             for index, item in enumerate(received)
         ),
     ]
@@ -345,8 +355,10 @@ def _refused(leak: Leak) -> str:
     return "would be refused between organisations" if leak.apart else "would be refused"
 
 
-def _leak_lines(job: Job, facts: RunFacts, ledgers: Mapping[str, DisclosureLedger], run: str = "") -> list[str]:
-    """Return a summary of the ledgers, and a line for each leak that the job accepts or that would be refused."""
+def _earlier_and_leaks(
+    job: Job, facts: RunFacts, ledgers: Mapping[str, DisclosureLedger], run: str = ""
+) -> list[SheetSection]:
+    """Return the summaries of the ledgers, and each leak that the job accepts or that would be refused."""
     parties = {party.name: party for party in facts.parties}
     used = {name: ledger for name, ledger in ledgers.items() if name in parties and not _is_new(ledger, run)}
     trusts = used[facts.shape.active].read().trusts if facts.shape.active in used else ()
@@ -354,17 +366,18 @@ def _leak_lines(job: Job, facts: RunFacts, ledgers: Mapping[str, DisclosureLedge
     sizes = replace(facts.shape, tables=tables)
     forecasts = {name: forecast(ledger, name, parties[name].register, job, sizes, run) for name, ledger in used.items()}
     before = dict.fromkeys((entry.run, entry.disclosure) for item in forecasts.values() for entry in item.before)
-    lines = []
-    for name, item in forecasts.items():
-        lines += ["", f"by the disclosure ledger of {name}", *item.lines]
-        trusted = [peer for peer in used[name].read().trusts if peer in facts.shape.columns]
-        if trusted:
-            lines.append(
-                f"  trusts    {', '.join(trusted)} to ask only the same equations again in jobs with equal "
-                f"batches and columns"
-            )
-    lines += [f"\nwould be refused: {reason}" for item in forecasts.values() for reason in item.refusals]
-    return lines + [
-        f"\n{'accepted' if leak.name in job.accepts else _refused(leak)}: {leak}"
+    trusted = {
+        name: [peer for peer in ledger.read().trusts if peer in facts.shape.columns] for name, ledger in used.items()
+    }
+    texts = [f"would be refused: {reason}" for item in forecasts.values() for reason in item.refusals]
+    texts += [
+        f"{'accepted' if leak.name in job.accepts else _refused(leak)}: {leak}"
         for leak in leaks(job, sizes, [disclosure for _, disclosure in before])
     ]
+    return [*ledger_sections(forecasts, trusted), *_leak_section(texts)]
+
+
+def _leak_section(texts: Sequence[str]) -> list[SheetSection]:
+    """Return the section on leaks, unless there are none."""
+    blocks = tuple(SheetBlock((("", text),)) for text in texts)
+    return [SheetSection("Leaks that are refused, or that the job accepts", blocks)] if blocks else []

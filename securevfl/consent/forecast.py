@@ -26,17 +26,36 @@ DELTA = 1e-6
 
 
 @dataclass(frozen=True)
+class ForecastRow:
+    """What one party has received and would receive of one kind of disclosure.
+
+    Attributes:
+        receiver: the party, or "all peers together".
+        before: what earlier runs have disclosed to it.
+        after: what they and the job disclose to it.
+        limit: the limit of the ledger's owner; empty if there is none, or if it applies to another row.
+    """
+
+    receiver: str
+    before: str
+    after: str
+    limit: str = ""
+
+
+@dataclass(frozen=True)
 class LedgerForecast:
     """The forecast for a job from one party's ledger.
 
     Attributes:
         before: entries of earlier runs that count for the job.
-        lines: a summary for the consent sheet, one line for each kind of disclosure and each receiving party.
+        rows: a summary for the consent sheet, one row for each kind of disclosure and each receiving party.
+        notes: sentences about guarantees of noise.
         refusals: reasons why the job would be refused.
     """
 
     before: list[LedgerEntry]
-    lines: list[str]
+    rows: list[ForecastRow]
+    notes: list[str]
     refusals: list[str]
 
 
@@ -58,32 +77,32 @@ def forecast(
     """
     disclosures = disclosures_about(party, job, sizes)
     before, refusals = ledger.forecast(register, disclosures, but=run)
-    limits, lines = ledger.read().limits, []
+    limits, rows, notes = ledger.read().limits, list[ForecastRow](), list[str]()
     by_run = [(entry.run, entry.disclosure) for entry in before] + [("this job", item) for item in disclosures]
     for kind in dict.fromkeys(item.kind for item in disclosures):
-        limit = f"; at most {limits[kind]}" if kind in limits else ""
+        limit = f"at most {limits[kind]}" if kind in limits else ""
         of_kind = [pair for pair in by_run if pair[1].kind == kind]
         everybody = dict.fromkeys(item.learner for _, item in of_kind)
         for learner in dict.fromkeys(item.learner for item in disclosures if item.kind == kind):
             so_far = total_to(before, kind, learner)
             after = sum_disclosures(pair for pair in of_kind if pair[1].learner == learner)
-            lines.append(
-                f"  {learner:<9} has received {so_far.of(kind)} in {_runs(so_far)}, after this job {after}"
-                + limit * (len(everybody) == 1)
+            rows.append(
+                ForecastRow(
+                    learner,
+                    f"{so_far.of(kind)} in {_runs(so_far)}",
+                    f"{after}",
+                    limit if len(everybody) == 1 else "",
+                )
             )
         if len(everybody) > 1:
             so_far, after = total_of(before, kind), sum_disclosures(of_kind)
-            lines.append(
-                f"  all peers together have received {so_far.of(kind)} in {_runs(so_far)}, after this job {after}"
-                + limit
-            )
+            rows.append(ForecastRow("all peers together", f"{so_far.of(kind)} in {_runs(so_far)}", f"{after}", limit))
         if any(item.rho for item in disclosures if item.kind == kind):
             epsilon = zcdp_epsilon(sum(item.rho for _, item in of_kind), DELTA)
-            lines.append(
-                f"  {'':<9} after this job: epsilon {epsilon:.3g} at delta {DELTA:g} for a row's label, over all runs "
-                "and peers"
+            notes.append(
+                f"After this job: epsilon {epsilon:.3g} at delta {DELTA:g} for a row's label, over all runs and peers."
             )
-    return LedgerForecast(before, lines, refusals)
+    return LedgerForecast(before, rows, notes, refusals)
 
 
 def _runs(total: DisclosureTotal) -> str:

@@ -29,6 +29,17 @@ _DELIMITERS = ",", ";", "\t"
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _BLANK_LINES = re.compile(r"\A(\s*[\r\n])+")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_EXPORT = 'open it in the spreadsheet and export it as "CSV UTF-8"'
+_OTHER_FORMATS = {
+    b"PK\x03\x04": ("an Excel workbook or a zip archive", f"extract the archive, or {_EXPORT}"),
+    b"\xd0\xcf\x11\xe0": ("an old Excel workbook", _EXPORT),
+    b"PAR1": ("Parquet", "rename it so that its name ends in .parquet"),
+    b"ARROW1": ("Arrow IPC", "rename it so that its name ends in .arrow"),
+    b"%PDF": ("PDF", "export the table as CSV"),
+    b"\x1f\x8b": ("compressed with gzip", "rename it so that its name ends in .csv.gz"),
+    b"\x28\xb5\x2f\xfd": ("compressed with Zstandard", "rename it so that its name ends in .csv.zst"),
+}
+"""The first bytes of files of other formats, which users rename to .csv: what they are, and a remedy."""
 
 
 class CsvFile:
@@ -49,6 +60,7 @@ class CsvFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._header_lines = 0
+        _check_format(path)
         self._has_quotes, breaks = _scan(path)
         self.max_rows = breaks + 1
         with _lines(path) as file:
@@ -189,6 +201,15 @@ class CsvFile:
             "shorten the row, or close the quotation mark",
             code="SVFL-TABLE-UNREADABLE",
         )
+
+
+def _check_format(path: Path) -> None:
+    """Raise TableError if a file that is named as CSV begins as a file of another format does."""
+    with import_module("pyarrow").input_stream(str(path)) as file:
+        start = file.read(max(map(len, _OTHER_FORMATS)))
+    for mark, (name, remedy) in _OTHER_FORMATS.items():
+        if start.startswith(mark):
+            raise TableError(f"the file is {name}, not CSV", remedy, code="SVFL-TABLE-UNREADABLE")
 
 
 def _scan(path: Path) -> tuple[bool, int]:

@@ -129,7 +129,7 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
     if target is None and declared.type is not None:
         target = declared
         if isinstance(raw, TextColumn) and target.kind in ("number", "percent", "currency") and not target.decimal:
-            target = target.model_copy(update={"decimal": infer_decimal(raw.texts, target)})
+            target = target.model_copy(update={"decimal": infer_decimal(raw.texts, target, raw.delimiter)})
     if target is None:
         marks = {mark.strip() for mark in (*declared.missing, *declared.special)}
         target, remark = _decide(place, raw, marks)

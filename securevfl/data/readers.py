@@ -351,8 +351,12 @@ def check_names(names: list[str], id_column: str) -> None:
         )
     if not all(names):
         number = names.index("") + 1
+        ends = number == len(names) > 1
         raise TableError(
-            f"column {number} has no name", "name or remove it", code="SVFL-TABLE-HEADER", column_number=number
+            f"column {number} has no name" + (", since the header ends in a delimiter" if ends else ""),
+            "remove the delimiter at the end of all lines, or name the column" if ends else "name or remove it",
+            code="SVFL-TABLE-HEADER",
+            column_number=number,
         )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -149,6 +150,24 @@ class Schedule:
         """The name of the partition: 32 hexadecimal digits, equal for equal partitions of the same rows."""
         sizes = (self.batches, *self.subset_sizes) if self.uses_subsets else (self.batches,)
         return derive_key(self._register.key, "partition", len(self.test), *sizes, *self._split).hex()[:32]
+
+    def with_training_rows(self, rows: Rows) -> Schedule:
+        """Return this schedule with other training rows, for a cross-validation by one party.
+
+        Args:
+            rows: the training rows; all other rows are held out.
+
+        Returns:
+            The schedule.
+        """
+        changed = copy(self)
+        for name in ("batch_order", "by_ids", "fitting_rows"):  # computed from the training rows
+            changed.__dict__.pop(name, None)
+        changed.train = np.sort(rows)
+        changed.test = np.setdiff1d(np.arange(self._register.rows), changed.train)
+        if self.subset_sizes:
+            changed.subset_sizes = subset_sizes(len(rows)) if len(self.subset_sizes) > 1 else (len(rows),)
+        return changed
 
     @property
     def uses_subsets(self) -> bool:

@@ -52,6 +52,11 @@ SUSPECTED_MARKS = frozenset(
 them."""
 MAX_NUMERIC_CATEGORIES = 20
 """Maximum number of distinct numbers among the texts of a category column, such as "1" and "2" next to "3+"."""
+CURRENCY_SIGNS = {
+    **{"EUR": ("€",), "USD": ("$",), "GBP": ("£",), "JPY": ("¥",), "INR": ("₹",), "CHF": ("Fr.", "Fr"), "PLN": ("zł",)},
+    **{"€": ("EUR",), "$": ("USD",), "£": ("GBP",), "¥": ("JPY",), "₹": ("INR",), "Fr.": ("CHF", "Fr"), "zł": ("PLN",)},
+}
+"""Other spellings of a unit of money, by a code or a sign."""
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d+\s*")
 _SEPARATED = re.compile(r"[+-]?\d[\d.,' ]*[.,' ][\d.,' ]*\d")  # such as 1,000 or 1.000,5
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
@@ -128,12 +133,13 @@ def _values(kind: Kind, remark: str = "", decimal: Literal["", ".", ","] = "") -
     return Decision(ColumnType(type=kind, decimal=decimal, origin="values"), remark=remark)
 
 
-def infer_decimal(texts: Sequence[str], kind: ColumnType) -> Literal["", ".", ","]:
+def infer_decimal(texts: Sequence[str], kind: ColumnType, delimiter: str = "") -> Literal["", ".", ","]:
     """Return the decimal mark of a declared column of numbers with separators; "" if they have none or are ambiguous.
 
     Args:
         texts: the distinct texts of the column.
         kind: the declared type.
+        delimiter: the delimiter of a CSV file; semicolons allow decimal commas, as for a column without declaration.
 
     Returns:
         The mark.
@@ -141,6 +147,8 @@ def infer_decimal(texts: Sequence[str], kind: ColumnType) -> Literal["", ".", ",
     marks = {mark.strip() for mark in (*kind.missing, *kind.special)}
     amounts = [_without_unit(text.strip().removesuffix("%").strip(), kind.unit) for text in texts if text not in marks]
     separated = [amount for amount in amounts if is_number(amount) or _SEPARATED.fullmatch(amount)]
+    if delimiter == ";" and not all(map(is_number, separated)) and parse_grouped(separated, ",") is not None:
+        return ","
     return _decimal_mark(separated) or ""
 
 
@@ -261,7 +269,10 @@ def _convert(text: str, kind: ColumnType) -> float | None:
     """Return the number of a text of a number, date, percentage or amount; None if it does not fit."""
     plain = text.strip()
     if kind.kind == "date":
-        return _parse_date(plain, kind.format)
+        days = _parse_date(plain, kind.format)
+        # ISO 8601 dates are unambiguous next to those of a format that does not begin with the year
+        is_other = days is None and kind.format is not None and not kind.format.startswith("%Y")
+        return _parse_date(plain, None) if is_other else days
     if kind.kind == "percent":
         if plain.endswith("%"):
             plain = plain[:-1].strip()
@@ -287,10 +298,11 @@ def _without_unit(text: str, unit: str) -> str:
     """Return an amount without the sign of its currency."""
     sign = text[:1] if text[:1] in "+-" else ""
     amount = text[len(sign) :].strip()
-    if unit and amount.startswith(unit):
-        return sign + amount[len(unit) :].strip()
-    if unit and amount.endswith(unit):
-        return sign + amount[: -len(unit)].strip()
+    for spelling in {unit, *CURRENCY_SIGNS.get(unit, ())} - {""}:
+        if amount.startswith(spelling):
+            return sign + amount[len(spelling) :].strip()
+        if amount.endswith(spelling):
+            return sign + amount[: -len(spelling)].strip()
     return text
 
 

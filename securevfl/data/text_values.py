@@ -107,9 +107,12 @@ def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:
         )
         remedy += 'COLUMN = { type = "date", format = "%d.%m.%Y" }'
         return "dates whose order of day and month is ambiguous", remedy
-    if 2 * sum(_AMOUNT.fullmatch(text) is not None for text in texts) > len(texts):
+    amounts = [match for text in texts if (match := _AMOUNT.fullmatch(text)) is not None]
+    if 2 * len(amounts) > len(texts):
+        sign = amounts[0][2] or amounts[0][3]
+        unit = "EUR" if sign.isascii() and sign != "$" else sign  # other letters could be a part of a code
         remedy = "write plain numbers, or declare the unit with --columns TYPES.TOML, a file with a line such as "
-        remedy += 'COLUMN = { type = "currency", unit = "EUR" }'
+        remedy += f'COLUMN = {{ type = "currency", unit = "{unit}" }}'
         return "amounts with a currency sign", remedy
     return None
 
@@ -121,7 +124,7 @@ def _fits(text: str, mark: str) -> bool:
 
 def is_ambiguous(text: str) -> bool:
     """Return whether a text contains a mark that may separate either thousands or decimals."""
-    return any(pattern.fullmatch(text) for pattern in _GROUPED.values()) and not _PLAIN.fullmatch(text)
+    return all(pattern.fullmatch(text) for pattern in _GROUPED.values()) and not _PLAIN.fullmatch(text)
 
 
 def is_number(text: str) -> bool:

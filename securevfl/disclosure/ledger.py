@@ -113,21 +113,29 @@ class DisclosureLedger:
         path: the file.
         party: the owner.
         leased_iterations: number of iterations whose disclosures are entered in advance.
-        reserved: True if the score ledger already has the metrics that trainings with this object will disclose.
+        use_reserved_measurement: function that trainings with this object call before each measurement, because the
+            score ledger has already counted it; None if it counts measurements one by one.
     """
 
     def __init__(self, path: str | Path, party: str, leased_iterations: int | None = None) -> None:
         self.path = Path(path)
         self.party = party
         self.leased_iterations = leased_iterations
-        self.reserved = False
+        self.use_reserved_measurement: Callable[[], None] | None = None
         self._file: AccountDatabase | None = None
         self._locks = ProcessLocks(self.path.with_name(f"{self.path.name}.locks"))
 
-    def with_reserved_measurements(self) -> DisclosureLedger:
-        """Return the same ledger for trainings whose metrics the score ledger has already counted; see `reserved`."""
+    def with_reserved_measurements(self, use_one: Callable[[], None]) -> DisclosureLedger:
+        """Return the same ledger for trainings whose measurements the score ledger has already counted.
+
+        Args:
+            use_one: see `use_reserved_measurement`.
+
+        Returns:
+            The ledger.
+        """
         ledger = DisclosureLedger(self.path, self.party, self.leased_iterations)
-        ledger.reserved = True
+        ledger.use_reserved_measurement = use_one
         return ledger
 
     @property

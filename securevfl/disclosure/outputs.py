@@ -84,6 +84,30 @@ class Output:
             basis=self.basis,
         )
 
+    @property
+    def source(self) -> str:
+        """The data that the values are derived from, such as "columns of shop"."""
+        return f"{'labels' if self.kind == 'labels' else 'columns'} of {', '.join(self.about)}"
+
+    @property
+    def amount(self) -> str:
+        """How many values are sent, and how often, such as "3 in each of 6 steps"."""
+        values = f"{self.numbers:,}" if self.numbers else f"{self.rows:,} rows" if self.rows else "all"
+        return f"{values}, once" if self.times == 1 else f"{values} in each of {self.times:,} {self.occasion}s"
+
+    @property
+    def share(self) -> str:
+        """The share of the labels or columns that follows from the values of a complete run, as text.
+
+        "-" if there is no amount that would disclose everything.
+        """
+        share = self.count / self.capacity if self.capacity else 0.0
+        if not share:
+            return "-"
+        if share >= 1:
+            return "all"
+        return "<0.1%" if share < 0.001 else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
     def __str__(self) -> str:
         """Return one line with name, occasion, number, size, rows, and the data that it is derived from."""
         often = "once" if self.times == 1 else f"{self.times:,} times"
@@ -91,8 +115,7 @@ class Output:
         parts = [f"{often} ({self.occasion})"]
         parts += [f"{self.numbers:,} number{plural} of {self.bits} bits"] if self.numbers else []
         parts += [f"for {self.rows:,} rows"] if self.rows else []
-        source = "labels" if self.kind == "labels" else "columns"
-        return f"{self.name}: {', '.join(parts)}; from {source} of {', '.join(self.about)}"
+        return f"{self.name}: {', '.join(parts)}; from {self.source}"
 
 
 def disclosures_of(outputs: Iterable[Output]) -> list[Disclosure]:

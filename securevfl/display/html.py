@@ -73,7 +73,7 @@ summary { cursor: pointer; font-weight: 600; } .gain { font-size: 1.15rem; }
   .stack td, .stack td.figure { border: 0; padding: .15rem 0; text-align: left; white-space: normal; }
   .stack td:empty { display: none; } .stack td[data-head]::before { content: attr(data-head) ": "; font-weight: 600;
     color: var(--soft); }
-  .stack tr { border-bottom: 1px solid var(--line); } }
+  .stack tr { border-bottom: 1px solid var(--line); padding: .5rem 0; } }
 @media print { body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; }
   .wide { overflow: visible; } section { border: 0; padding: 0; } h2, svg, tr { break-inside: avoid; }
   h2 { break-after: avoid; } figure { break-inside: avoid; }

@@ -71,9 +71,10 @@ class FamilyOutputs(ABC, Generic[O]):
         return []
 
     def statements(self, job: O, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-        """State in words what a party "learns" from its messages, and what it "keeps" after the run.
+        """State in words what a party "learns" from the outputs that it receives, and what it "keeps" after the run.
 
-        By default these are the outputs that the party receives.
+        The consent sheet lists the outputs themselves in a table, so that a family without statements has none here.
+        Statements with the word "later" are about scores of new rows.
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -84,10 +85,11 @@ class FamilyOutputs(ABC, Generic[O]):
         Returns:
             Words of the consent sheet, each with a text.
         """
-        if facts is None:
-            return []
-        received = [output for output in facts.outputs if output.receiver == party]
-        return [("learns", "\n".join(map(str, received)) or "nothing")]
+        return []
+
+    def hidden_values(self, job: O, roles: Roles) -> str:
+        """Return a sentence of the consent sheet about values that no party learns; empty by default."""
+        return ""
 
     @abstractmethod
     def coalitions(self, job: O, roles: Roles) -> str:

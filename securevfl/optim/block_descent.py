@@ -46,7 +46,7 @@ REFERENCE_ROWS = 20_000
 """Number of rows up to which `iterations_for` does not depend on the number of rows."""
 
 
-def heavy_ball(iterations: int) -> list[tuple[float, float]]:
+def heavy_ball(iterations: int, root: float | None = None) -> list[tuple[float, float]]:
     """Return the steps and momentum factors of the heavy-ball method for eigenvalues of P H between 0 and 1.
 
     theta_{t+1} = theta_t - step_t P g_t + factor_t (theta_t - theta_{t-1}). If the smallest eigenvalue is known, the
@@ -57,11 +57,12 @@ def heavy_ball(iterations: int) -> list[tuple[float, float]]:
 
     Args:
         iterations: the number of iterations.
+        root: the root of the condition, if it is known, as with an l2 penalty.
 
     Returns:
         A step and a factor for each iteration.
     """
-    largest = min(MAX_CONDITION_ROOT, 1 + CONDITION_SHARE * iterations)
+    largest = min(root or MAX_CONDITION_ROOT, MAX_CONDITION_ROOT, 1 + CONDITION_SHARE * iterations)
     roots = [min(largest, 1 + CONDITION_GROWTH * (t + 1)) for t in range(iterations)]
     return [(4 / (1 + 1 / root) ** 2, ((root - 1) / (root + 1)) ** 2) for root in roots]
 
@@ -92,7 +93,11 @@ def rounded_iterations(iterations: int) -> int:
 
 
 class BlockDescent(Optimizer):
-    """Preconditioned block coordinate descent. The model's l2 is added to the ridge; there is no other weight decay."""
+    """Preconditioned block coordinate descent.
+
+    If a linear model has l2 above 0, no party multiplies by a matrix: all take steps of one public size, which follows
+    from the number of columns, and l2 is a penalty as in other modes. Small values of l2 then need more epochs.
+    """
 
     name: ClassVar[str] = "block_descent"
     family: ClassVar[str] = "shares"
@@ -101,6 +106,9 @@ class BlockDescent(Optimizer):
     """Step size in units of the safe step. If it is larger than 1 and an evaluation shows that the loss has increased,
     the training rolls back to its best model and halves the step, down to 1. On most tables, 2 needs half the
     iterations."""
+    warm_up: int = Field(default=0, ge=0, le=100_000)
+    """Number of first iterations whose steps are at most safe ones, of size 1. With long steps throughout, models that
+    overfit have passed their best weights before the first evaluation."""
     decay: Literal["none"] = "none"
     momentum: bool = True
     """Whether steps have momentum: the heavy-ball method for safe steps on all rows, Nesterov's otherwise."""

@@ -34,7 +34,7 @@ from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
 DEFAULT_ITERATIONS = 40  # enough if the rarest class has 2 % of 20,000 rows; the AUC converges in 10 to 30 iterations
-PRECISE_ITERATIONS = 100  # for losses whose coefficients are published with standard errors
+PRECISE_ITERATIONS = 100  # for losses whose coefficients are published with standard errors, and for models with l2
 EXPOSURE_FACTOR = 1.5  # more iterations for rows with exposures, because large exposures increase rounding errors
 LONG_STEP, LONG_STEP_ITERATIONS = (
     2.0,
@@ -140,7 +140,7 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
     if model.defaults:
         keys = {"test_fraction": HELD_OUT_FRACTION, **model.defaults}
         if model.ends_early and _evaluated(job_keys) and job_keys.get("epochs", LONG_STEP_ITERATIONS) > EVALUATE_EVERY:
-            keys |= _long_steps(factor) | {"patience": {"metric": "loss", "evaluations": 1}}
+            keys |= _long_steps(factor, EVALUATE_EVERY) | {"patience": {"metric": "loss", "evaluations": 1}}
         elif "epochs" in keys:
             keys["epochs"] = math.ceil(factor * keys["epochs"])
         return keys
@@ -151,12 +151,14 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
             factor *= EXPOSURE_FACTOR if job_keys.get("exposure") else 1.0
             keys = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(factor * PRECISE_ITERATIONS)}
             return keys | {"test_fraction": HELD_OUT_FRACTION}
-        keys = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(factor * DEFAULT_ITERATIONS)}
+        penalised = model.by_column and model.l2 > 0
+        iterations = PRECISE_ITERATIONS if penalised else DEFAULT_ITERATIONS
+        keys = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(factor * iterations)}
         if _evaluated(job_keys):
             keys |= {"test_fraction": HELD_OUT_FRACTION}
             keys |= {"evaluate_every": math.ceil(factor * EVALUATE_SAFE_STEPS_EVERY)}
             # The optimum of many bins without a penalty overfits; an evaluated model of an early iteration does not.
-            if _has_bins(job_keys) and job_keys.get("epochs", LONG_STEP_ITERATIONS) > EVALUATE_EVERY:
+            if not penalised and _has_bins(job_keys) and job_keys.get("epochs", LONG_STEP_ITERATIONS) > EVALUATE_EVERY:
                 keys |= _long_steps(factor)
         return keys
     if model.family:
@@ -179,7 +181,19 @@ def _has_bins(keys: Mapping[str, Any]) -> bool:
     return (prepare.get("bins") if isinstance(prepare, Mapping) else getattr(prepare, "bins", None)) is not None
 
 
-def _long_steps(factor: float) -> dict[str, Any]:
-    """Return options for steps longer than safe ones, with evaluations that detect whether they are too long."""
-    keys = {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": math.ceil(factor * LONG_STEP_ITERATIONS)}
+def _long_steps(factor: float, warm_up: int = 0) -> dict[str, Any]:
+    """Return options for steps longer than safe ones, with evaluations that detect whether they are too long.
+
+    Args:
+        factor: factor of the numbers of iterations.
+        warm_up: number of safe steps before the long ones. On tables on which a model overfits, long steps pass its
+            best weights before the first evaluation (`python -m benchmarks tree-schedule`).
+
+    Returns:
+        The options.
+    """
+    keys = {
+        "optimizer": BlockDescent(lr=LONG_STEP, warm_up=math.ceil(factor * warm_up)),
+        "epochs": math.ceil(factor * LONG_STEP_ITERATIONS),
+    }
     return keys | {"evaluate_every": math.ceil(factor * EVALUATE_EVERY)}

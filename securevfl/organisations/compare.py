@@ -30,6 +30,7 @@ from securevfl.organisations.join import check_role, train_over
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
+from securevfl.organisations.reserved_measurements import ReservedMeasurements
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
@@ -83,7 +84,7 @@ def compare_with(
     check_preconditions(
         party_ledger, SessionNeeds(rows=len(party))
     )  # before the trainings without peers, which take time
-    with _only_comparison(party_ledger):
+    with exclusive_comparison(party_ledger):
         lines = list(alone(jobs, party, on_model)) if party.active else []
         handshake = {
             "jobs": {name: compared.to_dict() for name, compared in jobs.items()},
@@ -104,6 +105,7 @@ def compare_with(
             return views
 
         views = run_session(party.name, settings, handshake, agree, ledger=party_ledger, resumes=True)
+        reserved = ReservedMeasurements(party.name, len(views))
         _count_measurements(views, party_ledger, settings.peers.active, reserve=True)
         names = ", ".join(everyone)
         with pool_for(job, None, workers) as (pool, size):
@@ -116,7 +118,7 @@ def compare_with(
                     parties=everyone,
                     executor=pool,
                     workers=size,
-                    ledger=party_ledger.with_reserved_measurements(),
+                    ledger=party_ledger.with_reserved_measurements(reserved.use_one),
                 )
                 talk = partial(train_over, train, on_round)
                 try:
@@ -135,7 +137,7 @@ def compare_with(
 
 
 @contextmanager
-def _only_comparison(ledger: DisclosureLedger) -> Iterator[None]:
+def exclusive_comparison(ledger: DisclosureLedger) -> Iterator[None]:
     """Prevent a second comparison with this ledger at the same time, because sessions of the two could be confused.
 
     Args:

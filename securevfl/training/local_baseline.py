@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
-from securevfl.families.table_preparation import prepare_party
+from securevfl.data.schedule import Rows, Schedule
+from securevfl.families.table_preparation import prepare_party, prepare_rows
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
 from securevfl.models.inputs import FittingData, InputShape, private_stream
@@ -113,24 +115,43 @@ def local_scores(job: JobOptions, party: Party) -> tuple[Floats, NDArray[Any], N
     Returns:
         The outputs (n, c), the labels (n,) and the classes.
     """
-    party, model, options = prepare_party(job, party, party.register), job.model, job.protocol.shares
+    schedule = job.schedule(party.register)
+    model = fit_local(job, party, schedule)
+    return model.outputs(schedule.test), np.asarray(party.y)[schedule.test], model.classes
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model of one party's columns.
+
+    Attributes:
+        classes: the classes of the labels.
+        outputs: computes the outputs (m, c) for rows of the party's table.
+    """
+
+    classes: NDArray[Any]
+    outputs: Callable[[Rows], Floats]
+
+
+def fit_local(job: JobOptions, party: Party, schedule: Schedule) -> LocalModel:
+    """Train the job's model on one party's columns and on the training rows of a schedule; see `local_scores`."""
+    party, model, options = prepare_rows(job, party, schedule), job.model, job.protocol.shares
     assert isinstance(model, LinearModel), "other models have no baseline"
     clip = np.inf if options is None else options.clip
-    loss, schedule = model.loss, job.schedule(party.register)
+    loss = model.loss
     data = TrainingData(party, schedule, loss, scale=job.scaling, weights=job.weights, positive=job.positive)
-    train, test = schedule.train, schedule.test
+    train = schedule.train
     assert data.targets is not None, "the party has the labels"
     assert data.classes is not None, "the party has the labels"
     y, row_weights = data.targets[train], None if data.weights is None else data.weights[train]
-    training_rows, test_rows = data.scaled(train), data.scaled(test)
+    training_rows = data.scaled(train)
     shape = InputShape(active=True, columns=data.columns, outputs=y.shape[1], parties=BASELINE_PARTIES, rows=len(train))
     key = private_stream(f"alone {job.seed}", training_rows, y)(32)
     fitting_data = FittingData(party.name, training_rows, data.sources, y, row_weights, key=key)
     inputs = model.inputs(shape, None, lambda: fitting_data)
     X = inputs.trained(training_rows, np.arange(len(train))).clip(-clip, clip)
-    Z = inputs(test_rows).clip(-clip, clip)
     theta = _block_descent(job, model, X, y, np.ones((len(y), 1)) if row_weights is None else row_weights[:, None])
-    return Z @ theta, np.asarray(party.y)[test], data.classes
+    return LocalModel(data.classes, lambda rows: inputs(data.scaled(rows)).clip(-clip, clip) @ theta)
 
 
 def _block_descent(job: JobOptions, model: LinearModel, X: Floats, y: Floats, row_weights: Floats) -> Floats:

@@ -82,7 +82,7 @@ def quality(lead: ModelPart) -> str:
     exact = {"exact": [(end, end) for end in diagonal]}
     pictures = [
         svg.captioned(
-            "Calibration: are predictions right on average?",
+            "Calibration: right on average?",
             svg.line_chart(seen | exact, x=heads[0], y="observed share" if binary else heads[1], references=["exact"]),
             "Each point is a tenth of the rows. Above the line, the model predicts too low a value.",
         )
@@ -93,7 +93,7 @@ def quality(lead: ModelPart) -> str:
         pictures.insert(
             0,
             svg.captioned(
-                "Lift: what do the highest scores find?",
+                "Lift: what do top scores find?",
                 svg.line_chart(
                     lift,
                     x="share of rows, highest scores first",
@@ -107,7 +107,7 @@ def quality(lead: ModelPart) -> str:
         )
         pictures.append(
             svg.captioned(
-                "ROC curve: what does a threshold cost?",
+                "ROC curve: any threshold",
                 svg.line_chart(
                     curves,
                     x="share of other rows above the threshold",

@@ -16,6 +16,8 @@ SHARE_NOTE = (
     "disclosures of all runs: securevfl ledger --party NAME."
 )
 
+NO_SHARE = "-"  # the share of an output if no amount would disclose everything (`Output.share`)
+
 NOT_STORED = (
     "Model files do not store what a run disclosed. Each party's ledger records it: securevfl ledger --party NAME."
 )
@@ -44,18 +46,7 @@ def learned(parties: Sequence[str], outputs: Sequence[Output]) -> str:
 
 def _cells(output: Output) -> list[html.Cell]:
     times = "once" if output.times == 1 else f"{output.times:,} times"
-    source = "labels" if output.kind == "labels" else "columns"
     rows = f", {output.rows:,} rows" if output.rows else ""
     numbers = f"{output.numbers:,} of {output.bits} bits" if output.numbers else ""
-    about = f"{source} of {', '.join(output.about)}"
-    return [output.name, about, f"{times} ({output.occasion}){rows}", numbers, share_of(output)]
-
-
-def share_of(output: Output) -> str:
-    """Return how much of the labels or columns a complete run reveals by an output, as text; empty without a bound."""
-    if not output.capacity or not output.count:
-        return ""
-    share = output.count / output.capacity
-    if share >= 1:
-        return "all"
-    return "< 0.1 %" if share < 0.001 else f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+    share = "" if output.share == NO_SHARE else output.share
+    return [output.name, output.source, f"{times} ({output.occasion}){rows}", numbers, share]

@@ -18,7 +18,7 @@ from securevfl.display import html
 from securevfl.job import Job
 from securevfl.runtime.costs import Stage
 from securevfl.training.local_baseline import LocalQuality
-from securevfl.training.metric_words import REPEATS, STD_ERROR_NOTE, label_of, main_metric, meaning_of
+from securevfl.training.metric_words import METRIC_LABELS, REPEATS, STD_ERROR_NOTE, label_of, main_metric, meaning_of
 from securevfl.training.model_part import ModelPart
 from securevfl.training.partner_gain import PartnerGain, baseline_of
 from securevfl.training.run_charts import convergence, costs_chart, quality, quality_chart
@@ -231,8 +231,14 @@ def notes(lead: ModelPart) -> str:
     """Return the statements about the training and its metrics, such as which metrics are not measured and why."""
     if not lead.notes:
         return ""
-    items = "".join(f"<li>{html.escape(note[:1].upper() + note[1:])}</li>" for note in lead.notes)
+    items = "".join(f"<li>{html.escape(_sentence(note))}</li>" for note in lead.notes)
     return f"<ul class='soft'>{items}</ul>"
+
+
+def _sentence(note: str) -> str:
+    """Return a note that begins with a capital letter, or with the name of a metric as readers know it."""
+    first, space, others = note.partition(" ")
+    return label_of(first) + space + others if first in METRIC_LABELS else note[:1].upper() + note[1:]
 
 
 def by_class(lead: ModelPart) -> str:

@@ -21,8 +21,8 @@ def plot(lead: ModelPart, costs: Costs) -> Figure:
     """Return loss by round, the main metric by round, and seconds by phase and kind of work, as three axes.
 
     An axis of a metric is at least as wide as four standard errors. Without a metric of several rounds, the second axes
-    have the loss by second. The figure opens no window: a notebook shows it, and `savefig` writes it to a file. Raises
-    ConfigError if matplotlib is not installed.
+    have the calibration, or the loss by second if there is none. The figure opens no window: a notebook shows it, and
+    `savefig` writes it to a file. Raises ConfigError if matplotlib is not installed.
 
     Args:
         lead: the part of the leading party.
@@ -37,7 +37,9 @@ def plot(lead: ModelPart, costs: Costs) -> Figure:
     losses, second, split = figure.subplots(1, 3)
     _draw_losses(losses, lead, "round")
     name = main_metric(name for name in metric_names(lead.history) if name != "loss")
-    if name is None:
+    if name is None and len(lead.calibration):
+        _draw_calibration(second, lead)
+    elif name is None:
         _draw_losses(second, lead, "seconds")
     else:
         points = curve(lead.history, "round", name)
@@ -53,7 +55,7 @@ def plot(lead: ModelPart, costs: Costs) -> Figure:
         heights = [kinds[word] for kinds in phases.values()]
         split.bar(list(phases), heights, bottom=bottom, color=colour, label=word)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    split.legend(fontsize="small", frameon=False)
+    split.legend(fontsize="small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
     split.set(ylabel="seconds", title=f"{costs.total:.1f} s from start to end")
     return figure
 
@@ -68,8 +70,19 @@ def _draw_losses(axes: Axes, lead: ModelPart, over: str) -> None:
             values += [value for _, value in points]
     axes.set(xlabel=AXES[over], ylabel="loss", title=f"Loss by {over.removesuffix('s')}")
     if values:
+        axes.set_xlim(left=0)
         axes.set_ylim(*axis_range(min(values), max(values), min_span=MIN_LOSS_SPAN * max(map(abs, values))))
         axes.legend(frameon=False)
+
+
+def _draw_calibration(axes: Axes, lead: ModelPart) -> None:
+    """Draw mean labels over mean predictions of tenths of the rows, and the line of exact predictions."""
+    predicted, observed = ([float(row[k]) for row in lead.calibration] for k in (0, 1))
+    ends = [min(*predicted, *observed), max(*predicted, *observed)]
+    axes.plot(ends, ends, "--", color=SERIES_COLOURS[5], label="exact")
+    axes.plot(predicted, observed, ".-", color=SERIES_COLOURS[0], label="this model")
+    axes.set(xlabel="mean prediction", ylabel="mean label", title=f"Calibration on the {lead.evaluated_on}")
+    axes.legend(frameon=False)
 
 
 def _notebook_figure(kind: type[Figure]) -> type[Figure]:

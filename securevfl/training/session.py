@@ -153,7 +153,9 @@ def take_part(
     meter = Meter(channel.clock, channel.counters, executor, workers)
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
-        resources = LocalResources(run, folder, ledger.path, simulated=False, evaluations_reserved=ledger.reserved)
+        resources = LocalResources(
+            run, folder, ledger.path, simulated=False, use_reserved_evaluation=ledger.use_reserved_measurement
+        )
     context = _party_context(job, channel, setup, meter, resources)
     messages_before = channel.counters.messages_sent()
     try:

@@ -42,7 +42,6 @@ from securevfl.models.separation import (
     separating_columns,
 )
 from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
-from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.permits import permit_evaluated_decision
@@ -175,9 +174,7 @@ class TrainingLoop:
     def _weights_may_grow(self) -> bool:
         """Whether the weights of this party's columns would grow without bound if they separate the classes."""
         model = self.job.model
-        # l2 of block descent only changes its steps; it does not bound the weights
-        bounded = model.l2 and not isinstance(self.job.optimizer, BlockDescent)
-        by_column = isinstance(model, LinearModel) and model.by_column and not bounded
+        by_column = isinstance(model, LinearModel) and model.by_column and not model.l2
         return by_column and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self.data.columns > 0
 
     @property
@@ -228,8 +225,7 @@ class TrainingLoop:
             self._warn(f"{problem}; if they separate classes, {GROWING_COEFFICIENTS}")
 
     def _warn(self, problem: str) -> None:
-        descends = isinstance(self.job.optimizer, BlockDescent)
-        remedy = "fewer epochs keep them small" if descends else "l2 in the model keeps them finite"
+        remedy = "l2 in the model keeps them finite"
         warnings.warn(f"party {self.party.name}: {problem}; {remedy}", DataNotice, stacklevel=3)
 
     def _after_round(self, done: Round) -> bool:

@@ -24,6 +24,7 @@ from securevfl.cli.main import app
 from securevfl.credit.correlate import correlate
 from securevfl.training.comparison import ComparedModel, Comparison
 from securevfl.training.json_report import part_report
+from securevfl.training.tuning import Alternative, Tuning
 
 STORED = Path(__file__).parents[1] / "vectors" / "json_output.json"
 TABLES = ["--data", "bank=bank.csv", "--data", "shop=shop.csv"]
@@ -38,6 +39,8 @@ COMMANDS = {
 NEED_PEERS = {"align", "correlate", "join", "line"}
 LONG = ("audit", "compare")
 """Commands that train many models; the shape of their results is that of small objects of the same classes."""
+OF_OPTIONS = ("tune", "tune-alone")
+"""Results of `compare --grid`, and of the same with --alone."""
 NEED_FILES = {"drift": "tests/data/test_drift.py", "fetch": "tests/data/test_database.py"}
 """Commands that need a model or a database; the tests named here read their JSON."""
 WITHOUT_RESULTS = {
@@ -106,6 +109,10 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     found["correlate"] = {"parties": [pair.plain() for pair in correlate(parties)["bank"]]}
     rows = tuple(ComparedModel(columns, "trees", 0.6, 0.5, 1.0, "nothing") for columns in ("bank", "bank, shop"))
     found["compare"] = Comparison(rows, 100, 20, 0.01, pooled=rows[:1]).plain()
+    alternatives = (Alternative("l2 = 1", 0.5, 65), Alternative("l2 = 2", 0.6, 65))
+    job = vfl.Job(model=vfl.Logistic())
+    found["tune"] = Tuning(alternatives, "l2 = 1", job, part, 300, 800, ("bank received 1 bits",)).plain()
+    found["tune-alone"] = vfl.cross_validate(job, {"l2": (0.1, 1.0)}, parties[0], folds=2).plain()
     attack = Inference("bank", "norms", "AUC", "a paper", 0.5, 0.5, 0.5, 0.1, np.bool_(False), "none")  # type: ignore[arg-type]
     found["audit"] = Audit("a job", {"bank": "active"}, [], [], [attack], []).plain()
     json.dumps(found, allow_nan=False)
@@ -140,7 +147,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [*COMMANDS, *LONG, "join", "correlate"])
+@pytest.mark.parametrize("command", [*COMMANDS, *LONG, *OF_OPTIONS, "join", "correlate"])
 def test_the_schema_of_a_command_is_the_stored_one(command: str, found: dict[str, dict[str, Any]]) -> None:
     stored = json.loads(STORED.read_text())
     assert schema(shape(found[command])) == stored[command]
@@ -157,7 +164,7 @@ def test_every_command_that_reports_has_json() -> None:
             options = {option for parameter in command.params for option in parameter.opts}
             assert ("--json" in options) == (name not in WITHOUT_RESULTS), name
             assert (name in SCHEMAS) == (name not in WITHOUT_RESULTS), name
-    assert set(SCHEMAS) == {*COMMANDS, *LONG, *NEED_PEERS, *NEED_FILES}
+    assert set(SCHEMAS) == {*COMMANDS, *LONG, *NEED_PEERS, *NEED_FILES, *OF_OPTIONS}
 
 
 def test_a_dash_is_stdout_and_text_goes_to_stderr(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.cli.show import console, costs_table, rounded_parts, sheet, sheet_width
+from securevfl.cli.show import console, costs_table, styled_sheet
+from securevfl.training.run_costs import rounded_parts
 
 
 @pytest.fixture
@@ -29,9 +30,7 @@ def test_a_pipe_gets_whole_figures_and_whole_lines(
     assert f"{costs.bytes / 1e6:.2f}" in out.file.getvalue()
 
     alone = vfl.explain(job, [cancer_tables[0]], others={"shop": 15})
-    text = f"{alone}\ndigest: {alone.digest}"
-    assert sheet_width(out) is None
-    assert sheet(text, sheet_width(out)).plain == text
+    assert styled_sheet(str(alone)).plain == str(alone)
 
 
 def test_the_first_refusal_names_shares_and_the_present_epochs() -> None:
@@ -39,7 +38,8 @@ def test_the_first_refusal_names_shares_and_the_present_epochs() -> None:
     parties = [vfl.Party("bank", X[:, :4], X[:, 1], ids=rows), vfl.Party("shop", X[:, 4:], ids=rows)]
     for epochs in (1, 30):
         job = vfl.Job(model="logistic", protocol="open", optimizer=vfl.FedSGD(lr=0.1), batch_size=40, epochs=epochs)
-        refused = [line for line in str(vfl.explain(job, parties)).splitlines() if "refused: bank" in line]
+        texts = [" ".join(text.split()) for text in vfl.explain(job, parties).split("\n\n")]
+        refused = [text for text in texts if "refused: bank" in text]
         (line,) = [line for line in refused if "columns of shop" in line]
         assert 'use protocol = "shares", which discloses no columns' in line
         assert ("fewer epochs" in line) == (epochs > 1)

@@ -463,3 +463,31 @@ def test_declared_amounts_may_have_separators(reader: str, tmp_path: Path) -> No
         assert columns.X[:, 0].tolist() == [1000 * k + 0.5 for k in range(1, 40)]
         new = read([values[3]], reader, tmp_path, known=columns.types)  # a single new row has the mark of the model
         assert new.X[0, 0] == 4000.5
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", "frame"])
+@pytest.mark.parametrize(
+    ("declaration", "texts", "values"),
+    [
+        ({"type": "number", "missing": ["k.A."]}, ["1,08", "1.234,50", "k.A.", "12"], [1.08, 1234.5, np.nan, 12]),
+        ({"type": "currency", "unit": "EUR"}, ["1.234,50 €", "5,25 €", "€ 7,00", "EUR 3,10"], [1234.5, 5.25, 7, 3.1]),
+        ({"type": "currency", "unit": "$"}, ["$1,234.50", "5.25 USD", "-$7.00", "$3.10"], [1234.5, 5.25, -7, 3.1]),
+        ({"type": "date", "format": "%d.%m.%Y"}, ["02.01.1970", "1970-01-03", "1970-01-01"], [1, 2, 0]),
+        ({"type": "percent"}, ["1,5 %", "12,25 %", "3 %", "0,5 %"], [1.5, 12.25, 3, 0.5]),
+    ],
+)
+def test_the_declaration_that_an_error_advises_works(
+    suffix: str, declaration: dict[str, Any], texts: list[str], values: list[float], tmp_path: Path
+) -> None:
+    """German exports with semicolons, and the same texts in files and frames with types."""
+    path = tmp_path / f"t{suffix}"
+    if suffix == ".csv":
+        path.write_text("id;v;w\n" + "".join(f"c{k};{text};{k}\n" for k, text in enumerate(texts)))
+    table = pa.table({"id": [f"c{k}" for k in range(len(texts))], "v": texts, "w": range(len(texts))})
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    if suffix == "frame":
+        party = vfl.Party("shop", table.select(["v", "w"]), columns={"v": declaration}, aligned=True)
+    else:
+        party = read_party("shop", path, ReadOptions(declared=read_types({"v": declaration})))
+    np.testing.assert_allclose(party.X[:, 0], values)

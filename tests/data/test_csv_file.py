@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import tempfile
 from contextlib import suppress
@@ -111,3 +112,24 @@ def test_the_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     with raises_code(TableError, "SVFL-TABLE-ENCODING") as caught:
         read_table(path)
     assert "line 9 is not UTF-8" in str(caught.value)
+
+
+@pytest.mark.parametrize("start", [b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"PAR1", b"ARROW1", b"%PDF-1.7", b"\x1f\x8b"])
+def test_files_of_other_formats_are_named_by_their_format(tmp_path: Path, start: bytes) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_bytes(start + b"\x00\xff\n" * 20)
+    with raises_code(TableError, "SVFL-TABLE-UNREADABLE"):
+        read_table(path)
+    compressed = tmp_path / "shop.csv.gz"
+    compressed.write_bytes(gzip.compress(start + b"\x00\xff\n" * 20))
+    with raises_code(TableError, "SVFL-TABLE-UNREADABLE"):
+        read_table(compressed)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_delimiter_at_the_end_of_lines_is_named(tmp_path: Path, delimiter: str) -> None:
+    path = write(tmp_path, ["c1,1,2,", "c2,3,4,"], "id,a,b,")
+    path.write_text(path.read_text().replace(",", delimiter))
+    with raises_code(TableError, "SVFL-TABLE-HEADER", column_number=4) as caught:
+        read_table(path)
+    assert "ends in a delimiter" in str(caught.value)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import securevfl as vfl
+from securevfl.consent.consent_sheet import ESTIMATES_TITLE
 from securevfl.consent.leak_check import leaks
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
@@ -134,7 +135,7 @@ def counted(job: Job, facts: RunFacts) -> dict[str, Any]:
 
 def _without_estimates(sheet: str) -> str:
     """Return a sheet without its lines about time, traffic and memory."""
-    return "\n".join(line for line in sheet.splitlines() if not line.startswith("takes:"))
+    return "\n\n".join(part for part in sheet.split("\n\n") if not part.startswith(ESTIMATES_TITLE))
 
 
 def record(job: Job, parties: list[vfl.Party | Helper]) -> dict[str, Any]:

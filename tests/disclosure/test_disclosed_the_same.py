@@ -60,13 +60,11 @@ def test_every_record_at_a_gate_is_of_an_output_and_has_its_bits(name: str, reco
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_sheet_lists_every_output_with_guards_that_exist(name: str) -> None:
+def test_every_output_has_guards_that_exist(name: str) -> None:
     job, parties = CASES[name]
     facts = pooled_run_facts(job, parties)
-    sheet = str(vfl.explain(job, parties))
     kinds = {kind.name for family in FAMILIES.values() for kind in family.leak_kinds}
     assert facts.outputs
     for output in facts.outputs:
-        assert str(output) in sheet
         assert set(output.leaks) <= kinds
         assert output.times > 0

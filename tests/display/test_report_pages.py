@@ -101,7 +101,7 @@ def test_seconds_of_every_report_add_up(reports: dict[str, str]) -> None:
 
 
 @pytest.mark.long
-def test_no_axis_of_a_metric_is_narrower_than_four_standard_errors(tmp_path: Path) -> None:
+def test_axes_of_metrics_span_four_standard_errors(tmp_path: Path) -> None:
     """An AUC that hardly moves fills a small part of its chart."""
     job = make_job(batch_size="all", epochs=40, evaluate_every=1, **ACCEPTED)
     with warnings.catch_warnings():
@@ -116,7 +116,7 @@ def test_no_axis_of_a_metric_is_narrower_than_four_standard_errors(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_each_report_states_the_prediction_and_every_output_of_the_run(reports: dict[str, str]) -> None:
+def test_reports_state_the_prediction_and_every_output(reports: dict[str, str]) -> None:
     titles = {"ten classes": "10 classes", "counts": "a count", "amounts": "an amount", "square loss": "a number"}
     for name, title in titles.items():
         assert f"<h1>Prediction of {title} by bank with shop</h1>" in reports[name]

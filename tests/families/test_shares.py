@@ -31,7 +31,7 @@ from securevfl.protocols.shares.table_transfers import TransferOffer
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.runtime.costs import Kind, Stage
 from securevfl.runtime.observer import Event
-from tests.builders import raises_code
+from tests.builders import learned_rows, raises_code
 
 STEP_KINDS = {
     "fedsgd": vfl.FedSGD(lr=0.3),
@@ -272,16 +272,18 @@ def test_work_ahead_is_booked_apart() -> None:
 
 def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:
     sheet = vfl.explain(cancer_shares_job(), first_cancer_rows(3))
-    assert "openings: 1 sums of losses of 120 rows; (score, label) pairs of these rows in random order, once" in sheet
+    assert "openings  1 sums of losses of 120 rows; (score, label) pairs of these rows in random order, once" in sheet
     assert "a score discloses at most 7 bits of a row" in sheet
     assert "shop (partner)" in sheet
-    assert sheet.count("learns    sizes: rows, columns of each party, batches, iterations; nothing else") == 2
+    assert [row[:2] for row in learned_rows(sheet)][-2:] == [
+        (name, "nothing about a row") for name in ("shop", "telco")
+    ]
     assert "gradient" not in sheet
     assert sheet.count("would be refused") == 1  # because the table has only 120 held-out rows
     assert "bank and shop together learn every residual" in sheet
     named = cancer_shares_job(protocol=vfl.Protocol(shares=vfl.Shares(partner="telco")))
     assert "telco (partner)" in vfl.explain(named, first_cancer_rows(3))
-    assert "learns    sizes" in vfl.explain(cancer_shares_job())
+    assert "Every party learns the sizes" in vfl.explain(cancer_shares_job())
     with raises_code(PartiesError, "SVFL-PARTIES-NAME", party="nobody"):
         vfl.explain(cancer_shares_job(protocol=vfl.Protocol(shares=vfl.Shares(partner="nobody"))), first_cancer_rows(3))
 

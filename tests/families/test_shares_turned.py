@@ -107,10 +107,11 @@ def test_a_run_interrupted_after_a_rollback_resumes(at: int, tmp_path: Path) -> 
     np.testing.assert_allclose(weights(again), weights(uninterrupted), atol=0.05)
 
 
-@pytest.mark.parametrize("turned", [((3, 0),), ((6, 3),), ((3, 0), (8, 5)), ((12, 6),)])
-def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
-    """Against the same steps in floats, one after the other."""
-    swinging_job = oscillating_job(optimizer=vfl.BlockDescent(lr=8.0))
+@pytest.mark.parametrize("warm_up", [0, 1, 4, 12])
+@pytest.mark.parametrize("turned", [(), ((3, 0),), ((6, 3),), ((3, 0), (8, 5)), ((12, 6),)])
+def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int], ...], warm_up: int) -> None:
+    """Against the same steps in floats, one after the other; the first `warm_up` steps have at most the safe size."""
+    swinging_job = oscillating_job(optimizer=vfl.BlockDescent(lr=8.0, warm_up=warm_up))
     assert trains_on_shares(swinging_job)
     rule = make_plan(swinging_job, rows=100, batches=1, parties=2, rollbacks=turned).rule
     changes = np.random.default_rng(0).integers(-1000, 1000, 12)
@@ -121,7 +122,8 @@ def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int],
         if visit in turns:
             before = point = points[visit] = points[turns[visit]]
             step, start = step / 2, visit
-        after, t = point - step * change, visit - start + 1
+        size = min(step, 1 / 8) if visit < warm_up else step
+        after, t = point - size * change, visit - start + 1
         before, point = after, after + (t - 1) / (t + 2) * (after - before)
         points.append(point)
         state = rule.step(state, np.array([[change]]).view(np.uint64), visit)
@@ -162,7 +164,7 @@ def test_safe_steps_restart_heavy_ball_after_a_rollback(
 def test_default_steps_of_linear_models_are_safe() -> None:
     """Only models that end early take longer steps, and only if evaluations detect that they are too long."""
     assert {vfl.Job(model=name).optimizer.lr for name in ("logistic", "square", "one_vs_rest", "huber")} == {1}
-    assert vfl.Job(model="trees").optimizer.lr == 2
+    assert vfl.Job(model="trees").optimizer == vfl.BlockDescent(lr=2, warm_up=10)
     assert vfl.Job(model="trees", test_fraction=0).optimizer.lr == 1
     sheet = "whether to roll back and halve the step"
     assert sheet in vfl.explain(vfl.Job(model="logistic", optimizer=vfl.BlockDescent(lr=2), evaluate_every=10))

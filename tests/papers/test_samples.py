@@ -1,6 +1,7 @@
 """A sample that differs is noticed, pages state the origin of every part, and rows of real tables come out again."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,36 @@ def test_rows_of_a9a_come_out_again() -> None:
         curve, _ = fdml.plain(parties, plan, stored["step"], split, pushes_first=True, pooled=True)
         rounds.append(next(t for t, auc in curve if auc >= goal))
     assert sum(rounds) / len(rounds) == pytest.approx(stored["rounds"], abs=stored["rounds_sd"])
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
+def test_a_start_of_transfer_learning_comes_out_again() -> None:
+    """Rounds of the last split and start at one small step, Q = 10 on one opening."""
+    from benchmarks.papers import ftl
+    from benchmarks.papers.study import reached
+
+    part = json.loads((RESULTS / "ftl.json").read_text())["small"]
+    setting = replace(ftl.PARTS["small"].full.setting, one_opening=True, most=10 * 20)
+    stored = [row for row in part["rows"] if row["q"] == 10 and row["one_opening"]]
+    table = ftl.shared_tables(REAL_TABLES, setting.table, setting.rows, setting.splits - 1)
+    goals = ftl.goals_of(table, setting)
+    curve = ftl.curve(table, setting, 10, part["plan"]["step"], goals[-1], setting.starts - 1)
+    assert [reached(curve, goal) for goal in goals] == [pytest.approx(row["runs"][-1], abs=1) for row in stored]
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
+def test_a_start_of_fedbcd_comes_out_again() -> None:
+    """Rounds of the first split and start with Q = 10, at the step on which the headline of FedBCD rests."""
+    from benchmarks.papers import fedbcd
+    from benchmarks.papers.study import reached
+    from benchmarks.tables import support2
+
+    rows = json.loads((RESULTS / "fedbcd.json").read_text())["linear"]["rows"]
+    keys = {"parties": 2, "q": 10, "decay": "none"}
+    stored = next(row for row in rows if all(row[name] == value for name, value in keys.items()))
+    tables = support2(REAL_TABLES, 2)
+    target = fedbcd.SHARE * fedbcd.pooled_auc(tables, fedbcd.job_of(fedbcd.FULL, 0))
+    curve = fedbcd.curve(tables, fedbcd.Algorithm(2, 10, "none"), fedbcd.FULL, stored["one_step"], 0, target)
+    assert reached(curve, target) == pytest.approx(stored["one_runs"][0], abs=1)

@@ -62,7 +62,7 @@ NOT_ABOUT_ROWS = {  # sizes, keys, digests and decisions, which are not sums ove
     "Abort", "AlignmentHello", "AlignmentStart", "PredictionHandshake", "RowCommitments", "ProbeResult",
     "RunHello",
     "WrappedMaskKey", "Pace", "StartIteration", "VoleRequest", "RoundTripTimes", "TableShape", "SessionDone",
-    "StopDecision",
+    "StopDecision", "AlternativeChoice",
     "ScoreRequest",
 }  # fmt: skip
 

@@ -217,7 +217,7 @@ def test_the_party_whose_labels_rare_rows_open_is_warned(noise_parties: tuple[st
         assert "ask it for this line of its sheet" in disclosed
     else:
         assert "shop: 1 rows of 120 are nearly unique" in disclosed
-        assert disclosed in str(vfl.explain(job, [bank, shop]))
+        assert disclosed in vfl.explain(job, [bank, shop])
     assert f"bank should know about its labels: {disclosed}." in summary(audit)
     section = text(audit).split("\nbank (active)\n")[1].split("\nshop (passive)\n")[0]
     assert audit.exposed_labels["bank"][0] in section

@@ -14,7 +14,7 @@ from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN, numbers
 from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
 from securevfl.errors import LeakageError
 from securevfl.families.run_shape import derive_run_shape
-from tests.builders import raises_code
+from tests.builders import raises_code, sheet_part
 
 
 def counts(job: vfl.Job, known: RunShape) -> list[Disclosure]:
@@ -230,7 +230,7 @@ def test_sequential_sums_are_refused_and_stated() -> None:
 
 def test_the_sheet_lists_partial_scores_and_session_messages() -> None:
     sheet = vfl.explain(sealed_job(), vfl.datasets.breast_cancer())
-    passive = sheet.split("\nshop (")[1]
+    passive = sheet_part(sheet, "shop")
     assert "X_k theta_k, which ranks the labels" in passive
     for message in ("RunHello", "Abort"):
         assert f"{message} from active" in passive

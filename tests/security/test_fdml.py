@@ -22,6 +22,7 @@ from securevfl.families.fdml.masked_store import MaskedServer, MaskedWorker
 from securevfl.families.fdml.pulls import Push, RestoredOutputs
 from securevfl.families.fdml.stored_sum import StoredWorker
 from securevfl.training.checkpoint import Checkpoints
+from tests.builders import sheet_part
 
 SERVER_PARTY = vfl.Helper("server", "server")
 ROLE_CLASSES: dict[str, tuple[Any, Any]] = {"masks": (MaskedServer, MaskedWorker)}
@@ -132,7 +133,7 @@ def test_transcripts_agree_with_the_declaration(stored: str, residual: str | Non
 
 def test_only_parties_that_pull_sums_receive_keys() -> None:
     sheet = vfl.explain(fdml_job("masks", shows=False, residual="ckks"), worker_parties(2))
-    bank, shop, server = sheet.split("\n\n")[1:4]
+    bank, shop, server = (sheet_part(sheet, name) for name in ("bank", "shop", "server"))
     assert "WrappedMaskKey from passive" in bank
     assert "WrappedMaskKey from" not in shop
     assert "Push from passive: uniform" in server

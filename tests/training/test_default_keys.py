@@ -39,6 +39,7 @@ def test_another_value_of_a_key_of_shares_changes_this_key_alone(model: str, key
     other: dict[str, Any] = {
         **{"partner": "shop", "table_bits": 7, "step": 2.0, "clip": 16.0, "chunk": 3, "metrics_step": 1.0},
         **{"metrics_range": 64.0, "score_step": 1.0, "score_bits": 9, "scores": "none", "library": "seal"},
+        **{"metrics": "loss"},
         **{"open_weights": ("shop",), "scores_to": "shop"},
     }
     job, changed = vfl.Job(model=model), vfl.Job(model=model, protocol={"shares": {key: other[key]}})

@@ -147,7 +147,7 @@ def test_what_is_left_out_is_the_safest_that_fits(keys: dict[str, object], label
     sealed_for = "protocol" not in keys and label != "shares"
     assert bool(why_not_on_shares(job.model, job.optimizer)) == (label != "shares")
     if sealed_for and keys["model"] == "logistic":
-        sheet = str(vfl.explain(job, vfl.datasets.breast_cancer()))
+        sheet = vfl.explain(job, vfl.datasets.breast_cancer())
         assert f"not on shares, because {why_not_on_shares(job.model, job.optimizer)}" in sheet
 
 

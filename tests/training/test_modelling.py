@@ -103,7 +103,7 @@ def test_rare_balanced_classes_on_shares_match_scikit_learn() -> None:
     assert run.job.weights is not None
     assert run.job.weights.max_weight == 64
     assert run.job.epochs == 4 * open_job.epochs
-    sheet = str(vfl.explain(open_job, both))
+    sheet = vfl.explain(open_job, both)
     assert "no row counts more than 64 times the mean, and that its classes count the same" in sheet
     assert "1 of 128 rows" in sheet
     X = np.hstack([run.parts["bank"].rows(bank_columns), run.parts["shop"].rows(other)])

@@ -103,7 +103,7 @@ def test_notebooks_show_jobs_runs_costs_and_sheets(run: vfl.Run, three_parties: 
     sheet = vfl.explain(run.job, three_parties)
     assert isinstance(sheet, str)
     assert "bank (active, holds the labels)" in sheet._repr_html_()
-    assert sheet._repr_html_().startswith("<pre")
+    assert repr(sheet) == sheet.first_screen  # an interpreter prints it with its line breaks
 
 
 def test_the_picture_has_the_run(run: vfl.Run, tmp_path: Path) -> None:
@@ -187,3 +187,15 @@ def test_a_notebook_shows_the_picture_in_the_colours_of_the_page(run: vfl.Run) -
     colours = [bar.get_facecolor()[:3] for bar in figure.axes[2].patches]
     kinds = [pytest.approx([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for colour in SERIES_COLOURS[:4]]
     assert colours == [colour for colour in kinds for _ in range(3)]  # one bar a phase, in parts for each kind of work
+
+
+def test_the_picture_of_a_run_without_evaluations_has_the_calibration() -> None:
+    pytest.importorskip("matplotlib")
+    job = vfl.Job(model="logistic", protocol="open", epochs=4, evaluate_every=0, accepts=["columns", "rank"])
+    run = vfl.simulate(job, vfl.datasets.loans(800))
+    _, second, split = run.plot().axes
+    exact, model = second.get_lines()
+    assert [tuple(point) for point in model.get_xydata()] == [(row[0], row[1]) for row in run.calibration]
+    assert (exact.get_xdata() == exact.get_ydata()).all()
+    legend, axes = split.get_legend().get_window_extent(), split.get_window_extent()
+    assert legend.y1 <= axes.y0 + 1  # the legend covers no bar

@@ -198,7 +198,7 @@ def test_two_comparisons_at_once_are_one(meet: Any, tmp_path: Path) -> None:
     """The second would meet the first one's partner between two trainings."""
     meeting, (bank, _) = meet(2, None, COMPARED_JOB), tables(1600)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
-    with compare._only_comparison(ledger), raises_code(ConfigError, "SVFL-LEDGER-BUSY", party="bank"):
+    with compare.exclusive_comparison(ledger), raises_code(ConfigError, "SVFL-LEDGER-BUSY", party="bank"):
         compare_with(COMPARED_JOB, bank, venue(meeting.folder / "bank"), ledger=ledger)
 
 

@@ -17,9 +17,8 @@ from securevfl.audit.attacks.new_row_scores import round_to_levels
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_job import opens_pairs, trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
-from securevfl.models import pair_metrics
 from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.protocols.shares.quantizer import Quantizer
 
@@ -52,7 +51,7 @@ class EvaluatedRows:
 
 PAIRS_DISCLOSED: tuple[Requirement, ...] = (
     (lambda job: job.protocol.shares is not None, "(level, label) pairs are disclosed on secret shares only"),
-    (lambda job: pair_metrics.supports_pairs(job.model.loss), "the job discloses one sum of losses and no pairs"),
+    (lambda job: trains_on_shares(job) and opens_pairs(job), "the job discloses one sum of losses and no pairs"),
     WEIGHT_PER_COLUMN,
 )
 
@@ -87,7 +86,9 @@ def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
     offset = 0.0 if loss.classifies else targets
     assert trains_on_shares(job), "pairs are disclosed on shares"
     batch_rows = max(len(batch) for batch in schedule.partition(0))
-    numbers = make_plan(job, rows=batch_rows, batches=schedule.batches, parties=len(run.parts)).numbers
+    inputs = sum(part.state["sizes"]["columns"][name] for name, part in run.parts.items())
+    plan = make_plan(job, rows=batch_rows, batches=schedule.batches, parties=len(run.parts), inputs=inputs)
+    numbers = plan.numbers
     levels = job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
     disclosed = levels.clipped(f) if loss.classifies and levels.can_clip(numbers) else f - offset
     return EvaluatedRows(disclosed, attacker_part - offset, labels, levels)

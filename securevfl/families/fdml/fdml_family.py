@@ -218,7 +218,7 @@ class FdmlFamily(Family[FdmlJob]):
                         "the pace of every worker: which batch each pushes when, and its size; no output and no sum",
                     )
                 ]
-            return [("learns", "\n".join(["the forward outputs of every worker, in every iteration", *lines]))]
+            return [("learns", line) for line in ("the forward outputs of every worker, in every iteration", *lines)]
         noise = [] if stored.noise is None else [("blurs", stored.noise.promise(job.epochs))]
         if role == ACTIVE:
             learned = [
@@ -226,7 +226,7 @@ class FdmlFamily(Family[FdmlJob]):
                 *lines,
                 *single_worker_lines(job, roles),
             ]
-            return [("learns", "\n".join(learned)), *noise]
+            return [*(("learns", line) for line in learned), *noise]
         residual = job.protocol.residual
         if residual is None:
             learned = [
@@ -236,7 +236,7 @@ class FdmlFamily(Family[FdmlJob]):
             ]
         else:
             learned = equation_lines(job, party, facts) if residual.seals else [residual.passive_view, *lines]
-        return [("learns", "\n".join(learned)), *noise, *classifier_statements(job)]
+        return [*(("learns", line) for line in learned), *noise, *classifier_statements(job)]
 
     def coalitions(self, job: FdmlJob, roles: Roles) -> str:
         """Return one line that states which parties can, together, read the payloads of workers."""

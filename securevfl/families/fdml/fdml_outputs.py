@@ -119,6 +119,6 @@ def single_worker_lines(job: FdmlJob, roles: Roles) -> list[str]:
     if not job.optimizer.tau or len(workers) < 3 or not roles.with_role(SERVER):
         return []
     return [
-        "workers advance independently: if only one other worker has pushed a batch between two pulls of it, the",
+        "workers advance independently: if only one other worker has pushed a batch between two pulls of it, the "
         "difference of the two sums is the change of that worker's outputs",
     ]

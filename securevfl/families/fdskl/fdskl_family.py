@@ -117,7 +117,7 @@ class PhasesFamily(Family[PhasesJob]):
     def statements(self, job: PhasesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """Return what a party with labels learns, for its consent sheet; other parties learn nothing."""
         if roles.role(party) != ACTIVE:
-            return [("learns", "nothing")]
+            return []
         labelled = len(roles.with_role(ACTIVE))
         leading = "f = sum_k H_k on the rows predicted, and messages marked output or plain"
         statements = [("learns", leading if party == roles.lead else "f on the batches that it updates on")]

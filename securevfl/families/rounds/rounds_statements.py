@@ -31,7 +31,7 @@ def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> li
         *single_output_lines(job, facts, "the forward outputs H_k of a passive party, in the clear"),
         *column_lines(job, party, facts),
     ]
-    statements = [("learns", "\n".join(lines))]
+    statements = [("learns", line) for line in lines]
     if job.protocol.seals and job.model.by_column:
         statements.append(("opens", "\n".join(_isolated_rows_of_others(job, facts))))
     return statements
@@ -46,7 +46,7 @@ def passive_statements(job: RoundsJob, party: str, facts: RunFacts | None) -> li
         lines = [*equation_lines(job, party, facts), *_bin_lines(job, party, facts)]
     else:
         lines = [residual.passive_view, *column_lines(job, party, facts)]
-    return [("learns", "\n".join(lines)), *sent, *classifier_statements(job)]
+    return [*(("learns", line) for line in lines), *sent, *classifier_statements(job)]
 
 
 def single_output_lines(job: JobOptions, facts: RunFacts | None, values: str) -> list[str]:
@@ -69,7 +69,7 @@ def single_output_lines(job: JobOptions, facts: RunFacts | None, values: str) ->
         return []
     else:
         reason = "because a direct sum hides no part of it"
-    return [f"{values},", reason + ("; only the residual is encrypted" if job.protocol.seals else "")]
+    return [f"{values}, {reason}" + ("; only the residual is encrypted" if job.protocol.seals else "")]
 
 
 def classifier_statements(job: JobOptions) -> list[SheetStatement]:
@@ -89,8 +89,8 @@ def equation_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[
     """State what an opened gradient discloses about labels to a passive party."""
     if facts is None:
         return [
-            "its gradient: p equations about the n x c residuals of a batch; the share p / (n * c)",
-            "of the labels' variance is revealed, less with larger batches",
+            "its gradient: p equations about the n x c residuals of a batch; the share p / (n * c) "
+            "of the labels' variance is revealed, less with larger batches"
         ]
     shape, schedule, X = facts.shape, facts.schedule, facts.table(party)
     p, share = shape.parameters[party], shape.parameters[party] / shape.residuals
@@ -103,9 +103,9 @@ def equation_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[
         repetition = f"the same {batches} every epoch"
     auc = expected_label_auc(p, shape.smallest_batch, shape.outputs, job.equations, job.equations > 1)
     return [
-        f"its gradient: p = {p} equations about n x c = {shape.residuals} residuals a batch, {repetition};",
-        f"the share p / (n * c) = {share:.3f} of the labels' variance is revealed, less with larger batches.",
-        f"In {job.epochs} epochs it opens {_opened_numbers(facts, party):,} numbers, about changing residuals;",
+        f"its gradient: p = {p} equations about n x c = {shape.residuals} residuals a batch, {repetition}; "
+        f"the share p / (n * c) = {share:.3f} of the labels' variance is revealed, less with larger batches. "
+        f"In {job.epochs} epochs it opens {_opened_numbers(facts, party):,} numbers, about changing residuals; "
         f"with columns of pure noise they would rank labels with an AUC of {auc:.2f}, with real columns with more",
         *(_isolated_row_lines(job, X, schedule) if job.model.by_column and X is not None else ()),
     ]
@@ -123,13 +123,13 @@ def _bin_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[str]
         return []
     counts = "for each of its bins the number of rows of the positive class, for weights of evidence"
     if facts is None:
-        return [f"{counts}; if all rows of a bin have one class,", "the count discloses their labels"]
+        return [f"{counts}; if all rows of a bin have one class, the count discloses their labels"]
     shape = facts.shape
     bins = next(item for item in facts.outputs if item.group == "bins" and item.receiver == party)
     return [
-        f"{counts}:",
+        f"{counts}: "
         f"{bins.numbers} words of {bins.bits} bits and checks, {bins.count:,} bits of the "
-        f"{bins.capacity:,} bits in the labels of",
+        f"{bins.capacity:,} bits in the labels of "
         f"{shape.rows:,} rows ({bins.disclosure.share:.3f}), for any request; a bin of one class discloses "
         "the labels of its rows",
     ]
@@ -149,9 +149,8 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
     if facts is None:
         return [
             "T * c numbers about each row in T exchanges and evaluations, which reveal T * c / d of the dimensions of "
-            "the",
-            "d columns in the sum, and more of their variance; d / 2 numbers, or fewer, can be enough to find the "
-            "columns",
+            "the d columns in the sum, and more of their variance; d / 2 numbers, or fewer, can be enough to find the "
+            "columns"
         ]
     shape, schedule = facts.shape, facts.schedule
     groups = {"training": schedule.partition(0)[:MEASURED_BATCHES], "held out": [schedule.test[:MAX_SAMPLE_ROWS]]}
@@ -168,7 +167,7 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
         enough = item.count >= shape.recovery_threshold(item.about)
         lines += [
             f"{item.count // c} x {c} numbers about each {item.group} row: "
-            f"{min(1.0, item.share):.2f} of the dimensions of the {item.capacity} columns",
+            f"{min(1.0, item.share):.2f} of the dimensions of the {item.capacity} columns "
             f"of {', '.join(item.about)}{variance}: "
             + (
                 "enough to find them"

@@ -16,6 +16,10 @@ NO_RANKING = (
     "prediction next to its label, and only sums over all rows are opened. Measure them with run.evaluate on rows "
     "whose scores this party may receive"
 )
+ONLY_LOSS = (
+    'the job opens one sum of losses and no pairs of a score and a label (protocol.shares.metrics = "loss"), so '
+    "metrics that need each row's score, such as the AUC, are not measured"
+)
 NO_ROW_OF_CLASSES = (
     "accuracy, log_loss, brier, precision and recall are not measured on shares for several classes, because they need "
     "the scores of all classes of a row, and the pairs of each class are opened in another random order"

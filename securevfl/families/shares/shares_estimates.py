@@ -15,6 +15,7 @@ import numpy as np
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.transfers.field_transfers import symbol_widths
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
+from securevfl.data.store import StoredParty
 from securevfl.errors import ConfigError
 from securevfl.families.facts import RunFacts
 from securevfl.families.shares.chunk_pipeline import chunk_epochs
@@ -42,11 +43,13 @@ INTEGER_BYTES = 6  # bytes for each entry that is stored as an integer on disk
 LINE_BYTES_PER_SECOND = 300e6 / 8
 
 # Peaks and processor time of `securevfl train` with all tables in one process, fitted to 20,000 to 300,000 rows of 60
-# columns from CSV, Parquet and frames of pandas (`python -m benchmarks.estimates`):
-ONE_PROCESS_BYTES = 2.7e8
-ONE_PROCESS_TABLE_FACTOR = 6.5  # factor on the bytes of all tables; 5 from files, 8 from frames, which stay in memory
-ONE_PROCESS_SECONDS = 2.2  # seconds that a process needs besides reading and training
-READ_SECONDS = 1e-7  # seconds for each value of a table that is read and described
+# columns from CSV, Parquet and frames of pandas (`python -m benchmarks.estimates`), and to a CSV file of 1,000,000 rows
+# whose 60 columns become 490 prepared ones:
+ONE_PROCESS_BYTES = 2.75e8
+ONE_PROCESS_ROW_BYTES = 200  # bytes for each row of each table: mostly ids
+ONE_PROCESS_TABLE_FACTOR = 4.6  # factor on the bytes of the tables in memory
+ONE_PROCESS_SECONDS = 2.8  # seconds that a process needs besides reading and training
+READ_SECONDS = 4.2e-7  # seconds for each value of a table that is read, described and evaluated
 
 
 def _rows_of(sizes: Counter[int]) -> int:
@@ -130,9 +133,19 @@ def _one_process_line(facts: RunFacts, seconds: float, made_bytes: float) -> str
     Returns:
         The line.
     """
-    values = sum(len(party) * len(party.columns) for party in facts.parties)
-    in_memory = sum(8 * len(party) * len(party.columns) for party in facts.parties if isinstance(party.X, np.ndarray))
-    memory = ONE_PROCESS_BYTES + ONE_PROCESS_TABLE_FACTOR * in_memory + made_bytes
+    values, in_memory, views = 0, 0, 0.0
+    for party in facts.parties:
+        columns = party.columns if party.preparation is None else party.preparation.columns
+        values += len(party) * len(columns)
+        if isinstance(party.X, np.ndarray):
+            in_memory += party.X.nbytes
+            continue
+        # rows are converted, or read from disk, a block at a time
+        views += BLOCK_ENTRY_BYTES * ROWS_PER_BLOCK * len(party.columns)
+        in_memory += 0 if isinstance(party, StoredParty) else 8 * len(party) * len(columns)
+    rows = sum(len(party) for party in facts.parties)
+    memory = ONE_PROCESS_BYTES + ONE_PROCESS_ROW_BYTES * rows + ONE_PROCESS_TABLE_FACTOR * in_memory
+    memory += views + made_bytes
     total = ONE_PROCESS_SECONDS + READ_SECONDS * values + seconds
     return (
         f"with all tables in one process (train) about {_format_bytes(memory)} of memory and {total:,.0f} s of "

@@ -81,7 +81,19 @@ class SharesFacts:
         """The coefficients and the number format of the training, computed once."""
         if self.first_plan is not None and not self.rollbacks:
             return self.first_plan
-        return make_plan(self.job, rows=self.rows, batches=self.batches, parties=self.parties, rollbacks=self.rollbacks)
+        return make_plan(
+            self.job,
+            rows=self.rows,
+            batches=self.batches,
+            parties=self.parties,
+            inputs=self.inputs,
+            rollbacks=self.rollbacks,
+        )
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs of all parties together, with the intercept."""
+        return sum(self.columns.values())
 
     def chunk_epochs(self, outputs: int) -> int:
         """Return the number of epochs in a chunk; `outputs` is the number of outputs of a row."""

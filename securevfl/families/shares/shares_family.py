@@ -37,13 +37,14 @@ from securevfl.families.run_files import RunFile
 from securevfl.families.shares.shares_estimates import preprocessing_bytes, resource_lines
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE
-from securevfl.families.shares.shares_job import SharesJob, check_optimizer
+from securevfl.families.shares.shares_job import SharesJob, check_optimizer, opens_pairs
 from securevfl.families.shares.shares_leaks import metric_leaks, score_leaks, weight_leaks
 from securevfl.families.shares.shares_outputs import (
     EXACT_SCORES,
     LARGE_SCORES,
     OPENED_WEIGHTS,
     SMALL_METRICS,
+    count_weights,
     disclosed_score_bits,
     partner_of,
     rounding_party,
@@ -52,16 +53,16 @@ from securevfl.families.shares.shares_outputs import (
 from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
 from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
+    PAIRS_TEXT,
     SCORE_PARTS_TEXT,
+    column_share_text,
     opened_text,
-    quality_text,
     scores_text,
     stop_decisions_text,
     table_error,
     weights_text,
 )
 from securevfl.families.state import State
-from securevfl.models import pair_metrics
 from securevfl.models.linear import Logistic, Poisson
 from securevfl.models.rounding_error import SumRounding
 from securevfl.models.trees import Trees
@@ -235,13 +236,12 @@ class SharesFamily(Family[SharesJob]):
     def declarations(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
         """Declare who sends which message to whom, and what it reveals, in all phases of the training."""
         requester = self.score_requester(job, roles.lead)
-        opens_pairs = pair_metrics.supports_pairs(job.model.loss)
         messages = [
             *chunk_agreement.declares(),
             *offline_phase.declares(),
             *iteration.declares(),
             *opened_loss.declares(),
-            *(score_label_pairs.declares() if opens_pairs else ()),
+            *(score_label_pairs.declares() if opens_pairs(job) else ()),
             *range_count.declares_counts(),
             *opened_scores.declares(roles.role(requester) if requester in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
@@ -287,7 +287,8 @@ class SharesFamily(Family[SharesJob]):
     def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
         """Compute the coefficients and number formats of the training."""
         rows = max(map(len, schedule.partition(0)))
-        return make_plan(job, rows=rows, batches=schedule.batches, parties=len(shape.columns))
+        inputs = sum(count_weights(job, shape, name) // shape.outputs for name in shape.columns)
+        return make_plan(job, rows=rows, batches=schedule.batches, parties=len(shape.columns), inputs=inputs)
 
     def resource_estimates(self, job: SharesJob, facts: RunFacts) -> list[str]:
         """Estimate time, traffic, memory and disk of the run."""
@@ -303,18 +304,25 @@ class SharesFamily(Family[SharesJob]):
         statements = []
         if party in options.open_weights:
             statements.append(("learns", weights_text(party, facts)))
-        if party == requester and options.scores != "none":
-            statements.append(("learns", scores_text(job, None if facts is None else facts.shape)))
         if roles.role(party) != ACTIVE:
-            learned = f"sizes: rows, columns of each party, batches, iterations{stop_decisions_text(job)}"
+            statements += [("learns", text)] if (text := stop_decisions_text(job)) else []
         elif facts is None:
-            learned = "(score, label) pairs in random order, counts; sizes"
+            statements.append(("learns", PAIRS_TEXT))
         else:
-            learned = f"{quality_text(facts)}; sizes"
-        statements.append(("learns", f"{learned}; nothing else"))
+            statements += [("could", text)] if (text := column_share_text(facts)) else []
         if requester in options.open_weights:
-            statements.append(("", SCORE_PARTS_TEXT.format(asker=requester)))
+            statements.append(("scores", SCORE_PARTS_TEXT.format(asker=requester)))
+        if party == requester and options.scores != "none":
+            statements.append(("later", scores_text(job, None if facts is None else facts.shape)))
         return statements
+
+    def hidden_values(self, job: SharesJob, roles: Roles) -> str:
+        """Return a sentence about residuals, sums and weights, which exist only as random shares."""
+        weights = "weights that the job does not open" if job.protocol.shares.open_weights else "weights"
+        return (
+            f"Nobody learns a residual, which measured row has which score, or {weights}. No party has more than a "
+            "random share of them."
+        )
 
     def coalitions(self, job: SharesJob, roles: Roles) -> str:
         """Return one line that states that only the two share holders together can reconstruct the shared values."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -21,9 +22,9 @@ from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
-from securevfl.families.shares.metric_notes import far_labels, metric_notes, rounded_auc, too_few_rows
+from securevfl.families.shares.metric_notes import ONLY_LOSS, far_labels, metric_notes, rounded_auc, too_few_rows
 from securevfl.families.shares.shares_facts import SharesFacts
-from securevfl.families.shares.shares_job import SharesJob
+from securevfl.families.shares.shares_job import SharesJob, opens_pairs
 from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.log_link_losses import LogLinkLoss
@@ -135,14 +136,27 @@ class Measurements:
             warnings.warn(f"party {self._context.me}: {statement}.", DataNotice, stacklevel=2)
             return Measurement(notes=[statement])
         mean_loss = self._losses.get(state.iterations)
-        opens_pairs = last and supports_pairs(loss)
+        with_pairs = last and opens_pairs(self._job)
         # a loss of an earlier session does not cover pairs: the active party could rejoin to have them opened again
-        if mean_loss is None or (opens_pairs and state.iterations not in self._recorded):
+        if mean_loss is None or (with_pairs and state.iterations not in self._recorded):
             self._record_evaluation(data, rows)
             self._recorded.add(state.iterations)
         if mean_loss is None:
             mean_loss = self._losses[state.iterations] = self._measure_loss(loss, data, rows, state, rounds)
-        return self._measure_pairs(loss, data, rows, state, mean_loss) if opens_pairs else mean_loss
+        if with_pairs:
+            return self._measure_pairs(loss, data, rows, state, mean_loss)
+        return self._with_loss_metrics(loss, data, rows, mean_loss) if last else mean_loss
+
+    def _with_loss_metrics(
+        self, loss: Loss, data: TrainingData, rows: ScaledRows, mean_loss: Measurement
+    ) -> Measurement:
+        """Add the metrics that follow from the loss alone, if the loss allows pairs and the job opens none."""
+        labels, classes = data.labels(rows.rows), data.classes
+        if labels is None or classes is None or not supports_pairs(loss) or not mean_loss.metrics:
+            return mean_loss
+        metric_labels = MetricLabels.of(loss, labels, classes, self._quantizer(loss).reach)
+        values = dict(mean_loss.metrics) | metric_labels.loss_metrics(mean_loss.metrics["loss"])
+        return replace(mean_loss, metrics=values, notes=[*mean_loss.notes, ONLY_LOSS])
 
     def reuse(self, iterations: int, measurement: Measurement) -> None:
         """Use a loss that an earlier session measured after this number of iterations, in place of another sum."""
@@ -346,7 +360,7 @@ class Measurements:
             total: number of iterations of the training.
         """
         rows = len(self._measured_rows(data))
-        if first + iterations < total or rows < MIN_LOSS_ROWS or not supports_pairs(self._job.model.loss):
+        if first + iterations < total or rows < MIN_LOSS_ROWS or not opens_pairs(self._job):
             return
         if (shuffle := self._generate_shuffle(session, rows)) is not None:
             self._shuffles[first] = shuffle
@@ -354,7 +368,11 @@ class Measurements:
     def _record_evaluation(self, data: TrainingData, rows: ScaledRows) -> None:
         """Record in this party's ledger that the active party measures these rows; refuse if that is too often."""
         context = self._context
-        if not (context.me == context.active or context.resources.simulated or context.resources.evaluations_reserved):
+        if context.me == context.active or context.resources.simulated:
+            return
+        if context.resources.use_reserved_evaluation is not None:
+            context.resources.use_reserved_evaluation()
+        else:
             limited = "small_metrics" not in self._job.accepts
             ids = data.ids(rows.rows)
             self._training.ledger.record_evaluation(context.active, ids, limited=limited, me=context.me)
@@ -380,7 +398,7 @@ class Measurements:
         if (
             context.me == context.active
             or context.resources.simulated
-            or context.resources.evaluations_reserved
+            or context.resources.use_reserved_evaluation is not None
             or "small_metrics" in self._job.accepts
             or len(rows) < MIN_LOSS_ROWS
         ):

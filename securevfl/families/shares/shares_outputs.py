@@ -20,9 +20,8 @@ from securevfl.disclosure.leaks import LeakKind
 from securevfl.disclosure.outputs import Output
 from securevfl.families.evaluations import EvaluationSchedule, evaluated_rows
 from securevfl.families.shares.chunk_pipeline import chunk_epochs
-from securevfl.families.shares.shares_job import SharesJob
+from securevfl.families.shares.shares_job import SharesJob, opens_pairs
 from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
-from securevfl.models import pair_metrics
 from securevfl.models.inputs import InputShape
 from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET
 from securevfl.protocols.shares.opened_loss import LOSS_SUM_BITS, MAX_LOSS_ROWS, MIN_LOSS_ROWS
@@ -109,7 +108,7 @@ def count_weights(job: SharesJob, shape: RunShape, name: str) -> int:
 def shares_outputs(job: SharesJob, shape: RunShape) -> list[Output]:
     """List the opened sums of losses, pairs, counts of out-of-range rows, and weights."""
     outputs = [range_count_output(job, shape), loss_output(job, shape)]
-    outputs += [pair_output(job, shape)] if pair_metrics.supports_pairs(job.model.loss) else []
+    outputs += [pair_output(job, shape)] if opens_pairs(job) else []
     return [output for output in [*outputs, *weight_outputs(job, shape)] if output.count]
 
 

@@ -33,9 +33,16 @@ from securevfl.families.score_results import Measurement
 from securevfl.families.shares.chunk_pipeline import ChunkPipeline, split_chunks
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
-from securevfl.families.shares.shares_job import SharesJob
+from securevfl.families.shares.shares_job import SharesJob, takes_scalar_steps
 from securevfl.families.shares.shares_measures import Measurements
-from securevfl.families.shares.shares_plan import Rollbacks, can_roll_back, reason_code_bits, weight_levels
+from securevfl.families.shares.shares_plan import (
+    Rollbacks,
+    can_roll_back,
+    penalised_iterations,
+    reason_code_bits,
+    scalar_step,
+    weight_levels,
+)
 from securevfl.families.state import State
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, IdentityInputs, Inputs, InputShape, inputs_at, private_stream
@@ -487,12 +494,26 @@ class SharesParticipant(Participant):
         slopes = loss.residual(f + SLOPE_STEP, targets) - loss.residual(f - SLOPE_STEP, targets)
         share = float(slopes.reshape(len(rows), outputs).mean(axis=0).min()) / (2 * SLOPE_STEP * loss.curvature)
         needed = iterations_for(share, len(rows))
+        if takes_scalar_steps(self._job):
+            self._check_penalised_iterations()
+            return
         if self._job.epochs * self.facts.batches < TOLERATED_SHARE * needed:
             cause = "the rarest class has few rows" if self._model.loss.classifies else "the residual is flat"
             cause += "" if data.weights is None else ", or weights differ much"
             statement = (
                 f"{cause}, so {self._job.epochs} iterations may leave coefficients some standard errors from the "
                 f"optimum. Set epochs to {rounded_iterations(needed)} or more."
+            )
+            self._statements.append(statement)
+            warnings.warn(f"party {self._context.me}: {statement}", DataNotice, stacklevel=2)
+
+    def _check_penalised_iterations(self) -> None:
+        """Issue a notice if the iterations are too few for the job's l2, because it is small."""
+        needed, iterations = penalised_iterations(self._job, self.facts.inputs), self._job.epochs * self.facts.batches
+        if iterations < TOLERATED_SHARE * needed:
+            statement = (
+                f"l2 = {self._job.model.l2:g} is small for {self.facts.inputs} columns, so {iterations} iterations may "
+                f"end before the optimum. Set epochs to {rounded_iterations(needed)} or more, or l2 to 0."
             )
             self._statements.append(statement)
             warnings.warn(f"party {self._context.me}: {statement}", DataNotice, stacklevel=2)
@@ -569,6 +590,8 @@ class SharesParticipant(Participant):
         if not isinstance(optimizer, BlockDescent):
             return None
         d, rows, clip = self.facts.columns[self._context.me], data.schedule.batch_order, self._options.clip
+        if takes_scalar_steps(self._job):
+            return scalar_step(self._job, inputs=self.facts.inputs, parties=self.facts.parties) * np.eye(d)
         roots = None if data.weights is None else np.sqrt(data.weights[rows])
         chunks: Iterable[Floats]
         if data.is_remote:

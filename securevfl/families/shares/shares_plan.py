@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -25,7 +25,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError
-from securevfl.families.shares.shares_job import SharesJob
+from securevfl.families.shares.shares_job import SharesJob, takes_scalar_steps
 from securevfl.models.rounding_error import SumRounding
 from securevfl.optim.block_descent import BlockDescent, heavy_ball
 from securevfl.optim.fedbcd import FedBCD
@@ -48,6 +48,7 @@ MEAN_WEIGHT_POWER = 2  # exponent: iteration t has the weight t^2 in the mean of
 MEAN_FRACTION = 5  # the result of the heavy-ball method is the mean of the latest fifth of all points
 ROUNDING_CARRY = 1.4  # momentum amplifies rounding by this factor (simulated: 1.24 to 1.55)
 MAX_REMEMBERED_ITERATIONS = 2048
+ROOTS_PER_TRAINING = 1.5  # iterations of a training with l2, in units of the root of the condition: e^-3 remains
 
 Rollbacks = Sequence[tuple[int, int]]
 """For each rollback, the number of iterations before it and the number of the iteration that it returned to."""
@@ -76,7 +77,9 @@ class Plan:
     numbers: FixedPointEncoding
 
 
-def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollbacks: Rollbacks = ()) -> Plan:
+def make_plan(
+    job: SharesJob, *, rows: int, batches: int, parties: int, inputs: int = 0, rollbacks: Rollbacks = ()
+) -> Plan:
     """Compute the plan of a job.
 
     ConfigError is raised if numbers need too many bits, or momentum has over `MAX_REMEMBERED_ITERATIONS` iterations.
@@ -86,6 +89,7 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollback
         rows: number of rows of the largest batch.
         batches: number of batches of an epoch.
         parties: number of parties.
+        inputs: number of inputs of all parties together, with the intercept; only a job with l2 needs it.
         rollbacks: see `Rollbacks`.
 
     Returns:
@@ -94,8 +98,11 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollback
     optimizer, iterations = job.optimizer, job.epochs * batches
     if isinstance(optimizer, BlockDescent):
         momentum = _momentum_of(job, batches)
-        rate, rule = _block_descent(optimizer, iterations, parties, rollbacks, momentum)
-        curvature = job.loss.curvature or 1.0
+        curvature, penalty = job.loss.curvature or 1.0, None
+        if takes_scalar_steps(job):
+            bound = curvature_sum(job, inputs)
+            curvature, penalty = max(1.0, bound / parties), _penalty_of(job, bound)
+        rate, rule = _block_descent(optimizer, iterations, parties, rollbacks, momentum, penalty)
     else:
         rate, rule = _descent(job, optimizer, batches, parties)
         curvature = 1.0
@@ -118,6 +125,51 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollback
         step_bits=job.model.step_bits,
     )
     return Plan(rate, rule, numbers)
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """The l2 penalty in units of the bound of the objective's curvature.
+
+    Attributes:
+        decay: the share of the weights that a safe step removes: l2 divided by the bound; 0 for an intercept.
+        root: the root of the condition. The objective is curved by at least l2 in all directions.
+    """
+
+    decay: float
+    root: float
+
+
+def curvature_sum(job: SharesJob, inputs: int) -> float:
+    """Return a bound on the curvature of the mean loss plus penalty, from public numbers only.
+
+    Columns have a variance of at most 1, so the largest eigenvalue of X^T X / n is at most its trace, the number of
+    inputs of all parties.
+
+    Args:
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        inputs: number of inputs of all parties together, with the intercept.
+
+    Returns:
+        The bound.
+    """
+    assert inputs, "a job with l2 needs the number of inputs"
+    return (job.loss.curvature or 1.0) * inputs + job.model.l2
+
+
+def _penalty_of(job: SharesJob, bound: float) -> Penalty:
+    decay = job.model.l2 / bound
+    return Penalty(decay, 1 / math.sqrt(decay))
+
+
+def scalar_step(job: SharesJob, *, inputs: int, parties: int) -> float:
+    """Return the number by which all parties multiply gradients; the plan's rate contains 1 / `parties` of it."""
+    return parties / curvature_sum(job, inputs)
+
+
+def penalised_iterations(job: SharesJob, inputs: int) -> int:
+    """Return the number of iterations after which a training with l2 is close to its optimum."""
+    return math.ceil(ROOTS_PER_TRAINING / math.sqrt(job.model.l2 / curvature_sum(job, inputs)))
 
 
 def sum_rounding(job: SharesJob) -> SumRounding:
@@ -231,13 +283,19 @@ def _momentum_of(job: SharesJob, batches: int) -> MomentumMethod:
 
 
 def _block_descent(
-    optimizer: BlockDescent, iterations: int, parties: int, rollbacks: Rollbacks, momentum: MomentumMethod
+    optimizer: BlockDescent,
+    iterations: int,
+    parties: int,
+    rollbacks: Rollbacks,
+    momentum: MomentumMethod,
+    penalty: Penalty | None,
 ) -> tuple[float, LinearRule]:
     """Return the step size and the rule of block descent.
 
     Gradients are computed at points y, and the result is the last y or a mean of the latest ones (`_mean_weights`).
     After a rollback the training continues from the y of an earlier iteration with half the step size, and momentum
-    starts again. The gradients since that iteration have no effect.
+    starts again. The gradients since that iteration have no effect. Steps of the first `optimizer.warm_up` iterations
+    are at most 1.
 
     Args:
         optimizer: the optimizer.
@@ -245,26 +303,46 @@ def _block_descent(
         parties: number of parties.
         rollbacks: see `Rollbacks`.
         momentum: the form of the momentum while steps are safe; longer ones use Nesterov's.
+        penalty: the l2 penalty, or None.
 
     Returns:
         The step size and the rule.
     """
-    rate, targets = optimizer.first / parties, dict(rollbacks)
-    if not optimizer.momentum:
+    rate = optimizer.first / parties
+    if not optimizer.momentum and penalty is None:
         return rate, Descent()
     _check_remembered(iterations)
+    rows = _combinations(optimizer, iterations, rollbacks, momentum, penalty)
+    if penalty is None:
+        return rate, FixedCoefficients(_scaled(rows, 1.0))
+    # the intercept has no penalty, but the same steps and momentum
+    free = _combinations(optimizer, iterations, rollbacks, momentum, replace(penalty, decay=0.0))
+    return rate, FixedCoefficients(_scaled(rows, 1.0), last=_scaled(free, 1.0))
+
+
+def _combinations(
+    optimizer: BlockDescent,
+    iterations: int,
+    rollbacks: Rollbacks,
+    momentum: MomentumMethod,
+    penalty: Penalty | None,
+) -> list[Floats]:
+    """Return for each number t of iterations the coefficients (t,) of all gradients so far; see `_block_descent`."""
+    targets, decay = dict(rollbacks), 0.0 if penalty is None else optimizer.first * penalty.decay
+    root = None if penalty is None else penalty.root
     step, start = 1.0, 0
-    steps = _steps(optimizer, momentum, 1.0, iterations)
+    steps = _steps(optimizer, momentum, 1.0, iterations, root)
     previous, y, rows = np.zeros(iterations), np.zeros(iterations), [np.zeros(0)]
     for s in range(iterations + 1):
         if s in targets:
             step, start = step / 2, s
-            steps = _steps(optimizer, momentum, step, iterations - s)
+            steps = _steps(optimizer, momentum, step, iterations - s, root)
             previous = y = -np.pad(rows[targets[s]], (0, iterations - targets[s]))
             rows[s] = -y[:s]
         if s == iterations:
             break
-        gradient = step * np.eye(1, iterations, s)[0]
+        size = min(step, 1 / optimizer.first) if s < optimizer.warm_up else step
+        gradient = size * (np.eye(1, iterations, s)[0] + decay * y)
         if steps:
             length, factor = steps[s - start]
             y, previous = y - length * gradient + factor * (y - previous), y
@@ -276,15 +354,15 @@ def _block_descent(
     if weights := _mean_weights(momentum, iterations - start, bool(steps)):
         padded = [np.pad(row, (0, iterations - len(row))) for row in rows[-len(weights) :]]
         rows[iterations] = np.average(padded, axis=0, weights=weights)
-    return rate, FixedCoefficients(_scaled(rows, 1.0))
+    return rows
 
 
 def _steps(
-    optimizer: BlockDescent, momentum: MomentumMethod, step: float, iterations: int
+    optimizer: BlockDescent, momentum: MomentumMethod, step: float, iterations: int, root: float | None
 ) -> list[tuple[float, float]]:
     """Return step sizes and momentum factors of the heavy-ball method for the remaining iterations; else empty."""
     is_safe = optimizer.first * step <= 1
-    return heavy_ball(iterations) if momentum == MomentumMethod.HEAVY_BALL and is_safe else []
+    return heavy_ball(iterations, root) if momentum == MomentumMethod.HEAVY_BALL and is_safe else []
 
 
 def _mean_weights(momentum: MomentumMethod, iterations: int, is_heavy_ball: bool) -> list[float]:

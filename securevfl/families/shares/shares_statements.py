@@ -20,19 +20,21 @@ from securevfl.families.shares.shares_outputs import (
 )
 from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.models.loss import Loss, NumberLoss
-from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS
 
 _WEIGHTS_TEXT = """\
 its own weights, as the job permits, and so the outputs X_k theta_k of its columns, which rank the labels
 about as well as its columns can: with an AUC of 0.71 to 0.99 on public tables"""
 
 _WEIGHT_BITS_TEXT = """\
-{numbers} of {bits} bits each, rounded at random; a
+They are rounded at random; a
 malicious party can choose what {total:,} bits disclose about the labels and the others' columns"""
 
 _SCORES_TEXT = """\
 together with the receiver's own columns; a column with most of the weight can be read.
 Each row is scored once, and training rows are never scored"""
+
+PAIRS_TEXT = """\
+sums of losses, counts of rows out of range, and pairs of a score and a label in random order"""
 
 SCORE_PARTS_TEXT = """\
 {asker} learns its own weights and scores: a score without its own part is the sum of the
@@ -44,9 +46,7 @@ def weights_text(party: str, facts: RunFacts | None) -> str:
     if facts is None:
         return _WEIGHTS_TEXT
     output = next(item for item in facts.outputs if item.group == "weights" and item.receiver == party)
-    count, bits = output.numbers, output.bits
-    numbers = f"{count:,} numbers" if count > 1 else "one number"
-    return f"{_WEIGHTS_TEXT}: {_WEIGHT_BITS_TEXT.format(numbers=numbers, bits=bits, total=count * bits)}"
+    return f"{_WEIGHTS_TEXT}. {_WEIGHT_BITS_TEXT.format(total=output.total_numbers * output.bits)}"
 
 
 def scores_text(job: SharesJob, shape: RunShape | None) -> str:
@@ -71,28 +71,6 @@ def scores_text(job: SharesJob, shape: RunShape | None) -> str:
     )
 
 
-def quality_text(facts: RunFacts) -> str:
-    """Return words for the active party's consent sheet: what it learns about the quality of the model."""
-    shape = facts.shape
-    rows, times, chunks, opens_pairs = _measurements(facts)
-    measured = "once" if times == 1 else f"up to {times} times"
-    counted = "once" if chunks == 1 else f"up to {chunks} times"
-    range_counts = (
-        f"and {counted} the number of at most {MAX_COUNTED_SUMS:,} training rows\nwith scores outside the range of the "
-        "computation"
-    )
-    group = "held-out" if shape.held_out else "training"
-    sums = f"model quality: {measured} the sum of the losses of {rows:,} {group} rows,"
-    share = column_share_text(facts)
-    if not opens_pairs:
-        return f"{sums}\n{range_counts}{share}"
-    for_classes = " for each class" if shape.outputs > 1 else ""
-    return (
-        f"{sums}\nand once, for each of these rows, a rounded score and a label{for_classes}, in random order,\n"
-        f"{range_counts}{share}"
-    )
-
-
 def column_share_text(facts: RunFacts) -> str:
     """Return words for a consent sheet: how much evaluations disclose about the columns, at most; empty if unknown."""
     outputs = [item for item in facts.outputs if item.group == COLUMN_BIT_GROUP]
@@ -103,10 +81,10 @@ def column_share_text(facts: RunFacts) -> str:
     row_bits = capacity / (facts.shape.rows + facts.shape.held_out)
     total, sums = sum(item.count for item in outputs), sum(item.count for item in outputs if item not in pairs)
     word = min(sum(item.numbers // item.rows * item.bits for item in pairs), row_bits)
-    of_row = f"\nof a measured row {word:.0f} of {row_bits:.0f} bits by its score;" if pairs else ""
+    of_row = f" of a measured row {word:.0f} of {row_bits:.0f} bits by its score;" if pairs else ""
     return (
-        f".\nIf it deviates from the protocol, it chooses what they reveal about the others' columns, at most:{of_row}"
-        f"\nof any rows {sums} bits by the sums and counts; of all rows {total:,} bits, {total / capacity:.2%}.\n"
+        f"choose what these values reveal about the others' columns if it deviates from the protocol, at most:{of_row}"
+        f" of any rows {sums} bits by the sums and counts; of all rows {total:,} bits, {total / capacity:.2%}. "
         f"All jobs together may reveal {MAX_EVALUATION_SHARE:.0%}: enough for a default job on 850 rows with 4 classes"
     )
 
@@ -138,7 +116,7 @@ def stop_decisions_text(job: SharesJob) -> str:
     if not facts:
         return ""
     listed = f"{', whether '.join(facts[:-1])} and whether {facts[-1]}" if rolls_back else ", whether ".join(facts)
-    return f"; after each evaluation whether\n{listed}, which depends on labels"
+    return f"after each evaluation whether {listed}, which depends on labels"
 
 
 def table_error(loss: Loss, step: float) -> float:

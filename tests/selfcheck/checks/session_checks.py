@@ -202,13 +202,13 @@ def consent_sheet() -> Outcome:
     parties = [party.take(np.arange(128, dtype=np.intp)) for party in datasets.breast_cancer(parties=4)]
     for sums in (TreeSum(), PairwiseSum(), CipherSum()):
         job = make_job(_JOB, protocol=Protocol(sum=sums, residual=Ckks()))
-        sheet = explain(job, parties)
-        places = {party.name: f"\n{party.name} (" for party in parties}
+        messages = explain(job, parties).split("\nMessages\n")[1]
+        places = {party.name: f"\n  {party.name} (" for party in parties}
         events: list[Event] = []
         simulate(job, parties, observe=events.append)
         seen = {(event.me, type(event.message).__name__) for event in events if event.direction == "recv"}
         for name, message in sorted(seen):
-            section = ("\n" + sheet).split(places[name])[1].split("\n\n")[0]
+            section = ("\n" + messages).split(places[name])[1].split("\n\n")[0]
             if f"{message} from" not in section:
                 outcome.add("declared", name, f"the sheet does not state that it receives {message}")
     return outcome

@@ -120,8 +120,8 @@ def _no_check(*args: Any, **keys: Any) -> None:
 _role = consent_sheet._role
 
 
-def _hides(declared: Any, role: str) -> list[str]:
-    return [line for line in _role(declared, role) if "BlindedProduct" not in line]
+def _hides(declared: Any, role: Any) -> list[tuple[str, str]]:
+    return [(word, text) for word, text in _role(declared, role) if "BlindedProduct" not in text]
 
 
 def _unkeyed(key: bytes, data: bytes, digest: Any) -> bytes:

@@ -1,0 +1,142 @@
+"""The parts of a consent sheet and their two forms: lines of 80 characters, and HTML with the same order and words.
+
+A sheet consists of sections. A section has a title, possibly a table, and blocks of statements. A statement is a word,
+such as "learns", and a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from securevfl.display import html
+from securevfl.display.text_layout import paragraph, text_table
+
+WIDTH = 80
+"""Maximum number of characters of a line of a consent sheet."""
+_WORD_WIDTH = 10  # width of the word that introduces a statement, with the blanks behind it
+_LIST_ITEM = re.compile(r"[\w-]+: ")  # the beginning of a line that is an item of a list, such as "shop: 3 bits"
+Statement = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class SheetTable:
+    """A table of a sheet.
+
+    Attributes:
+        heads: the heads of the columns.
+        rows: the cells.
+        flexible: index of the column with the longest texts.
+        right: indices of the columns that are aligned at the right.
+    """
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    flexible: int
+    right: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SheetBlock:
+    """Statements about one party, or about all parties if the heading is empty."""
+
+    statements: tuple[Statement, ...]
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class SheetSection:
+    """A section of a sheet.
+
+    Attributes:
+        title: the heading.
+        blocks: the statements.
+        table: the table, which precedes the statements.
+    """
+
+    title: str
+    blocks: tuple[SheetBlock, ...] = ()
+    table: SheetTable | None = None
+
+
+def section(title: str, *texts: str) -> SheetSection:
+    """Return a section of paragraphs."""
+    return SheetSection(title, (SheetBlock(tuple(("", text) for text in texts)),))
+
+
+def as_text(sections: Iterable[SheetSection]) -> str:
+    """Return sections as lines of at most 80 characters."""
+    return "\n\n".join("\n".join(_section_lines(item)) for item in sections)
+
+
+def _section_lines(item: SheetSection) -> list[str]:
+    lines = paragraph(item.title, WIDTH, hang="  ")
+    if item.table is not None:
+        table = item.table
+        lines += text_table(table.heads, table.rows, WIDTH, flexible=table.flexible, right=table.right, indent="  ")
+    for number, block in enumerate(item.blocks):
+        lines += [""] if number or item.table is not None else []
+        if block.heading:
+            lines += paragraph(block.heading, WIDTH, indent="  ", hang="    ")
+        for statement in block.statements:
+            lines += _statement_lines(statement, "    " if block.heading else "  ")
+    return lines
+
+
+def _statement_lines(statement: Statement, indent: str) -> list[str]:
+    """Return a statement as lines: its word, its text, and each item of a list on a line of its own."""
+    word, text = statement
+    hang = indent + " " * _WORD_WIDTH * bool(word)
+    first, *items = _items(text)
+    head = f"{indent}{word:<{_WORD_WIDTH - 1}} " if word else indent
+    lines = paragraph(first, WIDTH, indent=head, hang=hang)
+    return lines + [line for text in items for line in paragraph(text, WIDTH, indent=hang, hang=f"{hang}  ")]
+
+
+def _items(text: str) -> list[str]:
+    """Join the lines of a text, except those that begin an item of a list."""
+    items: list[str] = []
+    for line in text.split("\n"):
+        if items and not _LIST_ITEM.match(line):
+            items[-1] += f" {line}"
+        else:
+            items.append(line)
+    return items
+
+
+def as_html(sections: Sequence[SheetSection]) -> str:
+    """Return sections as HTML, in the same order and with the same words."""
+    return "\n".join(_section_html(item) for item in sections)
+
+
+def _section_html(item: SheetSection) -> str:
+    parts = [] if item.table is None else [_table_html(item.table)]
+    for block in item.blocks:
+        parts += [f"<h3>{html.escape(block.heading)}</h3>"] if block.heading else []
+        if any(word for word, _ in block.statements):
+            pairs = (f"<dt>{html.escape(word)}</dt><dd>{_text_html(text)}</dd>" for word, text in block.statements)
+            parts.append(f"<dl>{''.join(pairs)}</dl>")
+        else:
+            parts += [f"<p>{_text_html(text)}</p>" for _, text in block.statements]
+    return html.section(item.title, *parts)
+
+
+def _text_html(text: str) -> str:
+    return "<br>".join(html.escape(item) for item in _items(text))
+
+
+def _table_html(table: SheetTable) -> str:
+    """Return a table whose cells are labelled, because a phone shows each row as a list."""
+    right = ['class="figure"' if j in table.right else "" for j in range(len(table.heads))]
+    heads = "".join(f"<th {kind}>{html.escape(head)}</th>" for kind, head in zip(right, table.heads, strict=True))
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f'<td {kind} data-head="{html.escape(head)}">{html.escape(cell)}</td>'
+            for kind, head, cell in zip(right, table.heads, row, strict=True)
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    return f'<div class="wide stack" tabindex="0" role="group"><table><tr>{heads}</tr>{rows}</table></div>'

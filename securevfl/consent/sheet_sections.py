@@ -1,0 +1,221 @@
+"""The first screen of a consent sheet: who learns what, who learns nothing, and how to refuse.
+
+Its table has one row for each output of a run (`securevfl.disclosure.outputs`), so that the sheet, the ledger and the
+audit state the same. The statements below it explain what follows from the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from securevfl.base.roles import ACTIVE, Roles
+from securevfl.consent.forecast import LedgerForecast
+from securevfl.consent.sheet_document import SheetBlock, SheetSection, SheetTable, Statement, section
+from securevfl.consent.sheet_lines import tool_lines
+from securevfl.data.column_types import decided_from_values
+from securevfl.disclosure.outputs import Output
+from securevfl.families.facts import RunFacts
+from securevfl.job import Job
+
+ASSUMPTIONS = (
+    "every party follows the protocol and may study what it received (semi-honest); certificates say who is who"
+)
+LEARNED_TITLE = "Who learns what, at most, in a complete run"
+LATER = "later"
+"""The word of statements about the scores of new rows, which a party may request after the training."""
+SIZES_TEXT = "Every party learns the sizes: rows, columns of each party, batches, iterations."
+_EXPLAINED = (
+    'Bits: of one value. Share: how much of these labels or columns follows from all these values; "all": they can be '
+    'computed. "-": the values follow from other rows of this table, or the share is unknown here or has no bound.'
+)
+_OTHERWISE = (
+    "Nobody learns anything about a row that this sheet does not state. --details lists each message and what it "
+    "reveals."
+)
+REFUSAL = (
+    "Answer no, or do not pass the digest of this sheet to --accept. The others then know the number of your rows and "
+    "columns, and whether the columns are those of your earlier jobs.",
+    "`securevfl ledger --limit columns=40` sets a limit. It refuses all jobs that disclose more.",
+    "What was disclosed once cannot be recalled.",
+)
+
+
+def subject_section(job: Job, roles: Roles, facts: RunFacts | None, heading: str) -> SheetSection:
+    """Return the title of the sheet, with the model, the method, and the rows and columns of the training."""
+    title = f"Consent sheet {heading}" if heading else "Consent sheet: what this job discloses, and to whom"
+    statements = [
+        *_readable_shares(job, roles, facts),
+        ("model", f"{job.model.name}, on {job.family.title(job, roles)}"),
+    ]
+    statements += [("code", line) for line in code_lines(job)]
+    if facts is not None:
+        sizes = facts.shape
+        held_out = f"; {sizes.held_out:,} more are held out to measure it" if sizes.held_out else ""
+        columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
+        statements += [("rows", f"{sizes.rows:,} train it{held_out}"), ("columns", columns)]
+        decided = [f"{party.name}: {text}" for party in facts.parties if (text := decided_from_values(party.types))]
+        statements += [("types", "\n".join(["decided from values:", *decided]))] if decided else []
+    return SheetSection(title, (SheetBlock(tuple(statements)),))
+
+
+def _readable_shares(job: Job, roles: Roles, facts: RunFacts | None) -> list[Statement]:
+    """Return how much of one column of each party scores of new rows can reveal, by an attack."""
+    if facts is None or not job.family.score_bits(job, facts.shape):
+        return []
+    requester = job.family.score_requester(job, roles.lead)
+    return [
+        (
+            "readable",
+            f"scores can reveal up to {content.readable_share:.0%} of one column of {name} to {requester}, by an "
+            "attack on its rows",
+        )
+        for name, content in facts.shape.information.items()
+        if name != requester
+    ]
+
+
+def code_lines(job: Job) -> list[str]:
+    """Return a line with the package that the protocol family comes from, unless that is securevfl."""
+    return (
+        []
+        if job.extension is None
+        else [f"from the package {job.extension}, which is not part of securevfl; all parties have the same version"]
+    )
+
+
+def disclosure_sections(
+    job: Job, roles: Roles, facts: RunFacts | None, before: Sequence[SheetSection]
+) -> list[SheetSection]:
+    """Return the sections on what each party learns in a run: the table of all outputs, and what follows from them.
+
+    Args:
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        roles: the roles of all parties.
+        facts: the facts of the run, if they are known.
+        before: sections about earlier jobs, limits and leaks, which stand below the table.
+
+    Returns:
+        The sections.
+    """
+    meanings = {
+        name: [item for item in job.family.statements(job, roles, name, facts) if item[0] != LATER]
+        for name in roles.parties
+    }
+    blocks = tuple(
+        SheetBlock(tuple(without_repeated_words(items)), party_heading(roles, name))
+        for name, items in meanings.items()
+        if items
+    )
+    if facts is None:
+        return [SheetSection("Who learns what", (*blocks, SheetBlock((("", SIZES_TEXT),)))), *before]
+    rows = [row for name in roles.parties for row in _learned_rows(name, facts.outputs, bool(meanings[name]))]
+    table = SheetTable(("Party", "Learns", "About", "How many", "Bits", "Share"), tuple(rows), flexible=1, right=(4, 5))
+    learned = SheetSection(
+        LEARNED_TITLE,
+        (SheetBlock((("", _EXPLAINED), ("", SIZES_TEXT))),),
+        table,
+    )
+    return [learned, *before, *([SheetSection("What follows from it", blocks)] if blocks else [])]
+
+
+def _learned_rows(name: str, outputs: Sequence[Output], explained: bool) -> list[tuple[str, ...]]:
+    """Return the rows of the table for one party: one for each output that it receives."""
+    received = [output for output in outputs if output.receiver == name]
+    if not received:
+        nothing = "nothing that is counted; see below" if explained else "nothing about a row"
+        return [(name, nothing, "", "", "", "")]
+    return [
+        (
+            name,
+            output.name + (f", of {output.rows:,} rows" if output.rows and output.numbers else ""),
+            output.source,
+            output.amount,
+            str(output.bits) if output.numbers else "-",
+            output.share,
+        )
+        for output in received
+    ]
+
+
+def _later_statements(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[Statement]:
+    """Return what a party learns or sends when scores of new rows are requested."""
+    statements = [("learns", text) for word, text in job.family.statements(job, roles, name, facts) if word == LATER]
+    statements += tool_lines(job, roles, facts, name)
+    if facts is not None and name == job.family.score_requester(job, roles.lead):
+        statements += [("learns", text) for text in _score_texts(job, facts, name)]
+    return without_repeated_words(statements)
+
+
+def _score_texts(job: Job, facts: RunFacts, requester: str) -> list[str]:
+    """Compare the bits of a new row's scores with the information content of other parties' rows, if it is known."""
+    bits, information = job.family.score_bits(job, facts.shape), facts.shape.information
+    compared = [
+        f"{name}: {content.in_words(bits, facts.shape.outputs)}"
+        for name, content in information.items()
+        if name != requester and bits
+    ]
+    return ["\n".join(["with each score, about the columns of", *compared])] if compared else []
+
+
+def without_repeated_words(statements: Sequence[Statement]) -> list[Statement]:
+    """Replace a word that is that of the previous statement by "also"."""
+    previous = ["", *(word for word, _ in statements)]
+    return [
+        ("also" if word == before else word, text) for before, (word, text) in zip(previous, statements, strict=False)
+    ]
+
+
+def nobody_section(job: Job, roles: Roles) -> SheetSection:
+    """Return the section on values that nobody learns."""
+    hidden = job.family.hidden_values(job, roles)
+    return section("What nobody learns", *([hidden] if hidden else []), _OTHERWISE)
+
+
+def later_section(job: Job, roles: Roles, facts: RunFacts | None) -> SheetSection:
+    """Return the section on questions after the training: scores of new rows, and what they reveal."""
+    requester = job.family.score_requester(job, roles.lead)
+    if not job.family.score_bits(job, None if facts is None else facts.shape):
+        return section("Questions later", "None: this job permits no scores of new rows.")
+    asked = (
+        f"{requester} may ask for scores of new rows. The other parties learn how many people it asks about, and which "
+        "of them are in their tables. The ledger counts both."
+    )
+    blocks = [
+        SheetBlock(tuple(items), name)
+        for name in roles.parties
+        if (items := _later_statements(job, roles, facts, name))
+    ]
+    return SheetSection("Questions later", (SheetBlock((("", asked),)), *blocks))
+
+
+def ledger_sections(
+    forecasts: Mapping[str, LedgerForecast], trusted: Mapping[str, Sequence[str]]
+) -> list[SheetSection]:
+    """Return the section on earlier jobs and limits, one for each ledger that counts for the job.
+
+    Args:
+        forecasts: the forecast from the ledger of each party.
+        trusted: the peers that each ledger trusts.
+
+    Returns:
+        The sections.
+    """
+    sections = []
+    for name, forecast in forecasts.items():
+        rows = tuple((item.receiver, item.before, item.after, item.limit or "none") for item in forecast.rows)
+        table = SheetTable(("To", "So far", "With this job", "Your limit"), rows, flexible=1) if rows else None
+        texts = [*forecast.notes]
+        if trusted[name]:
+            texts.append(
+                f"{name} trusts {', '.join(trusted[name])} to ask only the same equations again in jobs with equal "
+                "batches and columns."
+            )
+        blocks = (SheetBlock(tuple(("", text) for text in texts)),) if texts else ()
+        sections.append(SheetSection(f"So far and your limits, by the disclosure ledger of {name}", blocks, table))
+    return sections
+
+
+def party_heading(roles: Roles, name: str) -> str:
+    """Return a party's name with its role."""
+    role = roles.role(name)
+    return f"{name} ({role}{', holds the labels' if role == ACTIVE and roles.with_role(ACTIVE) == (name,) else ''})"

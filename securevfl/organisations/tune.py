@@ -1,0 +1,307 @@
+"""Choose values of options between organisations: one consent, one sum of losses for each alternative, one model.
+
+Steps:
+
+    1. all <-> all     connect; every party checks all trainings together with its leak checks and its ledger, and asks
+                       its operator once, with one consent sheet that states their number
+    2. each party      counts all measurements in its ledger, before the first of them
+    3. all <-> all     train each alternative; the party with labels receives one sum of losses
+    4. active -> all   the number of the alternative with the smallest loss
+    5. all <-> all     train this alternative again, with all metrics; each party stores its part of the model
+
+All parties name the same alternatives, or step 1 ends. A measurement beyond those that step 2 has counted is refused
+(`ReservedMeasurements`). With a folder of checkpoints, the same command resumes an interrupted search: finished
+alternatives are not trained again, and nobody is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.forecast import check_together
+from securevfl.data.party import Party
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ProtocolError, TransportError
+from securevfl.job import Job
+from securevfl.organisations.compare import exclusive_comparison
+from securevfl.organisations.join import check_role, train_over
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
+from securevfl.organisations.reserved_measurements import ReservedMeasurements
+from securevfl.organisations.search_record import SearchRecord
+from securevfl.protocols.alternative_choice import choice_bits, receive_choice, send_choice
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.protocols.shares.opened_loss import select_measured
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import Stage
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart, check_unused
+from securevfl.training.run_setup import run_key
+from securevfl.training.session import PreConsentView, take_part, view_before_consent
+from securevfl.training.simulate import pool_for
+from securevfl.training.tuning import Tuning, best_alternative, build_tuning, column_bits, most_disclosing
+from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
+
+_ENTRY_WORDS = {"columns": "this party's columns", "labels": "this party's labels"}
+SEARCH_SHEET_HEAD = """\
+This search trains {count} alternatives, one after the other, and then the best of them once more. You agree to all of
+them or to none. Each alternative opens one sum of losses of the same {rows:,} held-out rows to {active}, and the last
+training also opens the values below. So there are {measurements} measurements, and no peer can ask for more.
+At most {bits:,} bits about columns are opened. {active} names the best alternative to the others, which discloses at
+most {choice} bits about labels. Only the last training stores a model.
+{alternatives}
+The last training, for the alternative that discloses most:"""
+
+
+class SearchFiles(NamedTuple):
+    """The files of one party of a search.
+
+    Attributes:
+        ledger: the party's ledger; see `join`.
+        checkpoints: a folder for its checkpoints. If every party has one, the same call resumes an interrupted search.
+        save: a file for its part of the chosen model; a file that exists is never overwritten.
+    """
+
+    ledger: DisclosureLedger | str | Path | None = None
+    checkpoints: str | Path | None = None
+    save: str | Path | None = None
+
+
+def tune_with(
+    job: Job,
+    grid: Grid,
+    party: Party,
+    settings: PeerSettings,
+    *,
+    files: SearchFiles = SearchFiles(),  # noqa: B008  it is immutable
+    consent: Callable[[ConsentSheet], None] | None = None,
+    on_model: Callable[[str], object] = lambda name: None,
+    on_round: Callable[[int, int], None] | None = None,
+) -> Tuning:
+    """Choose values of numeric options with the other parties, and train the best alternative.
+
+    All parties call this function at the same time, with the same job and the same grid.
+
+    Args:
+        job: the options that all alternatives have in common.
+        grid: the values of each option, such as `{"l2": (0.01, 0.1, 1)}`; all combinations are tried.
+        party: this party's table.
+        settings: addresses, certificates and time limits.
+        files: the files of this party.
+        consent: receives one consent sheet for the whole search; see `join`.
+        on_model: is called before each training with the name of its alternative.
+        on_round: see `join`.
+
+    Returns:
+        The search; the losses are None at parties without labels.
+
+    Raises:
+        TransportError: a training was interrupted.
+        ConfigError: the job cannot be tuned, or the parties' jobs or grids differ; nothing has been disclosed.
+        LeakageError: the trainings together would disclose too much, or a peer asks for another measurement.
+    """
+    alternatives = alternative_jobs(job, grid)
+    ledger = DisclosureLedger.open(party.name, files.ledger)
+    search = _Search(job, alternatives, party, settings, ledger, files.checkpoints)
+    if files.save is not None:
+        check_unused(Path(files.save))
+    with exclusive_comparison(search.ledger), pool_for(job, None, None) as (pool, size):
+        search.pool = {"executor": pool, "workers": size, "on_round": on_round}
+        search.agree(consent)
+        losses: dict[str, float] = {}
+        for name, alternative in alternatives.items():
+            on_model(name)
+            part = search.train(name, alternative)
+            losses |= {name: part.metrics["loss"]} if party.active else {}
+        chosen = search.choose(losses)
+        on_model(f"{chosen}, chosen")
+        part = search.train(chosen, search.finals[chosen])
+        if files.save is not None:
+            part.save(files.save)
+        search.end()
+    tuning = build_tuning(alternatives, losses, chosen, search.finals[chosen], part, search.shapes)
+    return replace(tuning, entered=search.entered())
+
+
+class _Search:
+    """One party's side of a search."""
+
+    def __init__(
+        self,
+        job: Job,
+        alternatives: Mapping[str, Job],
+        party: Party,
+        settings: PeerSettings,
+        ledger: DisclosureLedger,
+        checkpoints: str | Path | None,
+    ) -> None:
+        self.ledger, self.alternatives = ledger, alternatives
+        self.finals = {name: final_job(tuned_job(job), item) for name, item in alternatives.items()}
+        self.shapes: dict[str, RunShape] = {}
+        self.pool: dict[str, Any] = {}
+        self._party, self._settings, self._runs = party, settings, list[str]()
+        self._parties, self._active = settings.peers.parties, settings.peers.active
+        for final in self.finals.values():
+            check_role(final, party, settings.peers)
+        self._handshake = {
+            "jobs": {name: item.to_dict() for name, item in alternatives.items()},
+            "parties": list(self._parties),
+            "task": "tune",
+        }
+        folder = None if checkpoints is None else Path(checkpoints)
+        self._states = None if folder is None else Checkpoints(folder, party.name)
+        needs = SessionNeeds({} if folder is None else {folder: 0}, len(party))
+        check_preconditions(ledger, needs)
+        self._record = SearchRecord(folder, party, self._handshake)
+
+    def agree(self, consent: Callable[[ConsentSheet], None] | None) -> None:
+        """Check and count all trainings, and ask for consent, unless an earlier session has done so."""
+
+        def talk(channel: Channel) -> list[PreConsentView]:
+            channel.clock.stage = Stage.SETUP
+            views = [
+                view_before_consent(final, self._party, channel, parties=self._parties, ledger=self.ledger)
+                for final in self.finals.values()
+            ]
+            self.shapes = {name: view.sizes for name, view in zip(self.finals, views, strict=True)}
+            if self._record.is_agreed:
+                return views
+            largest = most_disclosing(self.finals, self.shapes)
+            together = [(item, self.shapes[name]) for name, item in self.alternatives.items()]
+            together += [(self.finals[largest], self.shapes[largest])]
+            check_together(together, [self._party], {self._party.name: self.ledger})
+            self._count(views[0], reserve=False)
+            if consent is not None:
+                consent(self._sheet(dict(zip(self.finals, views, strict=True))[largest], largest))
+            return views
+
+        views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
+        if not self._record.is_agreed:
+            self._count(views[0], reserve=True)
+            self._record.begin(self.measurements)
+
+    @property
+    def measurements(self) -> int:
+        """The number of measurements of the search."""
+        return len(self.alternatives) + 1
+
+    def train(self, name: str, job: Job) -> ModelPart:
+        """Train one alternative, or the chosen one again; a training that has finished is not repeated."""
+        reserved = ReservedMeasurements(self._party.name, self._record.remaining, self._record.store_remaining)
+        train = partial(
+            take_part,
+            job,
+            self._party,
+            parties=self._parties,
+            executor=self.pool["executor"],
+            workers=self.pool["workers"],
+            checkpoints=self._states,
+            ledger=self.ledger.with_reserved_measurements(reserved.use_one),
+        )
+        is_final = job is self.finals[name]
+        try:
+            part = run_session(
+                self._party.name,
+                self._settings,
+                self._handshake | {"model": name, "chosen": is_final},
+                partial(train_over, train, self.pool["on_round"]),
+                ledger=self.ledger,
+                resumes=True,
+            )
+        except TransportError as error:
+            again = " and resumes the search" if self._states is not None else ""
+            raise TransportError(
+                f"{error.problem}. This interrupted the training of {name}; its measurements stay counted",
+                f"run the same command again at every party{again}",
+                code=error.code,
+                away=error.away,
+            ) from error
+        self._runs.append(part.run)
+        return part
+
+    def choose(self, losses: Mapping[str, float]) -> str:
+        """Choose the alternative with the smallest loss at the party with labels, and tell the others."""
+        names, me = list(self.alternatives), self._party.name
+        others = [name for name in self._parties if name != me]
+
+        def talk(channel: Channel) -> int:
+            if not self._party.active:
+                index = receive_choice(channel, self._active, len(names))
+                if self._record.chosen not in (None, index):
+                    raise ProtocolError(
+                        f"{me}: {self._active} has chosen another alternative than before",
+                        "ask the operator of that party for the reason",
+                        code="SVFL-PROTOCOL-VALUES",
+                        peer=self._active,
+                    )
+                return index
+            index = names.index(best_alternative(losses)) if self._record.chosen is None else self._record.chosen
+            self._record.store_choice(index)
+            for name in others:
+                self._enter_choice(name)
+            send_choice(channel, others, index, len(names))
+            return index
+
+        handshake = self._handshake | {"step": "choice"}
+        index = run_session(me, self._settings, handshake, talk, ledger=self.ledger, resumes=True)
+        self._record.store_choice(index)
+        return names[index]
+
+    def end(self) -> None:
+        """Remove the checkpoints and the record, because all parties have their parts of the chosen model."""
+        if self._states is not None:
+            for job in (*self.alternatives.values(), *self.finals.values()):
+                self._states.clear(run_key(job, self._party))
+        self._record.delete()
+
+    def entered(self) -> tuple[str, ...]:
+        """Return what this party's ledger has entered for the search, one line for each peer and kind."""
+        totals: dict[tuple[str, str], int] = {}
+        for entry in self.ledger.read().entries:
+            if entry.run in (*self._runs, self._record.name):
+                key = entry.disclosure.learner, _ENTRY_WORDS[entry.disclosure.kind]
+                totals[key] = totals.get(key, 0) + entry.disclosure.count
+        return tuple(f"{learner} received {count:,} bits about {word}" for (learner, word), count in totals.items())
+
+    def _enter_choice(self, learner: str) -> None:
+        """Enter the choice in the ledger of the party with labels; the same search enters it once."""
+        bits, shape = choice_bits(len(self.alternatives)), next(iter(self.shapes.values()))
+        capacity = max(1, int(shape.held_out * shape.bits_of_a_label))
+        about = (self._party.name,)
+        disclosure = Disclosure("labels", learner, about, bits, capacity, group="verdicts", numbers=1)
+        self.ledger.record_answer(self._runs[0], self._record.name, disclosure)
+
+    def _count(self, view: PreConsentView, *, reserve: bool) -> None:
+        """Check that the held-out rows may be measured as often as the search does, or count the measurements."""
+        if self._party.active:
+            return
+        limited = "small_metrics" not in view.job.accepts
+        rows = select_measured(view.schedule.test, view.sizes.outputs)
+        scores, ids = ScoreLedger(self.ledger.path), view.party.keys_of(rows)
+        if reserve:
+            me, times = self._party.name, self.measurements
+            scores.record_evaluation(self._active, ids, limited=limited, me=me, times=times)
+        elif limited:
+            scores.check_evaluations(self._active, ids, self.measurements)
+
+    def _sheet(self, view: PreConsentView, largest: str) -> ConsentSheet:
+        bits = {name: column_bits(item, self.shapes[name]) for name, item in self.alternatives.items()}
+        head = SEARCH_SHEET_HEAD.format(
+            count=len(self.alternatives),
+            rows=len(select_measured(view.schedule.test, view.sizes.outputs)),
+            active=self._active,
+            measurements=self.measurements,
+            bits=sum(bits.values()) + column_bits(self.finals[largest], self.shapes[largest]),
+            choice=choice_bits(len(self.alternatives)),
+            alternatives="\n".join(
+                f"  {name}: at most {n} bits, by one sum of losses and range counts" for name, n in bits.items()
+            ),
+        )
+        return ConsentSheet(f"{head}\n{view.sheet}", f"{head}\n{view.sheet.first_screen}")

@@ -1,0 +1,232 @@
+"""A search for the values of options: each alternative opens one sum of losses, and the best one is trained again.
+
+The party with labels chooses the alternative with the smallest mean loss on the held-out rows. Only that alternative
+is measured with all metrics, from pairs of a score and a label, and only its model is stored. Its metrics are measured
+on the rows that it was chosen on, so they are slightly too good; the loss of each alternative is reported as well.
+
+All tables are in one process here. `securevfl.organisations.tune` does the same between organisations, and
+`securevfl.training.cross_validation` on the columns of the party with labels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from securevfl.consent.forecast import check_together
+from securevfl.data.party import Party, check_parties, register_of
+from securevfl.disclosure.counts import COLUMN_BIT_GROUP, RunShape
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.outputs import Output
+from securevfl.display import html
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.run_outputs import run_outputs
+from securevfl.job import Job
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.protocols.shares.opened_loss import select_measured
+from securevfl.runtime.network import Network
+from securevfl.training.model_part import ModelPart
+from securevfl.training.simulate import simulate
+from securevfl.training.text_table import format_table
+from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
+
+SEARCH_NOTE = (
+    "All alternatives are measured on the same held-out rows. The chosen one is measured on these rows too, so its "
+    "metrics are slightly too good."
+)
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One alternative of a search.
+
+    Attributes:
+        name: the values of its options.
+        loss: its mean loss on the measured rows; None at a party that does not learn it.
+        bits: the number of bits about columns that it opened.
+    """
+
+    name: str
+    loss: float | None
+    bits: int
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The result of a search.
+
+    Attributes:
+        alternatives: the alternatives, in the order of the grid.
+        chosen: name of the chosen one.
+        job: the job of the chosen one, with all metrics.
+        part: this party's part of the chosen model.
+        rows: number of measured rows.
+        bits: number of bits about columns that the chosen model's training opened, in addition to the alternatives'.
+        entered: what this party's ledger has entered for the search, in words; empty without a ledger.
+    """
+
+    alternatives: tuple[Alternative, ...]
+    chosen: str
+    job: Job
+    part: ModelPart
+    rows: int
+    bits: int
+    entered: tuple[str, ...] = ()
+
+    @property
+    def opened_bits(self) -> int:
+        """Number of bits about columns that the whole search opened."""
+        return self.bits + sum(alternative.bits for alternative in self.alternatives)
+
+    @property
+    def account(self) -> str:
+        """The entries of the search in a party's ledger, in one sentence."""
+        entered = f" This party's ledger has entered: {'; '.join(self.entered)}." if self.entered else ""
+        return (
+            f"Opened and counted: {len(self.alternatives)} sums of losses, one for each alternative, and the "
+            f"measurement of the chosen model, on the same {self.rows:,} rows: {len(self.alternatives) + 1} "
+            f"measurements and at most {self.opened_bits:,} bits about columns.{entered}"
+        )
+
+    @property
+    def conclusion(self) -> str:
+        """The choice as text."""
+        return f"Chosen: {self.chosen}. {self.account}"
+
+    def __str__(self) -> str:
+        """Return the table of alternatives and the choice."""
+        return f"{format_table(self._cells())}\n\n{self.conclusion}"
+
+    def _cells(self) -> list[dict[str, str | int | float | None]]:
+        return [
+            {"alternative": item.name, "loss": item.loss, "opened bits": item.bits, "chosen": self._mark(item)}
+            for item in self.alternatives
+        ]
+
+    def _mark(self, alternative: Alternative) -> str:
+        return "yes" if alternative.name == self.chosen else ""
+
+    def _repr_html_(self) -> str:
+        heads, *_ = cells = self._cells()
+        table = html.table(list(heads), [[html.cell_text(value) for value in row.values()] for row in cells])
+        return f"{table}<p>{html.escape(self.conclusion)}</p>"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the search as lists and dicts that can be written as JSON."""
+        return {
+            "alternatives": [
+                {"name": item.name, "loss": item.loss, "opened_bits": item.bits} for item in self.alternatives
+            ],
+            "chosen": self.chosen,
+            "job": self.job.to_dict(),
+            "metrics": dict(self.part.metrics),
+            "measured_rows": self.rows,
+            "opened_bits": self.opened_bits,
+            "entered": list(self.entered),
+            "conclusion": self.conclusion,
+        }
+
+    def page(self) -> str:
+        """Return the table and the choice as a page of HTML."""
+        return html.page("Search", ["<h1>Search</h1>", self._repr_html_(), f"<p class='soft'>{SEARCH_NOTE}</p>"])
+
+
+def tune(
+    job: Job,
+    grid: Grid,
+    parties: Sequence[Party],
+    *,
+    network: Network | None = None,
+    ledgers: Mapping[str, DisclosureLedger] | None = None,
+    on_model: Callable[[str], object] = lambda name: None,
+) -> Tuning:
+    """Choose values of numeric options by the loss on the held-out rows, on secret shares.
+
+    Each alternative opens one sum of losses. The best one is trained again and measured with all metrics. The ledgers
+    are checked first, for all trainings together.
+
+    Args:
+        job: the options that all alternatives have in common.
+        grid: the values of each option, such as `{"l2": (0.01, 0.1, 1)}`; all combinations are tried.
+        parties: the parties, each with its name and its table.
+        network: see `simulate`.
+        ledgers: see `simulate`.
+        on_model: called with the name of each alternative before it is trained.
+
+    Returns:
+        The search, with the chosen model at the party with labels.
+
+    Raises:
+        ConfigError: the job cannot be tuned, or the grid contains an option or a value that cannot be used.
+        LeakageError: all trainings together would disclose too much. Nothing has been sent then.
+    """
+    alternatives = alternative_jobs(job, grid)
+    finals = {name: final_job(tuned_job(job), alternative) for name, alternative in alternatives.items()}
+    lead, others = check_parties(parties)
+    everyone = [lead, *others]
+    shapes = {name: pooled_run_facts(final, everyone).shape for name, final in finals.items()}
+    largest = most_disclosing(finals, shapes)
+    together = [*((alternative, shapes[name]) for name, alternative in alternatives.items())]
+    check_together([*together, (finals[largest], shapes[largest])], everyone, ledgers or {})
+    rows = select_measured(finals[largest].schedule(register_of(everyone)).test, shapes[largest].outputs)
+    for party in others:
+        if party.name in (ledgers or {}) and party.has_ids and "small_metrics" not in job.accepts:
+            scores = ScoreLedger((ledgers or {})[party.name].path)
+            scores.check_evaluations(lead.name, party.keys_of(rows), len(alternatives) + 1)
+    losses = {}
+    for name, alternative in alternatives.items():
+        on_model(name)
+        losses[name] = simulate(alternative, everyone, network=network, ledgers=ledgers).metrics["loss"]
+    chosen = best_alternative(losses)
+    on_model(f"{chosen}, chosen")
+    run = simulate(finals[chosen], everyone, network=network, ledgers=ledgers)
+    return build_tuning(alternatives, losses, chosen, finals[chosen], run.active, shapes)
+
+
+def best_alternative(losses: Mapping[str, float]) -> str:
+    """Return the name of the alternative with the smallest loss; of equal ones the first in the grid."""
+    return min(losses, key=lambda name: losses[name])
+
+
+def most_disclosing(finals: Mapping[str, Job], shapes: Mapping[str, RunShape]) -> str:
+    """Return the name of the alternative whose final training opens the most bits about columns."""
+    return max(finals, key=lambda name: column_bits(finals[name], shapes[name]))
+
+
+def column_bits(job: Job, shape: RunShape) -> int:
+    """Return the number of bits about columns that a training opens by sums of losses, pairs and counts."""
+    return sum(output.count for output in _column_outputs(job, shape))
+
+
+def _column_outputs(job: Job, shape: RunShape) -> list[Output]:
+    return [output for output in run_outputs(job.family, job, shape) if output.group == COLUMN_BIT_GROUP]
+
+
+def build_tuning(
+    alternatives: Mapping[str, Job],
+    losses: Mapping[str, float],
+    chosen: str,
+    final: Job,
+    part: ModelPart,
+    shapes: Mapping[str, RunShape],
+) -> Tuning:
+    """Return the result of a search.
+
+    Args:
+        alternatives: the job of each alternative.
+        losses: the losses of the alternatives; empty at a party that does not learn them.
+        chosen: name of the chosen alternative.
+        final: its job with all metrics.
+        part: this party's part of its model.
+        shapes: the public sizes of each alternative's run.
+
+    Returns:
+        The result.
+    """
+    items = [
+        Alternative(name, losses.get(name), column_bits(alternative, shapes[name]))
+        for name, alternative in alternatives.items()
+    ]
+    rows = max(output.rows for output in _column_outputs(final, shapes[chosen]) if output.occasion == "evaluation")
+    return Tuning(tuple(items), chosen, final, part, rows, column_bits(final, shapes[chosen]))

@@ -1,0 +1,166 @@
+"""The grid of a search, the penalty of its models, and cross-validation on one party's columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selfcheck.whole_weights import whole_weights
+
+import securevfl as vfl
+from securevfl.base.arrays import Floats
+from securevfl.data.party import register_of
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, DataNotice, LeakageError, PartiesError
+from securevfl.training.tuning_grid import alternative_jobs, final_job, read_grid, tunable_options, tuned_job
+from tests.builders import raises_code
+from tests.training.test_comparison import tables
+
+sklearn = pytest.importorskip("sklearn.linear_model")
+model_selection = pytest.importorskip("sklearn.model_selection")
+LOGISTIC = vfl.Job(model=vfl.Logistic())
+SMALL = {"epochs": 6, "evaluate_every": 0, "test_fraction": 0.25}
+
+
+def scaled(run: vfl.Run, parties: list[vfl.Party]) -> Floats:
+    """Return the columns of all parties as the training scales them."""
+    return np.hstack([np.clip(run.parts[party.name].scaling(party.X), -8, 8) for party in parties])
+
+
+@pytest.mark.parametrize(("l2", "parties"), [(0.03, 2), (0.3, 3)])
+def test_l2_of_block_descent_on_shares_is_that_of_scikit_learn(l2: float, parties: int) -> None:
+    all_parties = tables(1200, parties=parties)
+    run = vfl.simulate(vfl.Job(model=vfl.Logistic(l2=l2)), all_parties)
+    weights = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")
+    train, y = run.job.schedule(register_of(all_parties)).train, all_parties[0].y
+    expected = sklearn.LogisticRegression(C=1 / (l2 * len(train)), tol=1e-9).fit(
+        scaled(run, all_parties)[train], y[train]
+    )
+    weights_on_shares = np.concatenate([weights["bank"][:-1], *(weights[party.name] for party in all_parties[1:])])[
+        :, 0
+    ]
+    np.testing.assert_allclose(weights_on_shares, expected.coef_[0], atol=0.02)
+    assert weights["bank"][-1, 0] == pytest.approx(expected.intercept_[0], abs=0.02)
+
+
+def test_l2_needs_columns_of_variance_one_and_enough_iterations() -> None:
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+        vfl.Job(model=vfl.Logistic(l2=0.1), scale="robust", protocol="shares")
+    assert vfl.Job(model=vfl.Logistic(l2=0.1)).epochs == 100
+    with pytest.warns(DataNotice) as notices:
+        vfl.simulate(vfl.Job(model=vfl.Logistic(l2=1e-5), **SMALL), tables(400))
+    assert any("l2 = 1e-05 is small" in str(notice.message) for notice in notices)
+
+
+def test_alternatives_differ_only_in_their_values_and_open_one_sum() -> None:
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("shop",))),
+        accepts=("opened_weights",),
+    )
+    alternatives = alternative_jobs(job, {"l2": (0.1, 1), "epochs": (50, 60)})
+    assert list(alternatives) == [f"l2 = {l2}, epochs = {epochs}" for l2 in ("0.1", "1") for epochs in (50, 60)]
+    for alternative in alternatives.values():
+        shares = alternative.protocol.shares
+        assert shares is not None
+        assert (shares.metrics, shares.open_weights, shares.scores, alternative.evaluate_every) == (
+            "loss",
+            (),
+            "none",
+            0,
+        )
+        final = final_job(tuned_job(job), alternative)
+        assert final.protocol == job.protocol
+        assert (final.model, final.epochs) == (alternative.model, alternative.epochs)
+
+
+@pytest.mark.parametrize(
+    ("job", "grid"),
+    [
+        (LOGISTIC, {"split": (1, 2)}),
+        (LOGISTIC, {"depth": (1, 2)}),
+        (LOGISTIC, {"l2": (1,)}),
+        (LOGISTIC, {"l2": (1, 1)}),
+        (LOGISTIC, {"l2": (1, 2), "model.l2": (1, 2)}),
+        (LOGISTIC, {"drop": ("none", "x0")}),
+        (LOGISTIC, {"l2": tuple(range(65))}),
+        (vfl.Job(model=vfl.Trees()), {"l2": (1, 2)}),
+        (vfl.Job(model=vfl.Logistic(), protocol="ckks", test_fraction=0.25), {"l2": (1, 2)}),
+        (vfl.Job(model=vfl.Logistic(), patience={"metric": "loss"}, test_fraction=0.25), {"l2": (1, 2)}),
+        (vfl.Job(model=vfl.Logistic(), test_fraction=0), {"l2": (1, 2)}),
+    ],
+    ids=lambda value: "" if isinstance(value, vfl.Job) else ",".join(value),
+)
+def test_what_cannot_be_tuned_is_refused(job: vfl.Job, grid: Any) -> None:
+    with raises_code(ConfigError, "SVFL-JOB-UNSUPPORTED"):
+        alternative_jobs(job, grid)
+
+
+def test_trees_are_tuned_with_safe_steps() -> None:
+    job = vfl.Job(model=vfl.Trees())
+    assert job.patience is not None
+    for alternative in alternative_jobs(job, {"depth": (1, 2), "bins": (8, 16)}).values():
+        assert alternative.patience is None
+        assert alternative.optimizer.lr == 1
+        assert alternative.prepare.bins is None
+    assert "model.l2" not in tunable_options(job)
+
+
+@pytest.mark.parametrize("item", ["l2", "l2=", "=1", "l2=a", "l2=1,,2", "drop="])
+def test_a_grid_that_is_no_list_of_numbers_is_refused(item: str) -> None:
+    with raises_code(ConfigError, "SVFL-COMMAND-USAGE"):
+        read_grid([item])
+    assert read_grid(["l2=0.1,1", "drop=none,age"]) == {"l2": (0.1, 1), "drop": ("none", "age")}
+
+
+def test_a_search_counts_what_it_opens_and_the_second_is_refused(tmp_path: Path) -> None:
+    parties = tables(1600)
+    job = vfl.Job(model=vfl.Logistic(), protocol=vfl.Protocol(shares=vfl.Shares(scores="none")), **SMALL)
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+    tuning = vfl.tune(job, {"bins": (3, 6, 9)}, parties, ledgers=ledgers)
+    losses = {item.name: item.loss for item in tuning.alternatives}
+    assert tuning.chosen == min(losses, key=lambda name: losses[name])
+    entered = sum(entry.disclosure.count for entry in ledgers["shop"].read().entries)
+    assert 0 < entered <= tuning.opened_bits
+    assert tuning.part.metrics["auc"] > 0.8
+    assert "4 measurements" in str(tuning)
+    assert tuning.chosen in tuning.page()
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
+        vfl.tune(job, {"bins": (3, 6, 9)}, parties, ledgers=ledgers)
+
+
+def test_cross_validation_equals_that_of_scikit_learn() -> None:
+    bank = tables(800)[0]
+    validation = vfl.cross_validate(LOGISTIC, {"l2": (0.01, 0.1, 1.0)}, bank, scoring="neg_log_loss")
+    rows = LOGISTIC.schedule(bank.register).train
+    X = (bank.X[rows] - bank.X[rows].mean(axis=0)) / bank.X[rows].std(axis=0)
+    folds = model_selection.StratifiedKFold(5, shuffle=True, random_state=0)
+    for item, l2 in zip(validation.alternatives, (0.01, 0.1, 1.0), strict=True):
+        model = sklearn.LogisticRegression(C=1 / (l2 * 0.8 * len(rows)), tol=1e-9)
+        scores = model_selection.cross_val_score(model, X, bank.y[rows], cv=folds, scoring="neg_log_loss")
+        assert item.score == pytest.approx(scores.mean(), abs=2e-3)
+    assert validation.rows == len(rows)
+    assert "nothing was sent" in str(validation)
+
+
+def test_columns_numbers_and_trees_are_cross_validated() -> None:
+    bank = tables(800)[0]
+    dropped = vfl.cross_validate(LOGISTIC, {"drop": ("none", "x0")}, bank, scoring="roc_auc")
+    assert dropped.best.name == "drop = none"
+    trees = vfl.cross_validate(vfl.Job(model=vfl.Trees()), {"depth": (1, 2)}, bank, folds=2)
+    assert len(trees.alternatives) == 2
+    numbers = vfl.datasets.diabetes()[0]
+    assert vfl.cross_validate(vfl.Job(model=vfl.Square()), {"l2": (0.1, 10.0)}, numbers, scoring="r2").best.score > 0.2
+
+
+def test_cross_validation_refuses_what_it_cannot_do() -> None:
+    bank, shop = tables(400)
+    with raises_code(PartiesError, "SVFL-PARTIES-LABELS"):
+        vfl.cross_validate(LOGISTIC, {"l2": (0.1, 1)}, shop)
+    for options in ({"folds": 1}, {"folds": 10_000}, {"scoring": "max_error_of_nothing"}):
+        with raises_code(ConfigError, "SVFL-COMMAND-USAGE"):
+            vfl.cross_validate(LOGISTIC, {"l2": (0.1, 1)}, bank, **options)
+    with raises_code(ConfigError, "SVFL-COMMAND-USAGE"):
+        vfl.cross_validate(LOGISTIC, {"drop": ("none", "income")}, bank)

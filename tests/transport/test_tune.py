@@ -1,0 +1,238 @@
+"""A search between organisations: one consent, one sum of losses for each alternative, one model with all metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.data.row_order import write_rows
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, ConsentError, LeakageError, PeerStopped, TransportError
+from securevfl.organisations.compare import exclusive_comparison
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.tune import SearchFiles, tune_with
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.training.model_part import ModelPart
+from tests.builders import raises_code
+from tests.forked import Forked
+from tests.training.test_comparison import tables
+from tests.transport.processes import at_each
+
+TUNED_JOB = vfl.Job(model=vfl.Logistic(), epochs=6, evaluate_every=0, test_fraction=0.25, seed=2)
+GRID = {"l2": (0.01, 0.1, 1.0)}
+ROWS = 1600  # 400 held-out rows permit four measurements: three alternatives, and the chosen one
+LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
+
+
+def measured(party: vfl.Party, ledger: Path) -> int:
+    """Return how often the party's held-out rows were measured."""
+    return ScoreLedger(ledger).evaluation_count(party.keys_of(TUNED_JOB.schedule(party.register).test))
+
+
+class Search:
+    """The same search at all parties."""
+
+    def __init__(self, meeting: Any, folder: Path, parties: list[vfl.Party]) -> None:
+        self.meeting, self.folder, self.parties = meeting, folder, parties
+        self.sheets: dict[str, list[str]] = {party.name: [] for party in parties}
+
+    def ledger(self, party: vfl.Party) -> Path:
+        return self.folder / f"{party.name}.ledger"
+
+    def run(self, grids: dict[str, Any] | None = None, consent: Any = None, **options: Any) -> dict[str, Any]:
+        def play(party: vfl.Party, kit: Path) -> Any:
+            def ask(sheet: Any) -> None:
+                self.sheets[party.name].append(sheet)
+                if consent is not None:
+                    consent(party.name)
+
+            return tune_with(
+                TUNED_JOB,
+                (grids or {}).get(party.name, GRID),
+                party,
+                PeerSettings.of(kit / "peers.toml", **LINE),
+                files=SearchFiles(
+                    self.ledger(party),
+                    self.folder / f"{party.name}.states",
+                    self.folder / f"{party.name}.model.json",
+                ),
+                consent=ask,
+                **options,
+            )
+
+        return at_each(self.meeting, play, self.parties)
+
+
+@pytest.fixture
+def search(meet: Any, tmp_path: Path) -> Search:
+    return Search(meet(2, None, TUNED_JOB), tmp_path, tables(ROWS))
+
+
+def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) -> None:
+    results = search.run()
+    bank, shop = results["bank"], results["shop"]
+    losses = [item.loss for item in bank.alternatives]
+    assert bank.chosen == shop.chosen == bank.alternatives[int(np.argmin(losses))].name
+    assert [item.loss for item in shop.alternatives] == [None] * 3
+    assert "auc" in bank.part.metrics
+    assert not shop.part.metrics
+    for party in search.parties:
+        part = ModelPart.load(search.folder / f"{party.name}.model.json")
+        assert part.parsed_job.digest == bank.job.digest
+        (sheet,) = search.sheets[party.name]
+        assert "trains 3 alternatives" in sheet
+        assert "4 measurements" in sheet
+    ledger = DisclosureLedger(search.ledger(search.parties[1]), "shop")
+    entries = [entry.disclosure for entry in ledger.read().entries]
+    assert len(entries) == 4
+    assert 0 < sum(entry.count for entry in entries) <= shop.opened_bits
+    assert shop.entered == (f"bank received {sum(entry.count for entry in entries):,} bits about this party's columns",)
+    choices = [entry.disclosure for entry in DisclosureLedger(search.ledger(search.parties[0]), "bank").read().entries]
+    assert [(entry.kind, entry.group, entry.count) for entry in choices] == [("labels", "verdicts", 2)]
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 4
+    assert not [*search.folder.rglob("*.search.json")]
+    again = search.run()  # the models exist
+    assert all(isinstance(error, ConfigError) for error in again.values())
+    for path in search.folder.glob("*.model.json"):
+        path.unlink()
+    again = search.run()  # the rows have been measured often enough
+    assert isinstance(again["shop"], LeakageError)
+    assert isinstance(again["bank"], PeerStopped)
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 4
+
+
+def test_a_peer_with_more_alternatives_is_refused(search: Search) -> None:
+    results = search.run({"bank": {"l2": (0.01, 0.1, 1.0, 10.0)}})
+    assert all(isinstance(error, ConfigError) for error in results.values()), results
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 0
+    assert search.sheets == {"bank": [], "shop": []}
+
+
+def test_a_refused_consent_counts_nothing(search: Search) -> None:
+    def refuse(name: str) -> None:
+        if name == "bank":
+            raise ConsentError("not agreed")
+
+    results = search.run(consent=refuse)
+    assert isinstance(results["bank"], ConsentError)
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 0
+
+
+def stop_before(count: int) -> Callable[[str], None]:
+    """Return a function for `on_model` that stops a party before its training of this number, counted from 0."""
+    begun: dict[int, int] = {}
+
+    def on_model(name: str) -> None:
+        thread = threading.get_ident()
+        begun[thread] = begun.get(thread, -1) + 1
+        if begun[thread] == count:
+            raise TransportError("stopped here")
+
+    return on_model
+
+
+@pytest.mark.parametrize("finished", [1, 3])
+def test_an_interrupted_search_resumes(search: Search, finished: int) -> None:
+    stopped = search.run(on_model=stop_before(finished))
+    assert all(isinstance(error, TransportError) for error in stopped.values())
+    shop = search.parties[1]
+    entries = len(DisclosureLedger(search.ledger(shop), "shop").read().entries)
+    assert measured(shop, search.ledger(shop)) == 4  # all are counted before the first
+    results = search.run()
+    assert "auc" in results["bank"].part.metrics, results
+    assert [len(sheets) for sheets in search.sheets.values()] == [1, 1]
+    assert measured(shop, search.ledger(shop)) == 4
+    assert len(DisclosureLedger(search.ledger(shop), "shop").read().entries) == 4
+    assert entries == finished
+
+
+def test_lost_results_are_not_measured_again(search: Search) -> None:
+    search.run(on_model=stop_before(3))
+    shop = search.parties[1]
+    for path in (search.folder / "bank.states").glob("*"):  # but for its record of the search
+        if "search" not in path.name:
+            path.unlink()
+    results = search.run()
+    assert isinstance(results["shop"], LeakageError), results
+    assert "all measurements that its consent covers" in str(results["shop"])
+    assert measured(shop, search.ledger(shop)) == 4
+
+
+def test_three_parties_search(meet: Any, tmp_path: Path) -> None:
+    search = Search(meet(3, None, TUNED_JOB), tmp_path, tables(ROWS, parties=3))
+    results = search.run()
+    assert len({result.chosen for result in results.values()}) == 1, results
+    bank = DisclosureLedger(search.ledger(search.parties[0]), "bank").read().entries
+    assert {entry.disclosure.learner for entry in bank} == {"shop", "telco"}
+
+
+def test_a_party_takes_part_in_one_search_at_a_time(search: Search) -> None:
+    bank = search.parties[0]
+    ledger = DisclosureLedger(search.ledger(bank), "bank")
+    settings = PeerSettings.of(search.meeting.folder / "bank" / "peers.toml", **LINE)
+    with exclusive_comparison(ledger), raises_code(ConfigError, "SVFL-LEDGER-BUSY", party="bank"):
+        tune_with(TUNED_JOB, GRID, bank, settings, files=SearchFiles(ledger))
+
+
+def command(meeting: Any, party: str, *options: str) -> Any:
+    """Start the command of one party."""
+    arguments = ["compare", f"{party}/job.toml", "--party", party, "--data", f"{party}.csv"]
+    arguments += ["--ledger", f"{party}.ledger", "--grid", "l2=0.001,0.01,0.1,1,10", *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = [sys.executable, "-c", "from securevfl.cli.main import main; main()"]
+    return Forked([*program, *arguments], cwd=meeting.folder, env=os.environ | {"COLUMNS": "100"}, text=True, **pipes)
+
+
+def ended(processes: list[Any], running: list[Any]) -> list[tuple[int, str, str]]:
+    running += processes
+    outputs = [process.communicate(timeout=240) for process in processes]
+    return [(process.returncode, *streams) for process, streams in zip(processes, outputs, strict=True)]
+
+
+@pytest.mark.long
+def test_commands_of_two_organisations_search_five_alternatives(meet: Any, running: list[Any]) -> None:
+    """One consent at each party, the same command at both, and the entries of the account in the output."""
+    meeting = meet(2, None, TUNED_JOB)
+    for party in tables(2400):
+        columns = [f"{party.name}{j}" for j in range(party.X.shape[1])] + ["y"] * party.active
+        rows = party.X if party.y is None else np.column_stack([party.X, party.y])
+        lines = [
+            ",".join(["id", *columns]),
+            *(f"{k}," + ",".join(map(repr, row)) for k, row in enumerate(rows.tolist())),
+        ]
+        (meeting.folder / f"{party.name}.csv").write_text("\n".join(lines) + "\n")
+        write_rows(meeting.folder / f"{party.name}.csv", np.arange(2400))
+    digests: dict[str, str] = {}
+    while len(digests) < 2:  # each command asks for its consent; the other party has given it or not
+        names = [("bank", digests.get("bank")), ("shop", digests.get("shop"))]
+        started = [command(meeting, name, *(["--accept", digest] if digest else [])) for name, digest in names]
+        for (code, _, errors), (name, _) in zip(ended(started, running), names, strict=True):
+            assert code != 0
+            if found := re.search(r"--accept ([0-9a-f]{16})", errors):
+                digests.setdefault(name, found.group(1))
+                assert "This search trains 5 alternatives" in errors
+                assert "6 measurements" in errors
+    started = [command(meeting, name, "--accept", digest, "--json", f"{name}.json") for name, digest in digests.items()]
+    (code, table, errors), (other, nothing, why) = ended(started, running)
+    assert (code, other) == (0, 0), errors + why
+    assert "6 measurements" in table
+    assert re.search(r"bank received [\d,]+ bits about this party's columns", nothing)
+    assert "shop received 3 bits about this party's labels" in table
+    result = json.loads((meeting.folder / "bank.json").read_text())
+    losses = {item["name"]: item["loss"] for item in result["alternatives"]}
+    assert len(losses) == 5
+    assert result["chosen"] == min(losses, key=lambda name: losses[name])
+    assert {item["loss"] for item in json.loads((meeting.folder / "shop.json").read_text())["alternatives"]} == {None}
+    for name in digests:
+        assert ModelPart.load(meeting.folder / f"{name}.model.json").parsed_job.model.l2 in (0.001, 0.01, 0.1)
