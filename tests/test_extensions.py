@@ -100,7 +100,7 @@ def test_an_allowed_family_is_loaded_and_is_on_the_sheet(tmp_path: Path, extensi
     assert "to allow made-up, set SECUREVFL_ALLOW=made-up" in refused.stderr
     done = run(folder, str(extension_job), code=SHEET, allow="other, made-up")
     assert done.returncode == 0, done.stderr
-    assert "code: from the package made-up 1.0, digest " in done.stdout
+    assert "code from the package made-up 1.0, digest " in " ".join(done.stdout.split())
     with (folder / "made_up" / "relayed_method.py").open("a") as file:
         file.write("\nCHANGED = 1\n")
     changed = run(folder, str(extension_job), code=SHEET, allow="made-up")
@@ -165,7 +165,7 @@ def test_sheet_ledger_and_audit_know_an_installed_package(tmp_path: Path, extens
     done = run(folder, str(extension_job), str(tmp_path), code=WHOLE_RUN, allow="made-up")
     assert done.returncode == 0, done.stderr
     sheet, _, rest = done.stdout.partition("entry: ")
-    row = r"server +sums of means, of +columns of shop, +180 in each of 2 +64"
+    row = r"server +sums of means, .*columns of shop, .*180 in each of .* 64 "
     assert re.search(row, sheet)
     entry, _, audit = rest.partition("audit:\n")
     assert entry.split() == ["server", "2", str(2 * 180)]

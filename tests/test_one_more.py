@@ -261,7 +261,7 @@ def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.
     monkeypatch.setattr(module.Relayed, "message_protocols", lambda self, job, roles: [])
     assert unchecked(relayed, relayed.family.assign_roles(members)) == [
         "leak seen_by_server names the attack eavesdropping, which is not in ATTACKS; add it",
-        "no simulator covers family relayed; return its message protocols, or set reveals_only_outputs",
+        "no simulator covers the protocol family relayed; return its message protocols, or set reveals_only_outputs",
     ]
     with raises_code(ConfigError, "SVFL-JOB-EXTENSION", leak="seen_by_server"):
         vfl.simulate(relayed, members)

@@ -41,11 +41,11 @@ class Inference:
     Attributes:
         attacker: the attacking party.
         name: name of the attack.
-        measures: description of the score.
+        measures: text that states which quantity the score is, such as an AUC.
         paper: source of the attack.
         real: score on the real view.
         simulated: score on the ideal view.
-        chance: score of a guess.
+        chance: score of a guess that uses no view.
         error: standard error of `real - simulated`.
         exceeds: whether the attack scores higher than the declaration allows, or shows a leak that the job does not
             accept.
@@ -82,12 +82,12 @@ class Inference:
 
     @property
     def reach(self) -> float:
-        """(score - chance) / (1 - chance), or 0 if the score does not exceed chance."""
+        """The success of the attack from 0 to 1: (score - chance) / (1 - chance), or 0 if it is not above chance."""
         return (self.score - self.chance) / max(1e-9, 1.0 - self.chance) if self.above_chance else 0.0
 
     @property
     def strength(self) -> str:
-        """The reach in one word: strong, some, weak or none."""
+        """The success of the attack (`reach`) in one word: strong, some, weak or none."""
         low, high = 2 * _WEAK - 1, 2 * _STRONG - 1
         if not self.above_chance:
             return "none"
@@ -100,7 +100,7 @@ class Inference:
 
     @property
     def figure(self) -> str:
-        """The score and chance as text, and whether the ranking was reversed."""
+        """The attack's score and the score by chance as text, and whether the attacker's ranking was reversed."""
         reversed_ranking = self.two_sided and self.score > max(self.real, self.simulated)
         return f"{self.score:.2f}{' with the ranking reversed' if reversed_ranking else ''}; chance {self.chance:.2f}"
 
@@ -115,8 +115,8 @@ class Audit:
         declared: declarations of what each message reveals.
         findings: facts about messages and views that contradict the declarations.
         inferences: results of the attacks.
-        leaks: leaks that the job accepts.
-        refused: leaks that the job does not accept.
+        leaks: names of the disclosures that the job accepts.
+        refused: names of the disclosures that the job does not accept.
         failed: attacks that could not run although the job calls for them.
         skipped: attacks that do not apply, with the reason.
         tests: number of p-values that were computed.

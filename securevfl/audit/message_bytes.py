@@ -192,7 +192,7 @@ class _Wire(NamedTuple):
         """Read consecutive residues and the single-use values among them.
 
         Args:
-            view: the bytes.
+            view: the bytes of a message after its header.
             counts: the number of residues of each item; a negative number is the number of bytes of a seed.
 
         Returns:

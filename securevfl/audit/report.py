@@ -150,13 +150,13 @@ def _shortened(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
 
 
 def unchecked(job: Job, roles: Roles) -> list[str]:
-    """Return a line for each part of a family that no simulator and no attack covers."""
+    """Return a line for each disclosure of the job's protocol family that no attack or simulator examines."""
     family = job.family
     missing = [(kind.name, name) for kind in family.leak_kinds for name in kind.attacks if name not in ATTACKS]
     lines = [f"leak {leak} names the attack {name}, which is not in ATTACKS; add it" for leak, name in missing]
     if not family.reveals_only_outputs and not family.message_protocols(job, roles):
         missing_simulator = "return its message protocols, or set reveals_only_outputs"
-        lines.append(f"no simulator covers family {family.name}; {missing_simulator}")
+        lines.append(f"no simulator covers the protocol family {family.name}; {missing_simulator}")
     return lines
 
 
@@ -240,7 +240,7 @@ def unrecorded(pair: RealIdealPair) -> list[str]:
     ]
     lines = {
         f"{disclosure.to}: {sender} recorded that it discloses {disclosure.kind} of training rows to it, but the "
-        "recorder saw none; let the family use the roles of its protocols, which notify observers": None
+        "recorder saw none; let the protocol family use the roles of its protocols, which notify observers": None
         for sender, disclosure in disclosures
         if not _is_recorded(recording[disclosure.to], disclosure)
     }

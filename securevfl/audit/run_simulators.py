@@ -1,7 +1,7 @@
 """Simulators of a whole run: the view of any role, generated from its table, public sizes and declared outputs.
 
-A view is everything that one party received. These simulators are for families whose messages reveal nothing but
-outputs, such as training on secret shares (`Family.reveals_only_outputs`).
+A view is everything that one party received. These simulators are for protocol families whose messages reveal nothing
+but outputs, such as training on secret shares (`Family.reveals_only_outputs`).
 
 The simulator draws random tables and labels of the same size for all other parties, and runs the training with them.
 Messages that open an output (scores, sums of losses) follow from the output itself, so they are left out of both views.

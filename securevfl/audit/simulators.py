@@ -80,7 +80,7 @@ def simulated_residuals(
 
 
 def compare(real: Sequence[Transcript], simulated: Sequence[Transcript], receiver: str) -> Outcome:
-    """Test whether the battery distinguishes real and simulated views of `receiver`."""
+    """Test whether the statistical tests distinguish real and simulated views of `receiver`."""
     outcome, battery = Outcome(), Battery()
     views = [_view(runs, receiver) for runs in (real, simulated)]
     if views[0].keys() != views[1].keys():
@@ -94,7 +94,7 @@ def compare(real: Sequence[Transcript], simulated: Sequence[Transcript], receive
 
 
 def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, Floats]]:
-    """Return, for each type of message that is not plain, all fractions and the statistics of each chunk."""
+    """Return all residues as fractions, and statistics of groups of residues, by message type that is not plain."""
     fractions: dict[str, list[Floats]] = defaultdict(list)
     rows: dict[str, list[Floats]] = defaultdict(list)
     for run in runs:
@@ -143,7 +143,7 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
 
 
 def _statistics(fractions: Floats, *differences: Floats | None) -> list[Floats]:
-    """Return statistics of each chunk: moments, moments of the low bits, and the deviation of differences."""
+    """Return statistics of each group of residues: moments, moments of the low bits, and deviation of differences."""
     statistics = []
     for start in range(0, max(1, len(fractions) - _CHUNK + 1), _CHUNK):
         u = fractions[start : start + _CHUNK]

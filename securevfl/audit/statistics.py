@@ -26,7 +26,7 @@ _CELL = 20  # minimum expected count of a cell of a chi-square test
 
 @dataclass
 class Battery:
-    """p-values by name; of several with one name, the smallest. The length is the number of all p-values."""
+    """The results of several tests: p-values by name, the smallest if several have one name; the length counts all."""
 
     values: dict[str, float] = field(default_factory=dict)
     count: int = 0

@@ -100,7 +100,7 @@ class Attack(ABC):
     Attributes:
         name: key of the attack in `ATTACKS`.
         paper: source of the attack.
-        measures: description of the score.
+        measures: text that states which quantity the score is, such as an AUC.
         attacker_role: the party whose view the attack starts from.
         leak_threshold: score above which the attack shows that the leaks that name it are real
             (`securevfl.disclosure.leaks`).
@@ -153,7 +153,7 @@ class Attack(ABC):
 
     @abstractmethod
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Return text that states what would weaken the attack in this job."""
+        """Return text for the report: what the parties may change in the job to weaken the attack."""
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
         """Run the job and its ideal version with this seed, and attack both."""
@@ -161,7 +161,7 @@ class Attack(ABC):
 
     @abstractmethod
     def score(self, pair: RealIdealPair) -> Score:
-        """Attack a pair of runs, which several attacks may share."""
+        """Attack the real and the ideal run of one pair. Several attacks may use the same pair."""
 
 
 class ColumnAttack(Attack):
@@ -191,11 +191,11 @@ class LabelAttack(Attack):
 
     @abstractmethod
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        """Return a score for every row, NaN for rows without a guess.
+        """Guess the label of every row: return a score for each row, NaN for rows without a guess.
 
         Args:
-            view: the attacker's view.
-            pair: the two runs, for public facts and for labels that the attacker is assumed to know.
+            view: everything that the attacker received in a run, with its own columns and weights.
+            pair: the real and the ideal run, for public facts and for labels that the attacker is assumed to know.
 
         Returns:
             Scores (m, c). With c = 1, higher scores mean the second class; otherwise there is a column for each class.
@@ -228,7 +228,7 @@ class LabelAttack(Attack):
 
 
 def by_row(guess: Floats, rows: int) -> Floats:
-    """Return guesses as (m, c), adding the second axis if it is missing.
+    """Return an attack's guesses as an array (m, c); of shape (m,) they get a second axis of length 1.
 
     Args:
         guess: the guesses of an attack.
@@ -266,7 +266,7 @@ def label_auc(scores: Floats, labels: NDArray[np.intp]) -> float:
 
 
 def auc_noise(labels: NDArray[np.intp]) -> float:
-    """Return the standard error of the AUC of uninformative scores, the largest over all classes.
+    """Return the standard error of the AUC that scores without information have; with several classes the largest one.
 
     Source: Hanley and McNeil 1982.
     """
@@ -279,9 +279,9 @@ def known_rows(pair: RealIdealPair, share: float = 0.1, *, at_least: int = 5) ->
     """Draw the training rows whose labels the attacker is assumed to know.
 
     Args:
-        pair: the two runs.
-        share: share of the rows of each class.
-        at_least: smallest number of rows of each class.
+        pair: the real and the ideal run of the job.
+        share: share of the rows of each class whose labels are known.
+        at_least: smallest number of known rows of each class.
 
     Returns:
         Sorted row numbers.

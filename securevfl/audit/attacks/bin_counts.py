@@ -30,7 +30,7 @@ class BinCounts(LabelAttack):
     )
 
     def target_hidden(self, job: Job) -> bool:
-        """Return False: the counts are declared."""
+        """Return False, since the consent sheet states that the counts are disclosed."""
         return False
 
     remedy = fixed_remedy("fewer bins with more rows (prepare.woe), or no weights of evidence")

@@ -1,4 +1,4 @@
-"""Single parts of a sum over two trees, from the messages that colluding parties have together (FDSKL, section 4).
+"""Summands of single parties, from messages that colluding parties pool in a sum over two trees (FDSKL, section 4).
 
 In a sum over two trees, party j adds a mask r_j to its summand v_j. Every message of the tree T1 is a sum of v_j + r_j
 over the sender's subtree; every message of T2 is a sum of r_j. A coalition, a set of parties that pool their knowledge,
@@ -29,7 +29,7 @@ Words = NDArray[np.uint64]
 
 
 class Collusion(Attack):
-    """Recovers single parts of the last sum over two trees."""
+    """Recovers the summands of single parties in the last sum over two trees."""
 
     name = "collusion"
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
@@ -42,7 +42,7 @@ class Collusion(Attack):
     remedy = fixed_remedy("a masked or encrypted sum among parties that do not collude")
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the largest share of the other parties' parts that a single party recovers."""
+        """Return the largest share of the other parties' summands that a single party recovers."""
         sums = pair.job.protocol.sum
         assert isinstance(sums, TreeSum)
         names = [pair.active.name, *(party.name for party in pair.passives)]
@@ -54,7 +54,7 @@ class Collusion(Attack):
 def recovered_parts(
     recording: Recording, trees: tuple[SumTree, SumTree], names: list[str], coalition: Collection[str]
 ) -> set[str]:
-    """Return the passive parties outside a coalition whose part of the last sum it recovers exactly.
+    """Return the passive parties outside a coalition whose summand in the last sum the coalition recovers exactly.
 
     Args:
         recording: the recording of the run.

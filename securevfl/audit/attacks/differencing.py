@@ -1,6 +1,6 @@
-"""A single part of a sum from the difference of two sums (differencing; Dwork and Roth 2014, section 1.1).
+"""One party's summand from the difference of two sums (differencing; Dwork and Roth 2014, section 1.1).
 
-A sum over parties hides its parts, the outputs X_k theta_k of the single parties. But two sums over the same rows
+A sum over parties hides its summands, the outputs X_k theta_k of the single parties. But two sums over the same rows
 differ by X_k (theta_k' - theta_k) if only party k changed its weights in between, from theta_k to theta_k'. The
 sequential mode of FedBCD requests such sums: after each exchange only one party takes its steps. The active party
 subtracts. The sums are its declared output, so the attack succeeds on the ideal view as well. The remedy is the
@@ -25,7 +25,7 @@ PARALLEL_MODE = "the parallel mode, in which all parties change their weights at
 
 
 class Differencing(Attack):
-    """Correlates differences of sums with changes of single parties."""
+    """Correlates differences of consecutive sums with the changes of single parties' outputs."""
 
     name = "differencing"
     paper = "Dwork and Roth 2014, the algorithmic foundations of differential privacy, section 1.1"

@@ -1,8 +1,9 @@
 """The rows of an evaluation on secret shares, as the party with labels sees them.
 
 The party with labels receives pairs (level, label) of held-out rows in a hidden order; a level is a model output f,
-rounded to a grid. The attacks on these pairs are given the attacker's exact part of f, although its share of its
-weights is random and does not reveal that part. So their scores are upper bounds for an attacker without it.
+rounded to a grid. The attacker's part of f is the sum of its columns times their weights; the parts of all parties add
+up to f. The attacks on these pairs are given that part exactly, although the attacker's secret share of its weights is
+random and does not reveal it. So their scores are upper bounds for an attacker without it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class EvaluatedRows:
 
     Attributes:
         f: model outputs (m, c), less the targets if labels are numbers; clipped to the range of metrics for classes.
-        attacker_part: the attacker's part of f (m, c).
+        attacker_part: the attacker's contribution to f (m, c), its columns times their weights.
         labels: the label (m, c) that is paired with each level.
         levels: the levels to which outputs are rounded.
     """
@@ -44,7 +45,7 @@ class EvaluatedRows:
 
     @property
     def other_part(self) -> Floats:
-        """The other parties' part of f (m, c)."""
+        """The other parties' contribution to f (m, c), their columns times their weights."""
         return self.f - self.attacker_part
 
 

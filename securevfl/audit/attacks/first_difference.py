@@ -1,9 +1,9 @@
-"""A single part of a sum, exactly, if parties take their steps in turn (FedBCD 2019, sequential mode).
+"""One party's summand in a sum, exactly, if parties take their steps in turn (FedBCD 2019, sequential mode).
 
 In the first iteration all passive parties start from zero weights, and between two exchanges one of them takes its
-steps. So the difference of two consecutive sums is that party's part (its outputs), even if each sum hides its parts.
-In later iterations the difference is the change of that party's part; `differencing` measures those. The change of the
-party that moves last in an iteration shows only together with all changes before the next sum.
+steps. So the difference of two consecutive sums is that party's summand, its outputs, even if each sum hides its
+summands. In later iterations the difference is the change of that party's outputs; `differencing` measures those. The
+change of the party that moves last in an iteration shows only together with all changes before the next sum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXACT_ERROR = 1e-6
 
 
 class FirstDifference(Attack):
-    """Recovers parts of the first iteration from differences of sums."""
+    """Recovers summands of the first iteration from differences of sums."""
 
     name = "first_difference"
     paper = "Liu et al. 2019, FedBCD, sequential mode; Dwork and Roth 2014, section 1.1, differencing"
@@ -36,13 +36,13 @@ class FirstDifference(Attack):
     remedy = fixed_remedy(PARALLEL_MODE)
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the share of passive parties whose first part is recovered."""
+        """Return the share of passive parties whose first summand is recovered."""
         real, ideal = (_share_recovered(pair, recording) for recording in (pair.real_run[1], pair.ideal_run[1]))
         return Score(real[0], ideal[0], 0.0, real[1])
 
 
 def _share_recovered(pair: RealIdealPair, recording: Recording) -> tuple[float, str]:
-    """Return the share of passive parties whose part is recovered, and a description of parties and errors."""
+    """Return the share of passive parties whose summand is recovered, and text with their names and errors."""
     names = [party.name for party in pair.passives]
     first = [total.values for total in recording[pair.active.name].sums if total.iteration == 0]
     errors: dict[str, float] = {}

@@ -1,9 +1,10 @@
 """Rows of a model with several classes, recognised by the levels of all their outputs.
 
-A level is a model output, rounded to a grid. If the levels of a row's c outputs were disclosed together, a party that
-knows its own parts of these outputs could recognise the row: the tuple of levels nearest to its parts belongs to the
-row, in the metric of the other parties' parts. On secret shares the levels of every output are shuffled separately. So
-the attacker has to find the row in each output by ranks, and no tuple confirms a guess.
+A level is a model output, rounded to a grid. If the levels of a row's c outputs were disclosed together, a party could
+recognise the row by its own contributions to these outputs (its columns times their weights): the tuple of levels
+nearest to them belongs to the row, in the metric of the other parties' contributions. On secret shares the levels of
+every output are shuffled separately. So the attacker has to find the row in each output by ranks, and no tuple confirms
+a guess.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class LinkedOutputs(Attack):
     remedy = fixed_remedy("none needed: outputs are shuffled separately, so the attacker has only ranks")
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the share of rows with all levels right; chance is that share with the attacker's parts permuted."""
+        """Return the share of rows with all levels right; for chance, with contributions permuted among rows."""
         rows, _ = evaluated_rows(pair)
         share = linked_apart(rows, pair.seed)
         permuted = np.random.default_rng([pair.seed, 8]).permutation(rows.attacker_part)
@@ -58,7 +59,7 @@ def linked_together(rows: EvaluatedRows, seed: int) -> float:
         distance = ((scaled_parts[:, None] - scaled_tuples[None]) ** 2).sum(axis=2)
         distance[other_label] = np.inf
         nearest = distance.argmin(axis=1)
-        # estimates the covariance of the others' parts as if all nearest tuples were right
+        # estimates the covariance of the other parties' contributions as if all nearest tuples were right
         variances, axes = np.linalg.eigh(np.cov((tuples[nearest] - parts).T))
         variances = np.maximum(variances, rows.levels.size**2 / 6)  # at least the variance that rounding causes
     return float((nearest == np.arange(len(parts))).mean())

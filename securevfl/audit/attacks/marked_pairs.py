@@ -47,9 +47,9 @@ class MarkedPairs(PairsAttack):
 
 
 def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator, *, marks: bool = True) -> float:
-    """Simulate the attack, and return the share of variance of the other parties' part of f that its guess explains.
+    """Simulate the attack, and return the share of variance of the others' contribution to f that it explains.
 
-    f is the first output of the model; the parties' parts of f add up to f.
+    f is the first output of the model. A party's contribution to f is its columns times their weights.
 
     Args:
         rows: the evaluated rows.
@@ -58,7 +58,7 @@ def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator,
         marks: False to guess with marks that differ from those used, for comparison.
 
     Returns:
-        The share, in addition to what the attacker's part and the labels explain.
+        The share, in addition to what the attacker's own contribution and the labels explain.
     """
     grid, n = np.unique(rows.disclosed_levels(0)[:, 0]), len(rows.f)
     log = np.zeros((n, len(grid)))

@@ -22,7 +22,7 @@ from securevfl.base.arrays import Floats
 
 
 class ModelCompletion(LabelAttack):
-    """Trains a head on the party's columns and outputs."""
+    """Trains a small classifier (the head) on the party's columns and outputs."""
 
     name = "model_completion"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
@@ -31,7 +31,7 @@ class ModelCompletion(LabelAttack):
     remedy = fixed_remedy(NO_MESSAGE)
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        """Score rows by the head."""
+        """Return each row's class probabilities by the small classifier that is trained on the known labels."""
         return head_scores(columns_and_outputs(view), view, pair)
 
 
@@ -41,12 +41,12 @@ def columns_and_outputs(view: PartyView) -> Floats:
 
 
 def head_scores(features: Floats, view: PartyView, pair: RealIdealPair) -> Floats:
-    """Train a logistic head on a few known labels and score all other rows.
+    """Train a logistic regression on rows with known labels, and apply it to all other rows.
 
     Args:
         features: features (m, k) of all rows.
-        view: the attacker's view.
-        pair: the two runs.
+        view: everything that the attacker received in a run, with its own columns and weights.
+        pair: the real and the ideal run of the job.
 
     Returns:
         Scores (m, c); NaN on the rows with known labels.

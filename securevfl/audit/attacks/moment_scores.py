@@ -38,7 +38,7 @@ class MomentScores(LabelAttack):
     )
 
     def target_hidden(self, job: Job) -> bool:
-        """Return False: moments are sent in the clear, and declared."""
+        """Return False, since the consent sheet states that moments are sent in the clear."""
         return False
 
     remedy = fixed_remedy("linearised = false, so that each local step opens a gradient and no moments")

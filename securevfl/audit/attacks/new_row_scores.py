@@ -1,7 +1,8 @@
 """Scores of new rows (model outputs f of rows that were not trained on), as the requesting party receives them.
 
 The requesting party chooses the values of its own columns. It may use its real columns or constant ones. With constant
-columns, the scores of a linear model are the other parties' part of f up to a constant, row by row.
+columns, the scores of a linear model are the other parties' contribution to f (their columns times their weights) up to
+a constant, row by row.
 
 Scores are exact if the job discloses them unrounded. On secret shares they are levels: f, rounded at random to a grid.
 An attacker that inspects the low bits of its share learns no more than the level
@@ -34,7 +35,7 @@ class QueriedScores:
         rows: the scored rows.
         scores: scores (m, c) with the requester's real columns.
         constant_scores: scores (m, c) with the requester's columns held constant.
-        other_part: the other parties' exact part of f (m, c), up to a constant.
+        other_part: the other parties' contribution to f (m, c), without rounding, up to a constant.
         requester_columns: the requester's columns (m, d); empty if it has none.
         other_columns: columns (m, d) of each other party, with their names.
     """
@@ -95,12 +96,12 @@ class ScoresAttack(Attack):
 
 
 def added_variance(scores: Floats, part: Floats, *known: Floats) -> float:
-    """Return the share of the variance of `part` that scores explain beyond known values, by linear regression.
+    """Return the share of the variance of `part` that scores explain beyond known values.
 
     Args:
         scores: the scores (m,).
-        part: the part (m,) to explain.
-        *known: known values, each (m,).
+        part: the contribution to f (m,) to explain by a linear regression.
+        *known: values that the attacker knows of each row, each (m,).
 
     Returns:
         A share between 0 and 1.

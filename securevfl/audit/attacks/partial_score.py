@@ -1,9 +1,9 @@
-"""Labels ranked by a party's part of the finished model (Fu et al. 2022, passive label inference, without labels).
+"""Labels ranked by a party's contribution to the final score (Fu et al. 2022, passive label inference, without labels).
 
-A passive party (without labels) ends with its weights theta_k, because it needs them to predict. Its part of the score,
-X_k theta_k, shows what its columns X_k reveal about the label, as they were fitted with the help of all labels. So do
-the outputs of its local network. The attack needs no message beyond those of the training and no known label, since the
-model fixes the sign. The attacker on the ideal view has the same weights.
+A passive party (without labels) ends with its weights theta_k, because it needs them to predict. Its contribution to
+the score, X_k theta_k, shows what its columns X_k reveal about the label, as they were fitted with the help of all
+labels. So do the outputs of its local network. The attack needs no message beyond those of the training and no known
+label, since the model fixes the sign. The attacker on the ideal view has the same weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from securevfl.models.block import BlockModel
 
 
 class PartialScore(LabelAttack):
-    """Ranks rows by the party's part of the score."""
+    """Ranks rows by the party's contribution to the score."""
 
     name = "partial_score"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"

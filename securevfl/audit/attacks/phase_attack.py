@@ -48,8 +48,8 @@ def first_exchange(view: PartyView, pair: RealIdealPair) -> tuple[Rows, Floats, 
     """Return the first sums of phases that a worker learned.
 
     Args:
-        view: the worker's view.
-        pair: the two runs.
+        view: everything that the worker received in a run.
+        pair: the real and the ideal run of the job.
 
     Returns:
         The rows, the others' phases in turns (n, M), and the blocks of the phases.

@@ -1,10 +1,11 @@
-"""Scores of held-out rows, by matching the attacker's part of f with the disclosed levels in order of size.
+"""Scores of held-out rows, by matching the attacker's contribution to f with the disclosed levels in order of size.
 
 f is the model output of a row, and a level is f, rounded to a grid. The party with labels learns which levels the rows
-of each label have, in a hidden order. It knows the label of each row and at best its own part of f. For each label it
-sorts rows by its part and levels by size, and matches them in order. The levels of other rows would also show how its
-part and the scores are related. The attack's score is therefore how much better the levels of these rows explain the
-other parties' part than the levels of other rows do: only that difference is disclosed about single rows.
+of each label have, in a hidden order. It knows the label of each row and at best its own contribution to f, its columns
+times their weights. For each label it sorts rows by its contribution and levels by size, and matches them in order. The
+levels of other rows would also show how its contribution and the scores are related. The attack's score is therefore
+how much better the levels of these rows explain the other parties' contribution than the levels of other rows do: only
+that difference is disclosed about single rows.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class RankMatching(PairsAttack):
     remedy = fixed_remedy("hold out more rows (test_fraction)")
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the share of the others' part's variance that the rows' levels explain; chance: other rows' levels."""
+        """Return the share of variance that the rows' levels explain; for chance, that of other rows' levels."""
         evaluated, other = evaluated_rows(pair)
         share, by_others = (rank_gain(evaluated, rows, pair.seed) for rows in (evaluated, other))
         return Score(share, share, by_others, f"{len(evaluated.f)} rows", noise=1 / len(evaluated.f) ** 0.5)
 
 
 def rank_gain(rows: EvaluatedRows, levels_of: EvaluatedRows, seed: int) -> float:
-    """Return the share of variance of the other parties' part of f that levels explain, averaged over outputs.
+    """Return the share of variance of the others' contribution to f that levels explain, averaged over outputs.
 
     Args:
         rows: the rows to guess.
@@ -50,10 +51,10 @@ def rank_gain(rows: EvaluatedRows, levels_of: EvaluatedRows, seed: int) -> float
 
 
 def match_by_rank(attacker_part: Floats, labels: Bits, levels: Floats, level_labels: Bits) -> Floats:
-    """Return a level for each row and output, by the rank of the attacker's part among rows of the same label.
+    """Return a level for each row and output, by the rank of the attacker's contribution among rows of one label.
 
     Args:
-        attacker_part: the attacker's part of f (m, c).
+        attacker_part: the attacker's contribution to f (m, c).
         labels: label (m, c) of each row.
         levels: disclosed levels (k, c).
         level_labels: label (k, c) of each level.

@@ -125,7 +125,7 @@ class _Fit(NamedTuple):
         totals: all sums of weights, ascending.
         order: the order that sorts the sums.
         base: the constant that is added to each sum.
-        explained: share of values that are such sums.
+        explained: share of values that equal such a sum, up to rounding.
     """
 
     weights: list[float]

@@ -28,7 +28,7 @@ from securevfl.job import Job
 
 
 class TranscriptClassifier(LabelAttack):
-    """Trains a head on features of all received bytes."""
+    """Trains a classifier (the head) on features of all received bytes."""
 
     name = "transcript"
     paper = "a distinguisher on the whole view (Goldreich 2004, definition 7.2.1, as a classifier)"
@@ -42,7 +42,7 @@ class TranscriptClassifier(LabelAttack):
         return super().remedy(job, known, attacker)
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        """Score rows by the head."""
+        """Return each row's class probabilities by the classifier that is trained on the known labels."""
         residuals = np.nan_to_num(view.mean_by_row(view.estimates()))
         return head_scores(np.column_stack([columns_and_outputs(view), residuals, byte_features(view)]), view, pair)
 

@@ -41,7 +41,7 @@ class SumSession(NamedTuple):
     declared: list[MessageDeclaration]
 
     def carries(self, subchannel: str, *names: str) -> bool:
-        """Return whether the subchannel is this sum's or below it, and all named parties take part in the sum."""
+        """Return whether a subchannel belongs to this sum, and all named parties take part in the sum."""
         below = subchannel == self.subchannel or subchannel.startswith(f"{self.subchannel}/")
         return below and set(names) <= set(self.roles.parties)
 

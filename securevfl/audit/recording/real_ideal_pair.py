@@ -36,8 +36,8 @@ from securevfl.training.run import Run
 class RealIdealPair:
     """The real and the ideal run of one job with one seed; each run starts when it is first used.
 
-    All leaks are accepted, because the attacks are to show them, and no run stops early. `job` evaluates once, at the
-    end of the training.
+    All leaks (disclosures that a job must accept) are accepted, because the attacks are to show them, and no run stops
+    early. `job` evaluates once, at the end of the training.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).

@@ -1,4 +1,8 @@
-"""Sums and residual protocols that record their inputs and outputs at every party."""
+"""Wrappers of sums and residual protocols that record inputs and outputs at every party.
+
+The wrapped protocol is called the inner protocol. In a residual protocol the party with labels (the active one)
+publishes residuals, the derivatives of the loss by the outputs, and each passive party learns its gradient.
+"""
 
 from __future__ import annotations
 
@@ -82,12 +86,12 @@ class RecordedSumRole(SumRole):
         self._inner, self._me, self._record = inner, me, record
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        """Record the summand and contribute it."""
+        """Record this party's summand, and contribute it to the inner protocol's sum."""
         self._record.parts[self._me].append(np.array(values))
         self._inner.contribute(values, space)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        """Collect the total and record it."""
+        """Collect the total by the inner protocol, and record it."""
         total = self._inner.collect(shape, space)
         self._record.spaces.append(space)
         self._record.totals.append(np.array(total))
@@ -142,7 +146,7 @@ class RecordedActive(ActiveResidual):
         self._inner.publish(g, epoch=epoch, to=to, resend_of=resend_of)
 
     def close(self) -> None:
-        """Close the inner role."""
+        """Release what the inner protocol's role of this party holds."""
         self._inner.close()
 
 
@@ -154,11 +158,11 @@ class RecordedPassive(PassiveResidual):
         self._inner, self._record = inner, record
 
     def receive(self) -> Reply:
-        """Return the inner role's reply, with a recorder."""
+        """Receive a published residual by the inner protocol; return its reply, with a recorder."""
         return RecordedReply(self._inner.receive(), self.context, self._record)
 
     def close(self) -> None:
-        """Close the inner role."""
+        """Release what the inner protocol's role of this party holds."""
         self._inner.close()
 
 
@@ -171,7 +175,7 @@ class RecordedReply(Reply):
         self._learned: LearnedGradient | None = None
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        """Open the gradient and record it."""
+        """Learn the gradient by the inner protocol and record it."""
         gradient = self._inner.gradient(model, batch)
         if self._learned is None or not model.static_jacobian:
             self._learned = LearnedGradient(
@@ -187,5 +191,5 @@ class RecordedReply(Reply):
         self._record.gradients[self._context.me].append(self._learned)
 
     def close(self) -> None:
-        """Close the inner reply."""
+        """Release what the inner protocol's exchange holds."""
         self._inner.close()

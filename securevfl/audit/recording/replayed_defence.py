@@ -22,7 +22,8 @@ from securevfl.protocols.residuals.defences import Defence
 class ReplayedDefence(Defence):
     """A wrapper of a defence that reports every outcome and replays the outcomes of another run.
 
-    It returns the outcomes to replay in their order. If none is left, or if the shape differs, it applies `inner`.
+    It returns the outcomes to replay in their order. If none is left, or if the shape differs, it applies the wrapped
+    defence, `inner`.
     """
 
     name: ClassVar[str] = "replayed"
@@ -31,7 +32,7 @@ class ReplayedDefence(Defence):
     _outcomes: Iterator[Floats] = PrivateAttr()
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        """Return the next outcome to replay, or else the inner defence's outcome for g."""
+        """Return the next outcome to replay, or else the residuals g with the wrapped defence's noise."""
         outcome = next(self._outcomes, None)
         if outcome is None or outcome.shape != g.shape:
             outcome = self.inner.apply(g, prg)
@@ -39,16 +40,16 @@ class ReplayedDefence(Defence):
         return outcome
 
     def output_bound(self, bound: float) -> float:
-        """Return the inner defence's bound on the size of its outcomes."""
+        """Return the wrapped defence's bound on the absolute value of the residuals that it returns."""
         return self.inner.output_bound(bound)
 
     def check(self, outputs: int) -> None:
-        """Raise the inner defence's error for this number of outputs."""
+        """Let the wrapped defence raise its error if it does not support this number of outputs."""
         self.inner.check(outputs)
 
     @property
     def guarantee(self) -> str:
-        """The inner defence's guarantee."""
+        """The privacy guarantee that the wrapped defence states."""
         return self.inner.guarantee
 
 

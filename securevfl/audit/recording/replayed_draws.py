@@ -24,11 +24,11 @@ def with_draws(job: Job, states: Mapping[str, State]) -> Job:
     """
 
     class ReplayedJob(Job):
-        """A job whose family creates participants with the recorded random values."""
+        """A job whose protocol family creates participants with the random values of another run."""
 
         @property
         def family(self) -> Family[Any]:
-            """The family of the job."""
+            """The protocol family of the job; its participants start from the random values of another run."""
             family = super().family
             participant = family.participant
 
