@@ -53,6 +53,7 @@ class RecordedSum(SumProtocol):
     """A wrapper of a sum protocol that records its inputs and outputs at every party."""
 
     name: ClassVar[str] = "recorded"
+    is_recorder: ClassVar[bool] = True
     inner: SerializeAsAny[SumProtocol]
     _record: ProtocolRecord = PrivateAttr(default_factory=ProtocolRecord)
 
