@@ -25,8 +25,9 @@ LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
 SIZES_TEXT = "Every party learns the sizes: rows, columns of each party, batches, iterations."
 _EXPLAINED = (
-    'Bits: of one value. Share: the part of these labels or columns that follows from all these values together; "all": '
-    'everything. "-": the values follow from other lines of this table, or the share is unknown here or has no bound.'
+    "Bits: of one value. Share: the part of these labels or columns that follows from all these values together; "
+    '"all": everything. "-": the values follow from other lines of this table, or the share is unknown here or has no '
+    "bound."
 )
 _OTHERWISE = (
     "Nobody learns anything about a row that this sheet does not state. --details lists each message and what it "
@@ -180,7 +181,8 @@ def later_section(job: Job, roles: Roles, facts: RunFacts | None) -> SheetSectio
         return section("Questions later", "None: this job permits no scores of new rows.")
     asked = (
         f"{requester} may ask for scores of new rows. The other parties learn how many people it asks about, and which "
-        f"of them are in their tables. The ledger counts both. {requester} learns which of these people the others have."
+        "of them are in their tables. The ledger counts both. "
+        f"{requester} learns which of these people the others have."
     )
     blocks = [
         SheetBlock(tuple(items), name)

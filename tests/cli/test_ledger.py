@@ -140,7 +140,7 @@ def test_a_damaged_ledger_is_refused_by_name(trained: list[str]) -> None:
 
 
 def test_the_limit_that_a_sheet_advises_bounds_the_default_job(tmp_path: Path) -> None:
-    """A default job discloses bits about columns, so the advised limit is a percentage, and a smaller one refuses it."""
+    """A default job discloses bits about columns, so the advised limit is a percentage; a smaller one refuses it."""
     job, parties = vfl.Job(model="logistic"), vfl.datasets.loans()
     kind, percentage = re.findall(r"ledger --limit (\w+)=(\d+)%", " ".join(str(vfl.explain(job, parties)).split()))[0]
     assert kind == "columns"
