@@ -493,3 +493,18 @@ def test_the_declaration_that_an_error_advises_works(
     else:
         party = read_party("shop", path, ReadOptions(declared=read_types({"v": declaration})))
     np.testing.assert_allclose(party.X[:, 0], values)
+
+
+@pytest.mark.parametrize("reader", READER_NAMES)
+@pytest.mark.parametrize("kind", [*FULL_COLUMNS, "text"])
+def test_marks_of_missing_values_fit_every_type(kind: str, reader: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {}
+    if kind == "currency":
+        options = {"declared": read_types({"c": {"type": "currency", "unit": "$", "decimal": "."}})}
+    for mark in ("NAN", "nan", "-Nan", "NA", "null", " "):
+        values = [*(FULL_COLUMNS[kind] if kind != "text" else [f"t{k % 4}" for k in range(40)])]
+        values[3] = mark
+        columns = read(values, reader, tmp_path, **options)
+        assert np.flatnonzero(np.isnan(columns.X[:, 0])).tolist() == [3], mark
+        assert columns.type_of("c").kind == ("category" if kind == "text" else kind), mark
+        assert mark not in columns.categories.get("c", ()), mark
