@@ -41,7 +41,7 @@ TERMINALS = {
     "compare": f"securevfl compare job.toml {TABLE_OPTIONS}",
     "explain": f"securevfl explain job.toml {TABLE_OPTIONS}",
     "train": f"securevfl train job.toml {TABLE_OPTIONS} --html run.html",
-    "describe": "securevfl describe bank.csv",
+    "describe": "securevfl describe --data bank.csv",
     "join": "securevfl join kits/bank/job.toml --party bank --data bank.csv --html joined.html",
     "ledger": "securevfl ledger --party shop",
 }

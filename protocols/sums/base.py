@@ -45,9 +45,11 @@ class SumProtocol(MessageProtocol):
 
     Attributes:
         min_contributors: the smallest number of contributors with which it runs.
+        is_recorder: whether it is a wrapper that an audit puts around the sum of a job, and not the choice of a user.
     """
 
     min_contributors: ClassVar[int] = 1
+    is_recorder: ClassVar[bool] = False
 
     @property
     def strength(self) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from securevfl.cli import option_groups
 from securevfl.cli import party_options as options
-from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -55,12 +53,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bins(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", parser=file_of_table, help="Your table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder."
-        ),
-    ],
+    data: options.Data,
     column: Annotated[str, typer.Option(metavar="COLUMN", help="The column.")],
     division: BinOptions = BinOptions(),
     party: Annotated[

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from securevfl.cli import option_groups
 from securevfl.cli import party_options as options
-from securevfl.data.query_rows import file_of_table
 
 
 def register(app: typer.Typer) -> None:
@@ -20,12 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def describe(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", parser=file_of_table, help="Your table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder."
-        ),
-    ],
+    data: options.Data,
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")
     ] = None,

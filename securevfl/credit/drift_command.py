@@ -9,6 +9,7 @@ import typer
 
 from securevfl.cli.option_groups import IdOptions, ReportOptions, expand_option_groups
 from securevfl.cli.party_options import Model
+from securevfl.data.query_rows import file_of_table
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +21,12 @@ def drift(
     model: Model,
     data: Annotated[
         Path,
-        typer.Option("--data", metavar="FILE", help="Table of new rows with your columns, as for `securevfl predict`."),
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            parser=file_of_table,
+            help="Table of new rows with your columns, as for `securevfl predict`.",
+        ),
     ],
     scores: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Predictions of these rows, written by `securevfl predict`.")

@@ -15,6 +15,7 @@ from securevfl.base.files import check_writable, write_atomic
 from securevfl.cli.option_groups import IdOptions, expand_option_groups
 from securevfl.cli.party_options import Model
 from securevfl.cli.reason_code_options import codes_in
+from securevfl.data.query_rows import file_of_table
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +27,12 @@ def reasons(
     model: Model,
     data: Annotated[
         Path,
-        typer.Option("--data", metavar="FILE", help="Table of rows with your columns, as for `securevfl predict`."),
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            parser=file_of_table,
+            help="Table of rows with your columns, as for `securevfl predict`.",
+        ),
     ],
     top: Annotated[int, typer.Option(min=1, max=100, help="Codes per row.")] = 3,
     codes: Annotated[

@@ -31,8 +31,8 @@ TABLES = ["--data", "bank=bank.csv", "--data", "shop=shop.csv"]
 COMMANDS = {
     "explain": ["job.toml", *TABLES],
     "train": ["job.toml", *TABLES, "--ledger", "ledgers"],
-    "describe": ["bank.csv"],
-    "bins": ["bank.csv", "--column", "income"],
+    "describe": ["--data", "bank.csv"],
+    "bins": ["--data", "bank.csv", "--column", "income"],
     "fairness": ["--party", "bank", "--data", "bank.csv", "--predictions", "predicted.csv", "--group", "grade"],
     "ledger": ["--ledger", "ledgers/shop.ledger"],
 }
@@ -169,19 +169,19 @@ def test_every_command_that_reports_has_json() -> None:
 
 def test_a_dash_is_stdout_and_text_goes_to_stderr(tmp_path: Path) -> None:
     write_tables(tmp_path)
-    done = run(tmp_path, "describe", "bank.csv", "--json", "-")
+    done = run(tmp_path, "describe", "--data", "bank.csv", "--json", "-")
     assert json.loads(done.stdout)["party"] == "bank"
     assert "income" in done.stderr
     assert not (tmp_path / "-").exists()
-    both = run(tmp_path, "describe", "bank.csv", "--json", "out/new.json")
+    both = run(tmp_path, "describe", "--data", "bank.csv", "--json", "out/new.json")
     assert "income" in both.stdout
     assert json.loads((tmp_path / "out" / "new.json").read_text()) == json.loads(done.stdout)
-    page = run(tmp_path, "describe", "bank.csv", "--html", "-")
+    page = run(tmp_path, "describe", "--data", "bank.csv", "--html", "-")
     assert page.stdout.startswith("<!")
     with (tmp_path / "all.log").open("a") as log:  # stdout may be a file that is continued
         log.write("before\n")
         log.flush()
-        command = [sys.executable, "-m", "securevfl.cli.main", "describe", "bank.csv", "--json", "-"]
+        command = [sys.executable, "-m", "securevfl.cli.main", "describe", "--data", "bank.csv", "--json", "-"]
         subprocess.run(command, stdout=log, stderr=subprocess.DEVNULL, cwd=tmp_path, check=True)
         log.write("after\n")
     lines = (tmp_path / "all.log").read_text().splitlines()

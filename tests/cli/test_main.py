@@ -20,6 +20,7 @@ import securevfl as vfl
 from securevfl.cli.command_groups import HELP_GROUPS
 from securevfl.cli.main import app
 from securevfl.display.progress import ProgressLines
+from securevfl.errors import ConfigError
 from securevfl.models.metrics import area_under_curve
 from securevfl.runtime.costs import CostCounters, Stage
 
@@ -386,3 +387,43 @@ def test_the_help_lists_all_commands_in_groups() -> None:
     }, "one line for each command"
     heads = [match[1] for line in lines if (match := re.match("╭─ (.*?) ─+╮$", line))]
     assert heads == ["Options", *HELP_GROUPS]
+
+
+def test_every_command_reads_tables_from_the_option_data() -> None:
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("securevfl", [], resilient_parsing=True)
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    readers = {name for name, command in commands.items() if any("--data" in each.opts for each in command.params)}
+    assert readers >= {"align", "bins", "describe", "drift", "explain", "join", "predict", "reasons", "score", "train"}
+    arguments = {
+        (name, parameter.metavar)
+        for name, command in commands.items()
+        for parameter in command.params
+        if parameter.param_type_name == "argument"
+    }
+    assert {metavar for _, metavar in arguments} == {"JOB.TOML", "MODEL.JSON", "FOLDER", "ADDRESS", "FILE.parquet"}
+    assert {name for name, metavar in arguments if metavar == "FILE.parquet"} == {"fetch"}, "which writes this file"
+
+
+def test_every_command_of_one_party_refuses_a_database_as_its_table() -> None:
+    needed = {
+        "align": ["--party", "bank"],
+        "bins": ["--column", "income"],
+        "correlate": ["--party", "bank"],
+        "describe": [],
+        "drift": ["bank.model.json"],
+        "fairness": ["--party", "bank"],
+        "forget": ["--party", "bank"],
+        "join": ["job.toml", "--party", "bank"],
+        "predict": ["bank.model.json"],
+        "prepare": ["job.toml", "--party", "bank"],
+        "reasons": ["bank.model.json"],
+        "score": ["bank.model.json"],
+        "serve": ["bank.model.json"],
+    }
+    for command, words in needed.items():
+        done = run(command, *words, "--data", "postgresql://u:hidden@h/d")
+        assert isinstance(done.exception, ConfigError | SystemExit), command
+        shown = done.output + str(done.exception)
+        assert "securevfl fetch" in shown, command
+        assert "hidden" not in shown, command

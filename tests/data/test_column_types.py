@@ -299,7 +299,9 @@ def test_the_job_file_and_the_command_declare_types(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         auc[name] = json.loads(report.read_text())["metrics"]["auc"]
     assert auc["job"] == auc["command"] > auc["numbers"] + 0.1
-    done = CliRunner().invoke(app, ["describe", str(tmp_path / "shop.csv"), "--columns", str(tmp_path / "types.toml")])
+    done = CliRunner().invoke(
+        app, ["describe", f"--data={tmp_path / 'shop.csv'}", f"--columns={tmp_path / 'types.toml'}"]
+    )
     assert done.exit_code == 0
     assert "declared" in done.output
     assert "values" in done.output

@@ -163,7 +163,7 @@ def test_errors_state_the_code_of_the_database_and_no_value(address: str, tmp_pa
         ["train", "job.toml", "--data", "bank=b.csv", "--data", "shop=s.csv", "--query", "select 1"],
         ["train", "job.toml", *["--data", "a=postgres://u:hidden@h/d", "--data", "b=postgres://h"], "--query", "x=1"],
         ["join", "job.toml", "--party", "bank", "--data", "postgresql://u:hidden@h/d"],
-        ["describe", "postgresql://u:hidden@h/d"],
+        ["describe", "--data", "postgresql://u:hidden@h/d"],
         ["align", "--party", "bank", "--data", "postgresql://u:hidden@h/d"],
         ["forget", "--party", "bank", "--data", "postgresql://u:hidden@h/d"],
         ["predict", "bank.model.json", "--data", "postgresql://u:hidden@h/d"],

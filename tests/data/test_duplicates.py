@@ -223,7 +223,7 @@ def test_the_job_file_and_the_command_state_it(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, ["train", str(job), *data, *option])
         assert done.exit_code == 2
         assert "duplicates" in done.stderr
-    done = CliRunner().invoke(app, ["describe", str(bank), "--duplicates", "last"])
+    done = CliRunner().invoke(app, ["describe", "--data", str(bank), "--duplicates", "last"])
     assert done.exit_code == 0, done.output
     assert f"{N}" in done.output
 

@@ -180,7 +180,7 @@ def test_a_page_that_omits_a_name_is_found(clean: Path) -> None:
     (clean / "page.md").write_text("# A page\n\n```python\nprint(vfl)\n```\n")
     with pytest.raises(NameError):
         run(clean / "page.md", clean, long=True)
-    (clean / "page.md").write_text("# A page\n\n```sh\nsecurevfl describe nowhere.csv\n```\n")
+    (clean / "page.md").write_text("# A page\n\n```sh\nsecurevfl describe --data nowhere.csv\n```\n")
     with pytest.raises(AssertionError, match="nowhere"):
         run(clean / "page.md", clean, long=True)
 

@@ -221,7 +221,7 @@ def test_the_party_whose_labels_rare_rows_open_is_warned(noise_parties: tuple[st
     assert f"bank should know about its labels: {disclosed}." in summary(audit)
     section = text(audit).split("\nbank (active)\n")[1].split("\nshop (passive)\n")[0]
     assert audit.exposed_labels["bank"][0] in section
-    assert "Opened of its labels" in html(audit).split("<section")[1]
+    assert "Opened of its labels" in html(audit).split("<h2>bank (active)</h2>")[1].split("</section>")[0]
 
 
 def test_the_sentence_on_rare_values_is_about_these_rows_only() -> None:

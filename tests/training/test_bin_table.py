@@ -198,21 +198,21 @@ def test_the_command_lists_merges_and_writes(tmp_path: Path) -> None:
     path = write_table(tmp_path / "bank.csv", {"id": np.arange(N), "income": texts, "town": TOWN, "y": LATE})
     types = tmp_path / "types.toml"
     types.write_text('income = { type = "number", special = [-1] }\n')
-    words = ["bins", str(path), "--column", "income", "--columns", str(types), "--bins", "1000,1500,2500"]
+    words = ["bins", "--data", str(path), "--column", "income", "--columns", str(types), "--bins", "1000,1500,2500"]
     done = CliRunner().invoke(app, [*words, "--merge", "1-2", "--json", str(tmp_path / "bins.json")])
     assert done.exit_code == 0, done.output
     expected = bin_table(bank(), "income", bins=[1500, 2500])
     assert json.loads((tmp_path / "bins.json").read_text())["bins"] == [vars(one) for one in expected.bins]
     assert done.stdout.splitlines()[-1] == expected.declaration_line
     types.write_text(expected.declaration_line + "\n")
-    second = CliRunner().invoke(app, ["bins", str(path), "--column", "income", "--columns", str(types)])
+    second = CliRunner().invoke(app, ["bins", "--data", str(path), "--column", "income", "--columns", str(types)])
     assert second.stdout == done.stdout
     for written in ('["Ulm", "Kiel"], ["Bonn"]', '[["Ulm", "Kiel"], ["Bonn"]]'):
-        towns = CliRunner().invoke(app, ["bins", str(path), "--column", "town", "--bins", written])
+        towns = CliRunner().invoke(app, ["bins", "--data", str(path), "--column", "town", "--bins", written])
         assert (
             towns.stdout.splitlines()[-1]
             == 'town = { type = "category", bins = [["Ulm", "Kiel"], ["Bonn"], ["(missing)"]] }'
         )
     for wrong in (["--bins", "1000;2000"], ["--merge", "a"], ["--merge", "1-"], ["--bins", ""]):
-        refused = CliRunner().invoke(app, ["bins", str(path), "--column", "income", *wrong])
+        refused = CliRunner().invoke(app, ["bins", "--data", str(path), "--column", "income", *wrong])
         assert refused.exit_code == 2, refused.output

@@ -89,7 +89,7 @@ def test_the_command_says_how_columns_were_read(tmp_path: Path) -> None:
         f"{i},{i % 7}.5,{i % 50} %,2024-01-{i % 28 + 1:02d},{'<b>' if i % 3 else 'x'},t{i},{i % 2}" for i in range(200)
     ]
     data.write_text("\n".join(["id,amount,share,since,town,note,y", *lines]))
-    result = CliRunner().invoke(app, ["describe", str(data), "--html", str(page), "--json", str(figures)])
+    result = CliRunner().invoke(app, ["describe", "--data", str(data), "--html", str(page), "--json", str(figures)])
     assert result.exit_code == 0, result.output
     description = json.loads(figures.read_text())
     kinds = {column["column"]: column["kind"] for column in description["columns"]}
@@ -100,7 +100,7 @@ def test_the_command_says_how_columns_were_read(tmp_path: Path) -> None:
     text = page.read_text()
     assert all(column["column"] in text and column["column"] in result.output for column in description["columns"])
     assert "<b>" not in text
-    assert CliRunner().invoke(app, ["describe", str(data), "--label", "none"]).output.count("IV") == 0
+    assert CliRunner().invoke(app, ["describe", "--data", str(data), "--label", "none"]).output.count("IV") == 0
 
 
 @pytest.mark.parametrize("width", [30, 60, 400])

@@ -153,7 +153,7 @@ class Attack(ABC):
 
     @abstractmethod
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Return text for the report: what the parties may change in the job to weaken the attack."""
+        """Return text for the report about changes of the job that would weaken the attack."""
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
         """Run the job and its ideal version with this seed, and attack both."""
@@ -194,7 +194,7 @@ class LabelAttack(Attack):
         """Guess the label of every row: return a score for each row, NaN for rows without a guess.
 
         Args:
-            view: everything that the attacker received in a run, with its own columns and weights.
+            view: everything that the attacker received in a run, with its columns and its weights.
             pair: the real and the ideal run, for public facts and for labels that the attacker is assumed to know.
 
         Returns:

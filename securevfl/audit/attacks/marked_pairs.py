@@ -58,7 +58,7 @@ def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator,
         marks: False to guess with marks that differ from those used, for comparison.
 
     Returns:
-        The share, in addition to what the attacker's own contribution and the labels explain.
+        The share of variance that the guess explains in addition to the attacker's contribution and the labels.
     """
     grid, n = np.unique(rows.disclosed_levels(0)[:, 0]), len(rows.f)
     log = np.zeros((n, len(grid)))

@@ -45,7 +45,7 @@ def head_scores(features: Floats, view: PartyView, pair: RealIdealPair) -> Float
 
     Args:
         features: features (m, k) of all rows.
-        view: everything that the attacker received in a run, with its own columns and weights.
+        view: everything that the attacker received in a run, with its columns and its weights.
         pair: the real and the ideal run of the job.
 
     Returns:

@@ -53,6 +53,7 @@ class RecordedSum(SumProtocol):
     """A wrapper of a sum protocol that records its inputs and outputs at every party."""
 
     name: ClassVar[str] = "recorded"
+    is_recorder: ClassVar[bool] = True
     inner: SerializeAsAny[SumProtocol]
     _record: ProtocolRecord = PrivateAttr(default_factory=ProtocolRecord)
 
@@ -146,7 +147,7 @@ class RecordedActive(ActiveResidual):
         self._inner.publish(g, epoch=epoch, to=to, resend_of=resend_of)
 
     def close(self) -> None:
-        """Release what the inner protocol's role of this party holds."""
+        """Release the resources of this party's role in the inner protocol."""
         self._inner.close()
 
 
@@ -162,7 +163,7 @@ class RecordedPassive(PassiveResidual):
         return RecordedReply(self._inner.receive(), self.context, self._record)
 
     def close(self) -> None:
-        """Release what the inner protocol's role of this party holds."""
+        """Release the resources of this party's role in the inner protocol."""
         self._inner.close()
 
 
@@ -191,5 +192,5 @@ class RecordedReply(Reply):
         self._record.gradients[self._context.me].append(self._learned)
 
     def close(self) -> None:
-        """Release what the inner protocol's exchange holds."""
+        """Release the resources of this exchange of the inner protocol."""
         self._inner.close()

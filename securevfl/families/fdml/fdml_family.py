@@ -70,9 +70,10 @@ class FdmlFamily(Family[FdmlJob]):
             raise ValueError(
                 "protocol.residual: is missing; add it, or let all parties know the labels (optimizer.shows_labels)"
             )
-        if job.protocol.sum != "auto" and not isinstance(job.protocol.sum, DirectSum):
+        chosen = job.protocol.sum
+        if chosen != "auto" and not chosen.is_recorder and not isinstance(chosen, DirectSum):
             raise ValueError(
-                f'protocol.sum: FDML does not train with the sum "{job.protocol.sum.name}", because workers push their '
+                f'protocol.sum: FDML does not train with the sum "{chosen.name}", because workers push their '
                 'outputs to a server, where optimizer.stored protects them; leave sum out, and use stored = "masks"'
             )
         if shows_labels and job.max_label_auc is not None:
