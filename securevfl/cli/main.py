@@ -340,7 +340,7 @@ def train(
     """
     from securevfl.cli.event_output import events
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import console, costs_table, figures, report_lines
+    from securevfl.cli.show import alone_lines, console, costs_table, figures, report_lines
     from securevfl.consent.consent_sheet import explain
     from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
@@ -376,7 +376,7 @@ def train(
         run.report(report.page, alone=alone, sheet=explain(job, parties).first_screen)
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
-    for line in report_lines(run.by_class, run.notes):
+    for line in [*alone_lines(run.active.name, run.metrics, alone), *report_lines(run.by_class, run.notes)]:
         out.print(line, soft_wrap=True, markup=False, highlight=False)
     if not job.epochs:
         accepted = "columns" in job.accepts
