@@ -147,6 +147,18 @@ def test_explain_with_and_without_tables(tmp_path: Path, overlapping_tables: lis
     assert "p = 15 equations" in sheet
 
 
+def test_explain_states_what_a_search_opens(tmp_path: Path, overlapping_tables: list[str]) -> None:
+    (tmp_path / "job.toml").write_text('model = "logistic"\naccepts = ["small_metrics"]\n')
+    explained = ["explain", tmp_path / "job.toml", *overlapping_tables, "--grid", "l2=0.1,1"]
+    done = run(*explained, "--json", tmp_path / "search.json")
+    assert "This search trains 2 alternatives" in done.stdout
+    assert "so there are 3 measurements" in " ".join(done.stdout.lower().split())
+    assert not json.loads((tmp_path / "search.json").read_text())["refusals"]
+    (tmp_path / "job.toml").write_text('model = "logistic"\n')
+    assert "the search measures them 3 times" in run(*explained).stdout
+    assert "[SVFL-COMMAND-USAGE]" in run(*explained, "--year").stderr
+
+
 def test_a_leak_is_refused_with_its_remedy(tmp_path: Path, overlapping_tables: list[str]) -> None:
     text = OPEN_JOB_TEXT.replace("batch_size = 40", "batch_size = 10")
     done = run("train", write_open_job(tmp_path, "ckks", text), *overlapping_tables, "--json", tmp_path / "out.json")
