@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from securevfl.data.id_advice import lost_zeros_notice, no_match_error
 from securevfl.data.id_keys import Keys, shared_rows
-from securevfl.data.party import Party
+from securevfl.data.party import Party, check_are_parties
 from securevfl.errors import DataNotice, IdError
 
 
@@ -43,6 +43,7 @@ def align(parties: Sequence[Party]) -> Aligned:
     Raises:
         IdError: if a party has no ids, or no id is shared.
     """
+    check_are_parties(parties)
     for party in parties:
         if party.ids is None:
             raise IdError(
