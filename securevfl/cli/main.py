@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.training.comparison import Comparison
     from securevfl.training.cross_validation import CrossValidation
+    from securevfl.training.search_sheet import SearchForecast
     from securevfl.training.tuning import Tuning
 
 
@@ -206,17 +207,32 @@ def explain(
     ] = False,
     scores: Annotated[int, typer.Option(min=0, help="With --year: number of new rows that are scored.")] = 0,
     searched: Annotated[int, typer.Option(min=0, help="With --year: number of trainings of the search.")] = 8,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION=VALUES",
+            help="State what a search over these values would open, as in l2=0.01,0.1,1; see `compare --grid`.",
+        ),
+    ] = None,
 ) -> None:
     """Explain what each party would learn, before anything runs.
 
     With --data the sheet contains the figures of each table and names every leak that would be refused. Earlier
     disclosures count, as far as the disclosure ledgers on this computer contain them. A single party gives its table,
     and --size for every other party. The digest below that sheet is the argument of `securevfl join --accept`.
+
+    With --grid the sheet is that of a search, `securevfl compare --grid`: it counts what all its trainings open.
     """
     from securevfl.cli.show import console, styled_sheet
     from securevfl.consent import consent_sheet
 
     check_writable(json, html)
+    if year and grid:
+        raise ConfigError(
+            "--year and --grid cannot be combined",
+            "leave --grid out; --year counts a search of --searched trainings",
+            code="SVFL-COMMAND-USAGE",
+        )
     job, out = load_job(job_file), console()
     if year:
         from securevfl.training.year_forecast import YearPlan, forecast_year
@@ -232,17 +248,32 @@ def explain(
         write_results(json, "explain", lambda: {"job": job.to_dict(), "year": forecast})
         out.print(forecast, soft_wrap=True)
         return
+    refusals: tuple[str, ...] = ()
+
+    def search_forecast(here: Sequence[Party], known: Mapping[str, DisclosureLedger], **sizes: Any) -> SearchForecast:
+        from securevfl.training.search_sheet import explain_search
+        from securevfl.training.tuning_grid import read_grid
+
+        return explain_search(job, read_grid(grid or ()), here, ledgers=known, **sizes)
+
     if tables.alone:
         party, others = tables.one_side(job, job_file)
         ledgers = _ledgers(ledger, [party])
-        sheet = consent_sheet.explain(job, [party], others=others, outputs=tables.classes, ledgers=ledgers)
+        if grid:
+            sheet, refusals = search_forecast([party], ledgers, others=others, outputs=tables.classes)
+        else:
+            sheet = consent_sheet.explain(job, [party], others=others, outputs=tables.classes, ledgers=ledgers)
+        agreeing = "compare ... --grid" if grid else "join"
         below = (
-            f"digest: {sheet.digest}   (to agree: securevfl join ... --accept {sheet.digest})\n"
+            f"digest: {sheet.digest}   (to agree: securevfl {agreeing} ... --accept {sheet.digest})\n"
             f"{option_groups.sizes_line(job, party)}"
         )
     else:
         parties = with_helpers(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
-        sheet = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
+        if grid:
+            sheet, refusals = search_forecast(parties or (), _ledgers(ledger, parties))
+        else:
+            sheet = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
         below = "" if details else "--details lists every message, the encryption and the resources"
     summary: dict[str, Any] = {
         "digest": sheet.digest,
@@ -251,10 +282,14 @@ def explain(
         "first_screen": sheet.first_screen,
     }
     summary["learned"] = sheet.learned
+    if grid:
+        summary["refusals"] = list(refusals)
     write_results(json, "explain", lambda: summary)
     if html is not None:
         write_atomic(html, sheet.page().encode())
     out.print(styled_sheet(str(sheet) if details else sheet.first_screen), soft_wrap=True)
+    for reason in refusals:
+        out.print(f"would be refused: {reason}", soft_wrap=True, markup=False, highlight=False)
     out.print(f"\n{sheet.footer}", soft_wrap=True)
     if below:
         out.print(below, soft_wrap=True)
@@ -305,7 +340,7 @@ def train(
     """
     from securevfl.cli.event_output import events
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import console, costs_table, figures, report_lines
+    from securevfl.cli.show import alone_lines, console, costs_table, figures, report_lines
     from securevfl.consent.consent_sheet import explain
     from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
@@ -341,7 +376,7 @@ def train(
         run.report(report.page, alone=alone, sheet=explain(job, parties).first_screen)
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
-    for line in report_lines(run.by_class, run.notes):
+    for line in [*alone_lines(run.active.name, run.metrics, alone), *report_lines(run.by_class, run.notes)]:
         out.print(line, soft_wrap=True, markup=False, highlight=False)
     if not job.epochs:
         accepted = "columns" in job.accepts

@@ -165,7 +165,7 @@ def join(
     """
     from securevfl.cli.consent_prompt import check_agreed
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import figures, report_lines, run_time_line
+    from securevfl.cli.show import alone_lines, figures, report_lines, run_time_line
     from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
@@ -221,6 +221,7 @@ def join(
             consent=ask,
             on_round=on_round,
         )
+    alone = None
     if report.report_json is not None or report.page is not None:
         alone = baseline_figures(job, member)
         write_results(
@@ -240,7 +241,7 @@ def join(
         )
     if part.metrics:
         typer.echo(f"{figures(part.metrics, part.positive, part.metric_std_errors)} on the {part.evaluated_on}")
-        for report_line in report_lines(part.by_class, part.notes):
+        for report_line in [*alone_lines(part.name, part.metrics, alone), *report_lines(part.by_class, part.notes)]:
             typer.echo(report_line)
     typer.echo(f"{part.name}'s part of the model is in {save}")
     if part.status is not PartStatus.NEW:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -13,6 +14,9 @@ from securevfl.display.printable import printable
 from securevfl.runtime.clock import Path
 from securevfl.training.metric_words import REPEATS, figure
 from securevfl.training.run_costs import Costs, rounded_parts, rounded_split
+
+if TYPE_CHECKING:
+    from securevfl.training.local_baseline import LocalQuality
 
 Cell = str | int | float | None
 PIPE_WIDTH = 400  # width, in characters, of output that is not on a terminal
@@ -128,6 +132,23 @@ def figures(metrics: Mapping[str, float], positive: str | None, std_errors: Mapp
     shown = {name: value for name, value in metrics.items() if REPEATS.get(name, "") not in metrics}
     line = ", ".join(f"{name} {figure(value, (std_errors or {}).get(name))}" for name, value in shown.items())
     return line + ("" if positive is None else f" (positive class: {positive})")
+
+
+def alone_lines(name: str, together: Mapping[str, float], alone: LocalQuality | None) -> list[str]:
+    """Return a line with the metrics of a model of one party's columns, for comparison with those of all columns.
+
+    Args:
+        name: the party with labels.
+        together: the metrics of the model of all columns.
+        alone: the metrics of the party's model; None if there is none.
+
+    Returns:
+        The line, with the metrics that both models have; no line if there is none.
+    """
+    shared = {} if alone is None else {key: value for key, value in alone.metrics.items() if key in together}
+    if alone is None or not shared:
+        return []
+    return [f"{name} alone, without the other columns: {figures(shared, None, alone.std_errors)}"]
 
 
 def report_lines(by_class: Mapping[str, Mapping[str, float]], notes: Sequence[str]) -> list[str]:

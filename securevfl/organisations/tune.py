@@ -44,20 +44,13 @@ from securevfl.runtime.costs import Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, check_unused
 from securevfl.training.run_setup import run_key
+from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
-from securevfl.training.tuning import Tuning, best_alternative, build_tuning, column_bits, most_disclosing
+from securevfl.training.tuning import Tuning, best_alternative, build_tuning, most_disclosing
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
 _ENTRY_WORDS = {"columns": "this party's columns", "labels": "this party's labels"}
-SEARCH_SHEET_HEAD = """\
-This search trains {count} alternatives, one after the other, and then the best of them once more. You agree to all of
-them or to none. Each alternative opens one sum of losses of the same {rows:,} held-out rows to {active}, and the last
-training also opens the values below. So there are {measurements} measurements, and no peer can ask for more.
-At most {bits:,} bits about columns are opened. {active} names the best alternative to the others, which discloses at
-most {choice} bits about labels. Only the last training stores a model.
-{alternatives}
-The last training, for the alternative that discloses most:"""
 
 
 class SearchFiles(NamedTuple):
@@ -179,7 +172,7 @@ class _Search:
             check_together(together, [self._party], {self._party.name: self.ledger})
             self._count(views[0], reserve=False)
             if consent is not None:
-                consent(self._sheet(dict(zip(self.finals, views, strict=True))[largest], largest))
+                consent(self._sheet(dict(zip(self.finals, views, strict=True))[largest]))
             return views
 
         views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
@@ -291,17 +284,6 @@ class _Search:
         elif limited:
             scores.check_evaluations(self._active, ids, self.measurements)
 
-    def _sheet(self, view: PreConsentView, largest: str) -> ConsentSheet:
-        bits = {name: column_bits(item, self.shapes[name]) for name, item in self.alternatives.items()}
-        head = SEARCH_SHEET_HEAD.format(
-            count=len(self.alternatives),
-            rows=len(select_measured(view.schedule.test, view.sizes.outputs)),
-            active=self._active,
-            measurements=self.measurements,
-            bits=sum(bits.values()) + column_bits(self.finals[largest], self.shapes[largest]),
-            choice=choice_bits(len(self.alternatives)),
-            alternatives="\n".join(
-                f"  {name}: at most {n} bits, by one sum of losses and range counts" for name, n in bits.items()
-            ),
-        )
-        return ConsentSheet(f"{head}\n{view.sheet}", f"{head}\n{view.sheet.first_screen}")
+    def _sheet(self, view: PreConsentView) -> ConsentSheet:
+        rows = len(select_measured(view.schedule.test, view.sizes.outputs))
+        return search_sheet(self.alternatives, self.finals, self.shapes, rows, view.sheet)

@@ -54,10 +54,10 @@ def baseline_figures(job: JobOptions, party: Party) -> LocalQuality | None:
 
     The result is None if the job or the table does not allow it.
 
-    The job must hold out rows and name no exposure, its model must be linear in inputs derived from the columns and its
-    loss a function of one output, and the table must fit in memory.
+    The job must hold out rows and name no exposure, its model must be linear in inputs derived from the columns, and
+    the table must fit in memory.
     """
-    linear = isinstance(job.model, LinearModel) and job.model.loss.single and job.model.loss.curvature is not None
+    linear = isinstance(job.model, LinearModel) and job.model.loss.curvature is not None
     if not (linear and job.exposure is None and job.test_fraction and party.active and party.columns):
         return None
     return None if len(party) * len(party.columns) > MAX_TABLE_VALUES else local_figures(job, party)

@@ -147,6 +147,18 @@ def test_explain_with_and_without_tables(tmp_path: Path, overlapping_tables: lis
     assert "p = 15 equations" in sheet
 
 
+def test_explain_states_what_a_search_opens(tmp_path: Path, overlapping_tables: list[str]) -> None:
+    (tmp_path / "job.toml").write_text('model = "logistic"\naccepts = ["small_metrics"]\n')
+    explained = ["explain", tmp_path / "job.toml", *overlapping_tables, "--grid", "l2=0.1,1"]
+    done = run(*explained, "--json", tmp_path / "search.json")
+    assert "This search trains 2 alternatives" in done.stdout
+    assert "so there are 3 measurements" in " ".join(done.stdout.lower().split())
+    assert not json.loads((tmp_path / "search.json").read_text())["refusals"]
+    (tmp_path / "job.toml").write_text('model = "logistic"\n')
+    assert "the search measures them 3 times" in run(*explained).stdout
+    assert "[SVFL-COMMAND-USAGE]" in run(*explained, "--year").stderr
+
+
 def test_a_leak_is_refused_with_its_remedy(tmp_path: Path, overlapping_tables: list[str]) -> None:
     text = OPEN_JOB_TEXT.replace("batch_size = 40", "batch_size = 10")
     done = run("train", write_open_job(tmp_path, "ckks", text), *overlapping_tables, "--json", tmp_path / "out.json")
@@ -377,7 +389,7 @@ def test_the_help_lists_all_commands_in_groups() -> None:
     assert heads == ["Options", *HELP_GROUPS]
 
 
-def test_every_command_reads_tables_from_the_option_data() -> None:
+def test_every_command_reads_tables_with_data() -> None:
     group: Any = typer.main.get_command(app)
     context = group.make_context("securevfl", [], resilient_parsing=True)
     commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
@@ -393,7 +405,7 @@ def test_every_command_reads_tables_from_the_option_data() -> None:
     assert {name for name, metavar in arguments if metavar == "FILE.parquet"} == {"fetch"}, "which writes this file"
 
 
-def test_every_command_of_one_party_refuses_a_database_as_its_table() -> None:
+def test_no_command_reads_a_database_as_its_table() -> None:
     needed = {
         "align": ["--party", "bank"],
         "bins": ["--column", "income"],

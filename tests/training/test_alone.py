@@ -17,14 +17,23 @@ from sklearn.linear_model import (
     PoissonRegressor,
     QuantileRegressor,
 )
-from sklearn.metrics import log_loss, mean_gamma_deviance, mean_pinball_loss, mean_poisson_deviance, r2_score
+from sklearn.metrics import (
+    log_loss,
+    mean_gamma_deviance,
+    mean_pinball_loss,
+    mean_poisson_deviance,
+    r2_score,
+    roc_auc_score,
+)
+from sklearn.multiclass import OneVsRestClassifier
 
 import securevfl as vfl
+from securevfl.cli.show import alone_lines
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
 from securevfl.runtime.network import Network
 from securevfl.training.json_report import report
-from securevfl.training.local_baseline import baseline_figures
+from securevfl.training.local_baseline import LocalQuality, baseline_figures
 
 BLOCKS = random_blocks(2, 2000, 3, seed=8)
 ACCEPTED = ["columns", "rank", "label_auc", "fresh_equations"]
@@ -58,6 +67,32 @@ def test_the_baseline_is_that_of_scikit_learn(name: str, protocol: str) -> None:
     assert baseline is not None
     assert baseline.std_errors[metric] > 0
     assert baseline.metrics[metric] == pytest.approx(measure(y[rows.test], predicted), rel=0.01)
+
+
+@pytest.mark.parametrize("model", [vfl.Softmax(), vfl.OneVsRest()])
+def test_the_baseline_of_several_classes_is_that_of_scikit_learn(model: Any) -> None:
+    y = labels_for(BLOCKS, 3)
+    sealed: dict[str, Any] = {"protocol": "ckks", "accepts": ACCEPTED} if model == vfl.Softmax() else {}
+    job = vfl.Job(model=model, test_fraction=0.25, **sealed)
+    bank = vfl.Party("bank", BLOCKS[0], y, ids=range(2000))
+    rows = job.schedule(register_of([bank]))
+    classifier = LogisticRegression(C=1e6)
+    classifier = classifier if model == vfl.Softmax() else OneVsRestClassifier(classifier)
+    predicted = classifier.fit(BLOCKS[0][rows.train], y[rows.train]).predict_proba(BLOCKS[0][rows.test])
+    baseline = baseline_figures(job, bank)
+    assert baseline is not None
+    area = roc_auc_score(y[rows.test], predicted, multi_class="ovr")
+    assert baseline.metrics["auc"] == pytest.approx(area, abs=0.003)
+    assert baseline.metrics["log_loss"] == pytest.approx(log_loss(y[rows.test], predicted), rel=0.02)
+
+
+def test_the_terminal_compares_the_metrics_of_both_models() -> None:
+    alone = LocalQuality({"deviance": 1.5, "gini": 0.25}, {"deviance": 0.01})
+    assert alone_lines("bank", {"deviance": 1.25}, alone) == [
+        "bank alone, without the other columns: deviance 1.5000 +- 0.0100"
+    ]
+    assert not alone_lines("bank", {"deviance": 1.25}, None)
+    assert not alone_lines("bank", {"auc": 0.75}, alone)
 
 
 def test_both_reports_compare_with_the_baseline(tmp_path: Path) -> None:

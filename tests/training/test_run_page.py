@@ -189,7 +189,7 @@ def test_a_notebook_shows_the_picture_in_the_colours_of_the_page(run: vfl.Run) -
     assert colours == [colour for colour in kinds for _ in range(3)]  # one bar a phase, in parts for each kind of work
 
 
-def test_the_picture_of_a_run_without_evaluations_has_the_calibration() -> None:
+def test_a_picture_without_evaluations_has_the_calibration() -> None:
     pytest.importorskip("matplotlib")
     job = vfl.Job(model="logistic", protocol="open", epochs=4, evaluate_every=0, accepts=["columns", "rank"])
     run = vfl.simulate(job, vfl.datasets.loans(800))

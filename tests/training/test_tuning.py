@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, DataNotice, LeakageError, PartiesError
+from securevfl.training.search_sheet import explain_search
 from securevfl.training.tuning_grid import alternative_jobs, final_job, read_grid, tunable_options, tuned_job
 from tests.builders import raises_code
 from tests.training.test_comparison import tables
@@ -54,7 +56,7 @@ def test_l2_needs_columns_of_variance_one_and_enough_iterations() -> None:
     assert any("l2 = 1e-05 is small" in str(notice.message) for notice in notices)
 
 
-def test_alternatives_differ_only_in_their_values_and_open_one_sum() -> None:
+def test_alternatives_differ_in_values_and_open_one_sum() -> None:
     job = vfl.Job(
         model=vfl.Logistic(),
         protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("shop",))),
@@ -119,7 +121,12 @@ def test_a_search_counts_what_it_opens_and_the_second_is_refused(tmp_path: Path)
     parties = tables(1600)
     job = vfl.Job(model=vfl.Logistic(), protocol=vfl.Protocol(shares=vfl.Shares(scores="none")), **SMALL)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+    forecast = explain_search(job, {"bins": (3, 6, 9)}, parties, ledgers=ledgers)
+    assert not forecast.refusals
     tuning = vfl.tune(job, {"bins": (3, 6, 9)}, parties, ledgers=ledgers)
+    stated = re.search(r"At most ([\d,]+) bits about columns", forecast.sheet)
+    assert stated is not None
+    assert int(stated.group(1).replace(",", "")) >= tuning.opened_bits
     losses = {item.name: item.loss for item in tuning.alternatives}
     assert tuning.chosen == min(losses, key=lambda name: losses[name])
     entered = sum(entry.disclosure.count for entry in ledgers["shop"].read().entries)
@@ -129,6 +136,13 @@ def test_a_search_counts_what_it_opens_and_the_second_is_refused(tmp_path: Path)
     assert tuning.chosen in tuning.page()
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
         vfl.tune(job, {"bins": (3, 6, 9)}, parties, ledgers=ledgers)
+
+
+def test_a_search_with_too_few_rows_is_named_beforehand() -> None:
+    forecast = explain_search(LOGISTIC, {"l2": (0.01, 0.1, 1, 10)}, tables(1600))
+    assert "400 held-out rows may be measured 4 times, and the search measures them 5 times" in forecast.refusals[0]
+    accepting = vfl.Job(model=vfl.Logistic(), accepts=("small_metrics",))
+    assert not explain_search(accepting, {"l2": (0.01, 0.1, 1, 10)}, tables(1600)).refusals
 
 
 def test_cross_validation_equals_that_of_scikit_learn() -> None:

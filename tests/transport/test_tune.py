@@ -24,6 +24,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.tune import SearchFiles, tune_with
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.training.model_part import ModelPart
+from securevfl.training.search_sheet import explain_search
 from tests.builders import raises_code
 from tests.forked import Forked
 from tests.training.test_comparison import tables
@@ -93,6 +94,10 @@ def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) 
         (sheet,) = search.sheets[party.name]
         assert "trains 3 alternatives" in sheet
         assert "4 measurements" in sheet
+        sizes = {other.name: other.X.shape[1] for other in search.parties if other is not party}
+        forecast = explain_search(TUNED_JOB, GRID, [party], others=sizes)
+        assert forecast.sheet.digest == sheet.digest
+        assert not forecast.refusals
     ledger = DisclosureLedger(search.ledger(search.parties[1]), "shop")
     entries = [entry.disclosure for entry in ledger.read().entries]
     assert len(entries) == 4

@@ -1,0 +1,135 @@
+"""The consent sheet of a search: the openings of all alternatives, and the sheet of the last training below them.
+
+Between organisations, `securevfl.organisations.tune` asks for consent with this sheet. `explain_search` states the same
+beforehand, from tables on this computer, or from one table and the sizes of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from securevfl.consent.consent_sheet import ConsentSheet, explain
+from securevfl.consent.forecast import check_together
+from securevfl.data.party import Party, check_parties
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import LeakageError
+from securevfl.families.run_facts import local_run_facts, pooled_run_facts
+from securevfl.job import Job
+from securevfl.protocols.alternative_choice import choice_bits
+from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION
+from securevfl.protocols.shares.opened_loss import select_measured
+from securevfl.training.tuning import column_bits, most_disclosing
+from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
+
+_HEAD = """\
+This search trains {count} alternatives, one after the other, and then the best of them once more. You agree to all of
+them or to none. Each alternative opens one sum of losses of the same {rows:,} held-out rows to {active}, and the last
+training also opens the values below. So there are {measurements} measurements, and no peer can ask for more.
+At most {bits:,} bits about columns are opened. {active} names the best alternative to the others, which discloses at
+most {choice} bits about labels. Only the last training stores a model.
+{alternatives}
+The last training, for the alternative that discloses most:"""
+
+
+def search_sheet(
+    alternatives: Mapping[str, Job],
+    finals: Mapping[str, Job],
+    shapes: Mapping[str, RunShape],
+    rows: int,
+    last_sheet: ConsentSheet,
+) -> ConsentSheet:
+    """Return the consent sheet of a search.
+
+    Args:
+        alternatives: the job of each alternative.
+        finals: the job of the last training for each alternative.
+        shapes: the public sizes of each alternative's run.
+        rows: number of measured rows.
+        last_sheet: the sheet of the last training, for the alternative that discloses most.
+
+    Returns:
+        The sheet of all trainings.
+    """
+    bits = {name: column_bits(job, shapes[name]) for name, job in alternatives.items()}
+    largest = most_disclosing(finals, shapes)
+    head = _HEAD.format(
+        count=len(alternatives),
+        rows=rows,
+        active=shapes[largest].active,
+        measurements=len(alternatives) + 1,
+        bits=sum(bits.values()) + column_bits(finals[largest], shapes[largest]),
+        choice=choice_bits(len(alternatives)),
+        alternatives="\n".join(
+            f"  {name}: at most {n} bits, by one sum of losses and range counts" for name, n in bits.items()
+        ),
+    )
+    return ConsentSheet(f"{head}\n{last_sheet}", f"{head}\n{last_sheet.first_screen}")
+
+
+class SearchForecast(NamedTuple):
+    """What a search would disclose.
+
+    Attributes:
+        sheet: the consent sheet, as the parties of the search see it.
+        refusals: reasons for which a search between organisations would be refused, as sentences.
+    """
+
+    sheet: ConsentSheet
+    refusals: tuple[str, ...]
+
+
+def explain_search(
+    job: Job,
+    grid: Grid,
+    parties: Sequence[Party],
+    *,
+    others: Mapping[str, int] | None = None,
+    outputs: int | None = None,
+    ledgers: Mapping[str, DisclosureLedger] | None = None,
+) -> SearchForecast:
+    """Return what a search would disclose, before anything runs.
+
+    Args:
+        job: the options that all alternatives have in common.
+        grid: the values of each option, such as `{"l2": (0.01, 0.1, 1)}`; all combinations are tried.
+        parties: all parties with their tables, or one party if `others` is given.
+        others: number of columns of each other party by name; see `explain`.
+        outputs: number of outputs of the model; see `explain`.
+        ledgers: ledgers of some of the parties, by name. Earlier disclosures and their limits count.
+
+    Returns:
+        The sheet of the search, and the reasons for which it would be refused.
+
+    Raises:
+        ConfigError: the job cannot be tuned, or the grid contains an option or a value that cannot be used.
+    """
+    alternatives = alternative_jobs(job, grid)
+    finals = {name: final_job(tuned_job(job), alternative) for name, alternative in alternatives.items()}
+    if others is None:
+        lead, rest = check_parties(parties)
+        parties = [lead, *rest]
+        facts = {name: pooled_run_facts(final, parties) for name, final in finals.items()}
+    else:
+        (party,) = parties
+        columns = {party.name: len(party.columns)} | dict(others) if party.active else dict(others) | {party.name: 0}
+        facts = {name: local_run_facts(final, party, columns, outputs=outputs) for name, final in finals.items()}
+    shapes = {name: item.shape for name, item in facts.items()}
+    largest = most_disclosing(finals, shapes)
+    rows = len(select_measured(facts[largest].schedule.test, shapes[largest].outputs))
+    last_sheet = explain(finals[largest], parties, others=others, outputs=outputs, ledgers=ledgers)
+    sheet = search_sheet(alternatives, finals, shapes, rows, last_sheet)
+    together = [*((item, shapes[name]) for name, item in alternatives.items()), (finals[largest], shapes[largest])]
+    refusals, measurements = [], len(alternatives) + 1
+    try:
+        check_together(together, parties, ledgers or {})
+    except LeakageError as error:
+        refusals.append(str(error))
+    permitted = max(1, rows // ROWS_PER_EVALUATION)
+    if measurements > permitted and "small_metrics" not in job.accepts:
+        refusals.append(
+            f"{rows:,} held-out rows may be measured {permitted} times, and the search measures them {measurements} "
+            'times. List fewer alternatives, hold out more rows, or set accepts = ["small_metrics"] in the job'
+        )
+    return SearchForecast(sheet, tuple(refusals))
