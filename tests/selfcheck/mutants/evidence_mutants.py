@@ -31,9 +31,9 @@ def _opens_whole(rows: int) -> Any:
     return replace(_agreed(rows), word=None)
 
 
-def _a_row_apart(column: str, values: Any, gaps: bool, options: Any) -> Any:
+def _a_row_apart(column: str, values: Any, gaps: bool, options: Any, codes: Any = ()) -> Any:
     """Give the largest value a separate bin."""
-    bins = _number_bins(column, values, gaps, options)
+    bins = _number_bins(column, values, gaps, options, codes)
     return bins.model_copy(update={"edges": (*bins.edges[:-1], float(np.nanmax(values)))})
 
 

@@ -23,7 +23,6 @@ from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.iteration import MaskedResidual
-from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.opened_weights import WeightQuantizer
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.spent_chunks import SpentChunks
@@ -32,7 +31,7 @@ from selfcheck.mutants.lattice_mutants import no_zero
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
 
 _second, _keys, _measure = BfvParameters.second, Products.keys, SharesParticipant.measure
-_steps, _make = FixedPointEncoding.encode_steps, OfflinePhase.generate
+_steps, _uniform = FixedPointEncoding.encode_steps, Products.send_uniform_queries
 
 
 def _no_zero(self: Any) -> Any:
@@ -52,16 +51,19 @@ def _given(self: Any, coin: bytes) -> Any:
 
 
 def _one_key(self: Any, number: int, purposes: Any, schemes: Any = ()) -> Any:
-    """Whatever the purpose, the key and the coin are those of the first."""
-    scheme, keys = self.scheme, dict[bytes, Any]()
+    """Whatever the purpose, the key and the coin are those of the first purpose with the same scheme."""
+    keys = dict[tuple[bytes, int], Any]()
+    chosen = list(schemes) or [self.scheme] * len(purposes)
 
-    def keygen(coin: bytes) -> Any:
-        if coin not in keys:
-            keys[coin] = scheme.keygen(coin)
-        return keys[coin]
+    def stand(scheme: Any) -> Any:
+        def keygen(coin: bytes) -> Any:
+            if (coin, id(scheme)) not in keys:
+                keys[coin, id(scheme)] = scheme.keygen(coin)
+            return keys[coin, id(scheme)]
 
-    stands: list[Any] = [Stand(scheme, keygen=keygen)] * len(purposes)
-    return _keys(self, number, [purposes[0]] * len(purposes), stands)
+        return Stand(scheme, keygen=keygen)
+
+    return _keys(self, number, [purposes[0]] * len(purposes), [stand(scheme) for scheme in chosen])
 
 
 class _Known(Prg):
@@ -98,14 +100,15 @@ class _SameKappa(Prg):
 
 
 def _bare(party: str) -> Any:
-    """`OfflinePhase.generate` with keystreams of zeros at this party, so that it hides nothing of residuals."""
+    """`Products.send_uniform_queries` that returns zeros at this party, so that its psi hides nothing of residuals."""
 
-    def make(self: Any, chunk: int, visits: Any) -> None:
-        if self._context.me == (self._context.active if party == ACTIVE else self._params.partner):
-            self._prg = Stand(self._prg, array=lambda shape, dtype, number=None: np.zeros(shape, dtype))
-        _make(self, chunk, visits)
+    def send(self: Any, *args: Any, **options: Any) -> Any:
+        psi = _uniform(self, *args, **options)
+        if self.context.me != self.holders[0 if party == ACTIVE else 1]:
+            return psi
+        return {batch: np.zeros_like(words) for batch, words in psi.items()}
 
-    return make
+    return send
 
 
 def _unmarked(self: Any, number: int, place: int) -> None:
@@ -150,14 +153,14 @@ MUTANTS = [
         "entries are hidden by pads alone, so the partner opens residuals",
         "shares: what parties know",
         "uniform",
-        patched((OfflinePhase, "generate", _bare(ACTIVE))),
+        patched((Products, "send_uniform_queries", _bare(ACTIVE))),
     ),
     Mutant(
         "delta without gamma",
         "the partner sends its share of a residual in the clear",
         "shares: what parties know",
         "uniform",
-        patched((OfflinePhase, "generate", _bare(PARTNER))),
+        patched((Products, "send_uniform_queries", _bare(PARTNER))),
     ),
     *(
         Mutant(
@@ -165,7 +168,7 @@ MUTANTS = [
             "as above",
             "simulator shares",
             "simulator",
-            patched((OfflinePhase, "generate", _bare(role))),
+            patched((Products, "send_uniform_queries", _bare(role))),
         )
         for who, role in (("tables without psi", ACTIVE), ("delta without gamma", PARTNER))
     ),
