@@ -123,6 +123,14 @@ def columns_of(
         release_arrow_memory(joined.X.size)
         return joined
     table = np.asarray(X.toarray() if hasattr(X, "toarray") else unmasked(X))
+    if table.ndim == 0 or (table.dtype.kind == "O" and not hasattr(X, "shape") and table.ndim == 1):
+        raise TableError(
+            f"party {name}: a {type(X).__name__} of this kind is not a table",
+            "pass an array (n, d), a frame, a dict of columns or an Arrow table; read a file first, for example with "
+            "pandas.read_csv",
+            code="SVFL-TABLE-SHAPE",
+            party=name,
+        )
     _check_shape(name, table.shape)
     names = _renamed(name, [f"x{j}" for j in range(table.shape[1])], columns, table.shape[1])
     check_declared(declared, names, name)

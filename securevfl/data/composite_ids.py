@@ -115,6 +115,60 @@ def rule_matches(ids: Mapping[str, Iterable[Any]]) -> RuleMatches | None:
     return RuleMatches(len(shared), name, id_pattern(normalised[name][form]), id_pattern(form))
 
 
+class ZeroMatches(NamedTuple):
+    """How many more ids all parties would share if no id had leading zeros, with an example.
+
+    Attributes:
+        matches: the number of ids that differ by leading zeros only.
+        party: the party whose table has lost the zeros.
+        stripped: the pattern of an id of this party.
+        padded_party: a party whose table has the zeros.
+        padded: the pattern of the same id with zeros.
+    """
+
+    matches: int
+    party: str
+    stripped: str
+    padded_party: str
+    padded: str
+
+
+def zero_matches(ids: Mapping[str, Iterable[Any]]) -> ZeroMatches | None:
+    """Return how many ids of different parties differ by the leading zeros of numbers only, with an example.
+
+    Args:
+        ids: the ids of each party.
+
+    Returns:
+        The number of ids and an example; None if there are no such ids. Ids of one table that differ by leading zeros
+        only do not count, since they may be different people.
+    """
+    spellings = {name: _by_form_without_zeros(party_ids) for name, party_ids in ids.items()}
+    shared = set.intersection(*(set(by_form) for by_form in spellings.values()))
+    differing = [form for form in shared if len({by_form[form] for by_form in spellings.values()}) > 1]
+    if not differing:
+        return None
+    example = min(differing)
+    ordered = sorted(spellings, key=lambda name: len(spellings[name][example]))
+    stripped, padded = (id_pattern(spellings[name][example]) for name in (ordered[0], ordered[-1]))
+    return ZeroMatches(len(differing), ordered[0], stripped, ordered[-1], padded)
+
+
+def _by_form_without_zeros(ids: Iterable[Any]) -> dict[str, str]:
+    """Return each id's text by its form without leading zeros, for the forms that a single id has."""
+    by_form: dict[str, str] = {}
+    repeated = set[str]()
+    for value in ids:
+        is_composed = isinstance(value, str) and value.startswith(f"{RULE_VERSION}{DELIMITER}")
+        text = value if is_composed else _normalised(value)
+        parts = [part.lstrip("0") or part[:1] if part.isdigit() else part for part in text.split(DELIMITER)]
+        form = DELIMITER.join(parts)
+        if form in by_form:
+            repeated.add(form)
+        by_form[form] = text
+    return {form: text for form, text in by_form.items() if form and form not in repeated}
+
+
 def id_pattern(value: Any) -> str:
     """Return the pattern of an id, which does not contain the id: 9 for each digit, A or a for each letter."""
     if isinstance(value, float) and value.is_integer():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.data.id_advice import lost_zeros_notice, no_match_error
 from securevfl.data.id_keys import Keys, shared_rows
-from securevfl.data.party import Party
-from securevfl.errors import IdError
+from securevfl.data.party import Party, check_are_parties
+from securevfl.errors import DataNotice, IdError
 
 
 class Aligned(list[Party]):
@@ -41,6 +43,7 @@ def align(parties: Sequence[Party]) -> Aligned:
     Raises:
         IdError: if a party has no ids, or no id is shared.
     """
+    check_are_parties(parties)
     for party in parties:
         if party.ids is None:
             raise IdError(
@@ -51,7 +54,12 @@ def align(parties: Sequence[Party]) -> Aligned:
             )
     ids = {party.name: (party.ids, party.keys) for party in parties if party.keys is not None}
     lead = next((party for party in parties if party.active), parties[0])
-    rows, missing = join_ids(ids, lead.name)
+    try:
+        rows, missing = join_ids(ids, lead.name)
+    except IdError:
+        raise no_match_error({name: values for name, (values, _) in ids.items()}) from None
+    if notice := lost_zeros_notice({name: values for name, (values, _) in ids.items()}, rows):
+        warnings.warn(notice, DataNotice, stacklevel=2)
     return Aligned((party.take(rows[party.name]) for party in parties), missing)
 
 

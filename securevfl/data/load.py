@@ -7,14 +7,15 @@ the same model, bit for bit.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from securevfl.data.arrow_dataset import is_arrow
-from securevfl.data.composite_ids import id_spelling, rule_matches
 from securevfl.data.csv_file import CsvFile
+from securevfl.data.id_advice import lost_zeros_notice, no_match_error
 from securevfl.data.id_keys import Keys
 from securevfl.data.join_tables import join_ids
 from securevfl.data.party import Party
@@ -33,7 +34,7 @@ from securevfl.data.source_type import source_type
 from securevfl.data.store import OnProgress, StoredParty, copy_to_temporary_table, store_table, table_path
 from securevfl.data.table_source import TableSource
 from securevfl.data.validation import name_list
-from securevfl.errors import ConfigError, IdError, PartiesError, TableError
+from securevfl.errors import ConfigError, DataNotice, IdError, PartiesError, TableError
 
 MAX_IN_MEMORY_BYTES = 256 << 20
 """Bytes of numbers that are held in memory; reading them takes about four times as much."""
@@ -162,23 +163,9 @@ def read_parties(
         rows, missing = join_ids(ids, labelled[0])
     except IdError:
         by_rule = any("," in party_options.id_column for party_options in by_party.values())
-        matches = None if by_rule else rule_matches({name: values for name, (values, _) in ids.items()})
-        spellings = "; ".join(f"{name}: {id_spelling(ids[name][0])}" for name in ids)
-        if matches is None:
-            raise IdError(
-                f"the parties' tables have no id in common. The patterns of ids, with 9 for a digit, are: {spellings}",
-                "write the ids alike in all tables, or name other id columns with --id",
-                code="SVFL-ID-NO-MATCH",
-            ) from None
-        raise IdError(
-            f"the parties' tables have no id in common. The patterns of ids, with 9 for a digit, are: {spellings}. The "
-            f"rule for spellings would match {matches.matches:,} ids, for example by reading {matches.before} of "
-            f"{matches.party} as {matches.after}. It ignores capitals, accents, blanks and punctuation, but no sign, "
-            "decimal point or leading zero of a number",
-            "to use the rule, write a comma after the name of the id column: --id COLUMN,",
-            code="SVFL-ID-NO-MATCH",
-            matches=matches.matches,
-        ) from None
+        raise no_match_error({name: values for name, (values, _) in ids.items()}, by_rule) from None
+    if notice := lost_zeros_notice({name: values for name, (values, _) in ids.items()}, rows):
+        warnings.warn(notice, DataNotice, stacklevel=2)
     del ids
     parties = [
         table.take(rows[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import MappingProxyType
@@ -410,8 +410,7 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
         TableError: if the tables have different numbers of rows.
         IdError: if the ids or their order differ.
     """
-    for party in parties:
-        check_is_party(party)
+    check_are_parties(parties)
     names = [party.name for party in parties]
     if len(parties) < 2:
         raise PartiesError(
@@ -444,6 +443,18 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
                 party=party.name,
             )
     return active[0], [party for party in parties if party is not active[0]]
+
+
+def check_are_parties(parties: object) -> None:
+    """Raise PartiesError unless these are parties in a list, or in another collection."""
+    if not isinstance(parties, Collection) or isinstance(parties, str):
+        raise PartiesError(
+            f"a {type(parties).__name__} is no list of parties",
+            "pass a list with a vfl.Party for each organisation",
+            code="SVFL-PARTIES-COUNT",
+        )
+    for party in parties:
+        check_is_party(party)
 
 
 def check_is_party(party: object) -> None:

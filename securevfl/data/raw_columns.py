@@ -149,7 +149,7 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
         if declared.decimal or declared.format:
             target = target.model_copy(update={"decimal": declared.decimal, "format": declared.format})
     _check_special(place, target)
-    converted = _without_infinities(_convert(place, raw, target))
+    converted = _without_infinities(_convert(place, raw, target, of_model=known is not None))
     return converted._replace(remarks=(remark, *converted.remarks)) if remark else converted
 
 
@@ -178,17 +178,17 @@ def _decide(place: Place, raw: RawColumn, marks: set[str]) -> tuple[ColumnType, 
     return decision.type, decision.remark
 
 
-def _convert(place: Place, raw: RawColumn, kind: ColumnType) -> ColumnValues:
+def _convert(place: Place, raw: RawColumn, kind: ColumnType, *, of_model: bool) -> ColumnValues:
     if isinstance(raw, TextColumn):
         conversion = convert_texts(raw.texts, kind)
         numbers = np.append(np.array(conversion.numbers, np.float64), np.nan)
-        remarks = _handle_misfits(place, raw, kind, conversion.misfits)
+        remarks = _handle_misfits(place, raw, kind, conversion.misfits, of_model=of_model)
         return ColumnValues(numbers[raw.positions], kind, conversion.categories, remarks)
     if kind.kind == "category":
         texts, positions = number_texts(raw.values)
         if isinstance(raw, DateColumn):
             texts = [str(np.datetime64(0, "D") + np.timedelta64(int(float(text) // 1), "D")) for text in texts]
-        return _convert(place, TextColumn(texts, positions, "category").without_missing(), kind)
+        return _convert(place, TextColumn(texts, positions, "category").without_missing(), kind, of_model=of_model)
     fits = kind.kind == ("date" if isinstance(raw, DateColumn) else "number")
     fits = fits or (isinstance(raw, NumberColumn) and kind.declared and kind.kind in ("percent", "currency"))
     values = raw.values
@@ -215,8 +215,13 @@ def _without_infinities(column: ColumnValues) -> ColumnValues:
     return column._replace(values=np.where(infinite, np.nan, column.values), remarks=(*column.remarks, remark))
 
 
-def _handle_misfits(place: Place, raw: TextColumn, kind: ColumnType, misfits: Sequence[int]) -> tuple[str, ...]:
-    """Raise an error for values that do not fit a type, or return a remark that they are read as missing."""
+def _handle_misfits(
+    place: Place, raw: TextColumn, kind: ColumnType, misfits: Sequence[int], *, of_model: bool
+) -> tuple[str, ...]:
+    """Raise an error for values that do not fit a type, or return a remark that they are read as missing.
+
+    If the type is the one of a model, a declaration cannot change it.
+    """
     if not misfits:
         return ()
     rows = int(np.isin(raw.positions, misfits).sum())
@@ -229,9 +234,19 @@ def _handle_misfits(place: Place, raw: TextColumn, kind: ColumnType, misfits: Se
     example = f'"{text}"' if mark else '"MARK"'
     what, has_unit = KIND_NAMES[kind.kind], kind.unit or kind.kind == "percent"
     unit = "; they may have no unit, or another one" if has_unit else ""
+    if kind.kind == "number" and text.endswith("%"):
+        unit = "; they have a percent sign"
+    count = f"{rows:,} of its {present:,} values"
+    if of_model:
+        raise place.error(
+            f"contained {what} in the training, but {count} do not fit, first in row {row}{mark}{unit}",
+            "write these values as in the training, or train again with a declaration of this column",
+            row=row,
+            misfits=rows,
+        )
     declaration = f'{place.column} = {{ type = "{kind.kind}", missing = [{example}] }} in a file for --columns'
     raise place.error(
-        f"contains {what}, but {rows:,} of its {present:,} values do not fit, first in row {row}{mark}{unit}",
+        f"contains {what}, but {count} do not fit, first in row {row}{mark}{unit}",
         f'correct these values; or declare {declaration}, or on_error = "missing" to read all of them as missing',
         row=row,
         misfits=rows,

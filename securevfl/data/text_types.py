@@ -44,7 +44,7 @@ TextOrigin = Literal["csv", "text", "category"]
 SUSPECTED_MARKS = frozenset(
     [
         *("?", ".", "-", "--", "\\N", "None", "none", "NONE", "<NA>", "NaT", "n.a.", "N.A.", "na", "#DIV/0!", "#REF!"),
-        *("#VALUE!", "missing", "Missing", "unknown", "Unknown", "NAN", "Null", "n/k", "N/K", "k.A.", "0000-00-00"),
+        *("#VALUE!", "missing", "Missing", "unknown", "Unknown", "Null", "n/k", "N/K", "k.A.", "0000-00-00"),
         *("x", "X", "*", "-999", "-9999", "9999-99-99", "."),
     ]
 )

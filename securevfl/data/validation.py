@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,19 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.errors import DataNotice, LabelError, TableError
 
+_SPELLINGS_OF_NAN = ["".join(letters) for letters in product("nN", "aA", "nN")]
 MISSING_TEXTS = frozenset(
     [
-        *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA"),
-        *("NULL", "NaN", "n/a", "nan", "null"),
+        *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "N/A", "NA"),
+        *("NULL", "n/a", "null"),
+        *(sign + spelling for sign in ("", "-", "+") for spelling in _SPELLINGS_OF_NAN),
     ]
 )
-"""Texts that are read as missing values; pyarrow uses the same set."""
+"""Texts that are read as missing values in columns of every type; pyarrow uses the same set.
+
+NaN is one of them in every spelling, because a column of numbers accepts every spelling as the number NaN. All other
+marks of missing values have to be declared.
+"""
 
 
 def is_missing(value: Any) -> bool:

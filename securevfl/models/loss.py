@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.data.text_values import is_number
 from securevfl.errors import LabelError
 
 
@@ -249,12 +250,19 @@ class NumberLoss(Loss):
 
 
 def check_numeric_labels(name: str, y: NDArray[Any]) -> None:
-    """Raise LabelError unless labels (n,) are numbers, for the loss `name`."""
+    """Raise LabelError unless labels (n,) are numbers, for the loss `name`. The error contains no label."""
     if np.asarray(y).dtype.kind not in "biuf":
+        are_texts = [not is_number(str(label)) for label in y.tolist()]
+        texts = sum(are_texts) or len(y)  # all of them if numbers are stored as texts
+        row = are_texts.index(True) + 1 if any(are_texts) else 1
         raise LabelError(
-            f"{name} loss needs labels that are numbers, and some labels are texts",
-            "write labels as plain numbers (230000.50), or train a logistic or softmax model on classes",
+            f"{name} loss needs labels that are numbers, and {texts:,} of {len(y):,} labels are texts, first in row "
+            f"{row} of the rows that all parties share",
+            "write each label as a plain number (230000.50), and leave out rows without one; or train a logistic or "
+            "softmax model on classes",
             code="SVFL-LABEL-CLASSES",
+            row=row,
+            texts=texts,
         )
 
 

@@ -389,7 +389,7 @@ def test_the_help_lists_all_commands_in_groups() -> None:
     assert heads == ["Options", *HELP_GROUPS]
 
 
-def test_every_command_reads_tables_from_the_option_data() -> None:
+def test_every_command_reads_tables_with_data() -> None:
     group: Any = typer.main.get_command(app)
     context = group.make_context("securevfl", [], resilient_parsing=True)
     commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
@@ -405,7 +405,7 @@ def test_every_command_reads_tables_from_the_option_data() -> None:
     assert {name for name, metavar in arguments if metavar == "FILE.parquet"} == {"fetch"}, "which writes this file"
 
 
-def test_every_command_of_one_party_refuses_a_database_as_its_table() -> None:
+def test_no_command_reads_a_database_as_its_table() -> None:
     needed = {
         "align": ["--party", "bank"],
         "bins": ["--column", "income"],

@@ -207,10 +207,14 @@ def test_units_of_new_rows_are_those_of_the_model(reader: str, tmp_path: Path) -
         read([f"0.{k}5" for k in range(10, 50)], reader, tmp_path),
         read(FULL_COLUMNS["percent"], reader, tmp_path),
     )
-    with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=1):
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=1, misfits=40) as caught:
         read(FULL_COLUMNS["percent"], reader, tmp_path, known=fractions.types)
-    with raises_code(errors.TableError, "SVFL-TABLE-TYPE"):
+    assert "contained numbers in the training" in str(caught.value)
+    assert "percent sign" in str(caught.value)
+    assert "--columns" not in str(caught.value), "a declaration does not change the type of a model"
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as caught:
         read(FULL_COLUMNS["number"], reader, tmp_path, known=percents.types)
+    assert "--columns" not in str(caught.value)
     np.testing.assert_array_equal(read(FULL_COLUMNS["percent"], reader, tmp_path, known=percents.types).X, percents.X)
     with raises_code(errors.TableError, "SVFL-TABLE-TYPE"):
         columns_of("shop", {"c": [1.5] * 40, "n": range(40)}, known=percents.types)
@@ -493,3 +497,18 @@ def test_the_declaration_that_an_error_advises_works(
     else:
         party = read_party("shop", path, ReadOptions(declared=read_types({"v": declaration})))
     np.testing.assert_allclose(party.X[:, 0], values)
+
+
+@pytest.mark.parametrize("reader", READER_NAMES)
+@pytest.mark.parametrize("kind", [*FULL_COLUMNS, "text"])
+def test_marks_of_missing_values_fit_every_type(kind: str, reader: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {}
+    if kind == "currency":
+        options = {"declared": read_types({"c": {"type": "currency", "unit": "$", "decimal": "."}})}
+    for mark in ("NAN", "nan", "-Nan", "NA", "null", " "):
+        values = [*(FULL_COLUMNS[kind] if kind != "text" else [f"t{k % 4}" for k in range(40)])]
+        values[3] = mark
+        columns = read(values, reader, tmp_path, **options)
+        assert np.flatnonzero(np.isnan(columns.X[:, 0])).tolist() == [3], mark
+        assert columns.type_of("c").kind == ("category" if kind == "text" else kind), mark
+        assert mark not in columns.categories.get("c", ()), mark

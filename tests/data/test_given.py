@@ -241,3 +241,13 @@ def test_masked_values_are_missing() -> None:
         run.evaluate({"bank": X, "shop": X}, np.ma.array(Y, mask=IDS == 3))
     with raises_code(errors.IdError, "SVFL-ID-MISSING"):
         vfl.Party("shop", X, ids=np.ma.array(IDS, mask=IDS == 3))
+
+
+@pytest.mark.parametrize(
+    "table", ["bank.csv", Path("bank.csv"), iter([[1.0, 2.0]]), [{"a": 1.0}, {"a": 2.0}], {1.0, 2.0}], ids=str
+)
+def test_objects_that_are_no_tables_are_named_by_type(table: Any) -> None:
+    with raises_code(errors.TableError, "SVFL-TABLE-SHAPE") as caught:
+        vfl.Party("shop", table, aligned=True)
+    assert type(table).__name__ in str(caught.value)
+    assert "read a file first" in str(caught.value)

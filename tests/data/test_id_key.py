@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import re
 import textwrap
 import unicodedata
+import warnings
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +26,7 @@ from securevfl.data.load import read_parties
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import id_rule_version, read_ids, read_party, read_table
-from securevfl.errors import IdError
+from securevfl.errors import DataNotice, IdError
 
 SPANS = (0, 0x33FF), (0xA640, 0xA7FF), (0xF900, 0xFB06), (0xFE00, 0xFE2F), (0xFF00, 0xFFEF)
 UNICODE_VERSION = "14.0.0"  # the version of Unicode from which rule 1 was derived
@@ -234,3 +236,58 @@ def test_the_advice_counts_its_matches_and_shows_no_id(kind: str, tmp_path: Path
             read_parties(paths, ReadOptions(id_column))
         assert "--id COLUMN," not in str(caught.value)
     assert not any(f"{k}" in str(caught.value).replace("99", "") for k in (31, 47, 58))
+
+
+def write_zero_tables(folder: Path, bank: Iterable[Any], shop: Iterable[Any], columns: str = "id") -> dict[str, Path]:
+    """Write a table of the bank with these ids and labels, and one of the shop with others."""
+    paths = {"bank": folder / "bank.csv", "shop": folder / "shop.csv"}
+    for (name, path), ids in zip(paths.items(), (bank, shop), strict=True):
+        label = ",y" if name == "bank" else ""
+        lines = [f"{value},{k % 7}" + (f",{k % 2}" if label else "") for k, value in enumerate(ids)]
+        path.write_text("\n".join([f"{columns},{name[0]}{label}", *lines]))
+    return paths
+
+
+@pytest.mark.parametrize("id_column", ["id", "id,", "id,zip"])
+def test_lost_leading_zeros_get_advice(id_column: str, tmp_path: Path) -> None:
+    composite = id_column == "id,zip"
+    bank = [f"{k:08}" + (",01067" if composite else "") for k in range(1, 301)]
+    shop = [f"{k}" + (",1067" if composite else "") for k in range(1, 301)]
+    paths = write_zero_tables(tmp_path, bank, shop, "id,zip" if composite else "id")
+    with raises_code(IdError, "SVFL-ID-NO-MATCH", matches=300) as caught:
+        read_parties(paths, ReadOptions(id_column))
+    text = str(caught.value)
+    assert "300 ids would match without their leading zeros" in text
+    assert "zeros that shop has lost" in text
+    assert "99999999" in text
+    shown = re.sub(r"300 ids|\d+%", "", text)
+    assert not any(digit in shown for digit in "12345678"), "no id is shown"
+
+
+def test_rows_left_out_by_lost_zeros_are_noticed(tmp_path: Path) -> None:
+    """Ids without leading zeros match, and the others are left out."""
+    bank, shop = [f"{k:03}" for k in range(1, 301)], [f"{k}" for k in range(1, 301)]
+    with pytest.warns(DataNotice) as notices:
+        parties, _ = read_parties(write_zero_tables(tmp_path, bank, shop))
+    assert len(parties[0]) == 201
+    assert any("99 more ids would match" in str(notice.message) for notice in notices)
+    tables = [
+        vfl.Party("bank", np.arange(300.0)[:, None], np.arange(300) % 2, ids=bank),
+        vfl.Party("shop", np.arange(300.0)[:, None], ids=shop),
+    ]
+    with pytest.warns(DataNotice) as notices:
+        assert len(vfl.align(tables)[0]) == 201
+    assert ["99 more ids" in str(notice.message) for notice in notices] == [True]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataNotice)
+        assert len(vfl.align([tables[0], vfl.Party("shop", np.arange(90.0)[:, None], ids=bank[9:99])])[0]) == 90
+
+
+def test_people_that_differ_by_zeros_get_no_advice() -> None:
+    tables = [
+        vfl.Party("bank", np.arange(4.0)[:, None], np.arange(4) % 2, ids=["07", "007", "08", "008"]),
+        vfl.Party("shop", np.arange(2.0)[:, None], ids=["7", "8"]),
+    ]
+    with raises_code(IdError, "SVFL-ID-NO-MATCH") as caught:
+        vfl.align(tables)
+    assert "leading zeros:" not in str(caught.value)

@@ -254,6 +254,19 @@ def test_labels_that_cannot_be_used_are_told() -> None:
         vfl.Job(model=vfl.Square(), protocol="open", exposure="years")
 
 
+@pytest.mark.parametrize("name", ["poisson", "gamma", "quantile", "huber"])
+@pytest.mark.parametrize(("texts", "row"), [({5: "secret"}, 6), ({7: "secret", 9: "$1.00"}, 8), ({}, 1)])
+def test_text_labels_name_a_row_and_no_value(name: str, texts: dict[int, str], row: int) -> None:
+    labels = LABELS[name].astype(str).astype(object)
+    for position, text in texts.items():
+        labels[position] = text
+    with raises_code(errors.LabelError, "SVFL-LABEL-CLASSES", row=row, texts=len(texts) or len(labels)) as caught:
+        train(name, number_parties(labels))
+    assert f"row {row} " in str(caught.value)
+    assert "plain number" in str(caught.value.remedy)
+    assert not any(text in str(caught.value) for text in (*texts.values(), labels[0]))
+
+
 def test_an_open_residual_reveals_the_sum_of_the_peer() -> None:
     """Half the labels are 0 or so: for these g of a count is mu itself."""
     for name in ("poisson", "tweedie", "negative_binomial"):

@@ -66,6 +66,11 @@ def test_what_is_no_party_is_named() -> None:
         with raises_code(errors.PartiesError, "SVFL-PARTIES-ROLE") as caught:
             call()
         assert "vfl.Party(" in str(caught.value)
+    with raises_code(errors.PartiesError, "SVFL-PARTIES-ROLE"):
+        vfl.align([table, table])  # type: ignore[list-item]
+    for call in (vfl.align, lambda party: vfl.simulate(JOB, party), lambda party: vfl.explain(JOB, party)):
+        with raises_code(errors.PartiesError, "SVFL-PARTIES-COUNT"):
+            call(CANCER[0])  # type: ignore[arg-type]
 
 
 LABELS = {"amount": "${}.00", "percent of text": "{} of 9", "class": "a{}"}
