@@ -180,7 +180,8 @@ def _decide_mixed(texts: Sequence[str], numbers: Sequence[bool], delimiter: str)
             None,
             "contains numbers whose separators can be read in two ways",
             'export numbers with a decimal point and without thousands separators, or declare decimal = "." or ","',
-            [position for position, text in enumerate(texts) if is_ambiguous(text)],
+            [position for position, text in enumerate(texts) if is_ambiguous(text)]
+            or [position for position, is_separated in enumerate(separated) if is_separated],
         )
     dates = sum(parse_dates([text]) is not None for text in texts)
     percents = sum(are_percentages([text]) and is_number(text.rstrip()[:-1]) for text in texts)

@@ -95,10 +95,6 @@ class FamilyOutputs(ABC, Generic[O]):
     def coalitions(self, job: O, roles: Roles) -> str:
         """Return one line that states which groups of parties could, together, learn more than is declared."""
 
-    @abstractmethod
-    def strength(self, job: O) -> str:
-        """Return the security assumption and the key strength in one line."""
-
     def opened_values(self, job: O, facts: RunFacts) -> str:
         """Return one line that states how many values a run decrypts in addition to its outputs.
 

@@ -75,6 +75,10 @@ class JobRules(ABC, Generic[O]):
     def title(self, job: O, roles: Roles) -> str:
         """Return a title that names the protocols of a run in a few words."""
 
+    @abstractmethod
+    def strength(self, job: O) -> str:
+        """Return the security assumption and the key strength in one line."""
+
     def cost_label(self, job: O, contributors: int) -> str:
         """Return the protocols' label in a cost table; `contributors` is the number of parties that send to sums."""
         return job.protocol.label(contributors)

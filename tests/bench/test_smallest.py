@@ -57,6 +57,7 @@ FIXED = {  # their measurements depend on full size and are tested in parts else
     "kernel_bars": "bars for batches of 256 and 4,096 rows and trainings on 200,000",
     "evaluation_bits": "all real tables; tests/disclosure/test_shares_outputs.py tests the figures of one job",
     "screens": "a browser, and every command that has a screen",
+    "tuning": "six trainings of a table; tests/training/test_tuning.py tests a search",
 }
 COMMANDS = {  # by bench command: arguments
     "he": ["--sizes 8x2 --engines ckks"],
@@ -66,6 +67,7 @@ COMMANDS = {  # by bench command: arguments
 COMMANDS_ON_TABLES = {  # by command of python -m benchmarks: arguments
     "shares": ["--data REAL_TABLES --sizes 16x2 --tables vehicle_scale"],
     "trees": ["--data REAL_TABLES --tables breast --trees 2 --floats"],
+    "tree-schedule": ["--data REAL_TABLES --tables breast --seeds 1"],
     "rounds": ["--data REAL_TABLES --tables support2 --residuals open"],
 }
 

@@ -210,16 +210,21 @@ def test_who_must_be_there() -> None:
         vfl.simulate(fdml_job(), [*cancer_parties(3), SERVER_PARTY], slowed={"nobody": 2.0})
 
 
+def messages_of(sheet: str, party: str) -> str:
+    """Return the part of a sheet's list of messages that begins with this party."""
+    return " ".join(str(sheet).split("\nMessages\n")[1].split(party)[1].split())
+
+
 def test_its_sheet_says_who_sees_what() -> None:
     masks_sheet = vfl.explain(fdml_job(stored="masks"), [*cancer_parties(3), SERVER_PARTY])
     assert "TrainingLabels from active: plain: the label of every training row" in masks_sheet
-    assert "Push from passive: uniform" in masks_sheet.split("server (server)")[1]
+    assert "Push from passive: uniform" in messages_of(masks_sheet, "server (server)")
     ckks_sheet = vfl.explain(fdml_job(vfl.Protocol(residual="ckks")), [*cancer_parties(3), SERVER_PARTY])
     assert "TrainingLabels" not in ckks_sheet
-    assert "PullReply from server: public" in ckks_sheet.split("shop (passive)")[1].split("telco")[0]
+    assert "PullReply from server: public" in messages_of(ckks_sheet, "shop (passive)").split("telco")[0]
     peers = vfl.explain(fdml_job(), cancer_parties(3))
     assert "open payloads at all workers" in peers
-    assert "Push from active: plain" in peers.split("shop (passive)")[1]
+    assert "Push from active: plain" in messages_of(peers, "shop (passive)")
 
 
 def test_each_has_the_sheet_alone_that_it_is_shown_when_all_meet() -> None:
@@ -235,4 +240,4 @@ def test_each_has_the_sheet_alone_that_it_is_shown_when_all_meet() -> None:
     for party in tables:
         others = {name: size for name, size in columns.items() if name != party.name}
         assert vfl.explain(chosen_job, [party], others=others) == sheets[party.name]
-    assert sheets["server"].startswith("for server, without a table")
+    assert sheets["server"].startswith("Consent sheet for server, without a table")

@@ -23,15 +23,17 @@ from securevfl.data.register import Register
 from securevfl.data.row_order import read_rows, write_rows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import SecureVFLError
+from securevfl.errors import DataError, SecureVFLError
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.shares_inputs import read_inputs
 from securevfl.families.state import State
+from securevfl.organisations.search_record import SearchRecord
 from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.evaluation_records import EvaluationFile
 from securevfl.training.model_part import PART_SCHEMA, ModelPart
+from tests.builders import cancer_parties, raises_code
 
 ROOT = Path(__file__).parents[2]
 JOB_DIGEST = bytes(32)
@@ -231,8 +233,24 @@ TESTED = {  # written by this file, or by the named one
 OTHERWISE = {
     "protocols/score_ledger/database": "tests/protocols/test_score_ledger.py",
     "consent/agreed_sheets": "a line that is not as it was agrees to no sheet",
+    "organisations/search_record": "test_a_damaged_record_of_a_search_is_refused below",
     "data/store": "tests/data/test_store.py: its head; rows are read by place",
 }
+
+
+def test_a_damaged_record_of_a_search_is_refused(tmp_path: Path) -> None:
+    party = cancer_parties(2)[0]
+    SearchRecord(tmp_path, party, {"grid": "l2"}).begin(3)
+    assert SearchRecord(tmp_path, party, {"grid": "l2"}).remaining == 3
+    (path,) = tmp_path.glob("*.search.json")
+    content = path.read_bytes()
+    for place in range(0, len(content), 7):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with raises_code(DataError, "SVFL-CHECKPOINT"):
+            SearchRecord(tmp_path, party, {"grid": "l2"})
+    path.write_bytes(content[:-9])
+    with raises_code(DataError, "SVFL-CHECKPOINT"):
+        SearchRecord(tmp_path, party, {"grid": "l2"})
 
 
 def test_there_is_no_other_file_that_is_read_again() -> None:

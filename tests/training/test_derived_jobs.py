@@ -31,7 +31,7 @@ KEYS: dict[str, Any] = {
             "scores": "exact", "metrics": "loss",
         }
     },
-    "optimizer": {"name": "block_descent", "lr": 1.2, "ridge": 0.03},
+    "optimizer": {"name": "block_descent", "lr": 1.2, "ridge": 0.03, "warm_up": 2},
     "batch_size": "all",
     "epochs": 7,
     "seed": 5,

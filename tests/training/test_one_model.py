@@ -212,7 +212,7 @@ def test_a_scorecard_adds_up_to_the_score_of_every_row(prepare: dict[str, Any]) 
 def test_a_rare_column_keeps_its_effect() -> None:
     """.8 % ones lie 11 deviations from their mean: cut off at 8, their effect would be three quarters of itself."""
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop"), step=0.0625, table_bits=8))
-    keys: dict[str, Any] = {"model": vfl.Logistic(l2=1e-4), "batch_size": "all", "epochs": 40, "test_fraction": 0.0}
+    keys: dict[str, Any] = {"model": vfl.Logistic(l2=1e-4), "batch_size": "all", "epochs": 200, "test_fraction": 0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
         run = vfl.simulate(vfl.Job(protocol=shares, prepare=KEPT, **keys), parties_with_gaps("logistic"))

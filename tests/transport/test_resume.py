@@ -73,7 +73,7 @@ def test_killed_and_started_again(
         running.append(processes[victim])
     through(processes)
     meeting.compare(bound)
-    assert '"event": "lost"' in "".join(map(meeting.log, meeting.peers.parties))
+    assert '"event": "connection lost"' in "".join(map(meeting.log, meeting.peers.parties))
     assert not list(meeting.folder.glob("*/states"))
     assert len({ModelPart.load(meeting.kit(name) / "part.json").run for name in processes}) == 1
 

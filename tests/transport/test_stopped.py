@@ -229,7 +229,7 @@ def test_the_log_of_recovery_gives_no_advice_that_is_not_meant(meeting: Any, sta
     done = meeting.log("bank").count('"event": "round"')
     until_round(meeting, done + 3)
     log = meeting.log("bank") + meeting.log("shop")
-    assert '"event": "lost"' in log
+    assert '"event": "connection lost"' in log
     assert "run the same command" not in log
     assert "anew everywhere" not in log
     assert Checkpoints(meeting.kit("bank") / "own.csv.states", "bank").folder.exists()
