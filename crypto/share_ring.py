@@ -148,7 +148,9 @@ class ShareRing:
 
 
 class IncrementalPacking:
-    """Packing of elements of 16 bits or more in several steps, in the format of `ShareRing.pack`.
+    """Packs an array of ring elements into bytes, a part of the array at a time.
+
+    The bytes are those of `ShareRing.pack` for the whole array. Elements must have at least 16 bits.
 
     Args:
         ring: the ring of the elements.

@@ -110,7 +110,11 @@ def _losses() -> list[str]:
         f"| `{name}` | {', '.join(f'`{each}`' for each in metrics.metric_names(loss))} |"
         for name, loss in LOSSES.items()
     ]
-    return ["\n## loss\n", "| loss | metrics of a run, and of a `target` |", "|---|---|", *rows]
+    head = (
+        "On shares, models of counts and amounts have `deviance` (without an exposure) and `loss`, `one_vs_rest` has\n"
+        "`auc` and `loss`, and a `target` names `loss` ([reasons](modelling.md#counts-amounts-and-quantiles)).\n"
+    )
+    return ["\n## loss\n", head, "| loss | metrics of a run, and of a `target` |", "|---|---|", *rows]
 
 
 def _leaks() -> list[str]:

@@ -314,15 +314,17 @@ class TransferSender(_FieldEndpoint):
 
 
 class SenderBlock(Secret):
-    """The sender's results for a block. Pads are computed on request, because they need 2^b words for each row.
+    """The sender's results for some consecutive rows, from row `start` on.
+
+    A row has 2^b pads, which together need much memory. They are therefore computed only when they are requested.
 
     Args:
         hashed: computes the hash H of rows.
         bits: the number b.
         octets: the length of a pad in bytes.
         start: number of the first row.
-        q: the rows of Q (symbols, rows, 2).
-        secret: the number Delta of each block, a byte each.
+        q: the rows of Q, each as two 64-bit words (symbols, rows, 2).
+        secret: the number Delta_i of each of the 43 blocks of seeds, one byte each.
     """
 
     __slots__ = ("_bits", "_hash", "_multiples", "_octets", "_q", "_secret", "_start", "_widths", "rows")

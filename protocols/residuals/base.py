@@ -94,7 +94,11 @@ class Agreement:
     word: int | None = None
 
     def facing(self, g: Floats) -> Floats:
-        """Return g (n, c) in the shape that Jacobians of this kind multiply: unchanged, or as one column (n * c, 1)."""
+        """Return g (n, c) in the shape that J^T is multiplied with.
+
+        For a linear model g is unchanged, because all outputs have the same Jacobian. For other models it is one column
+        (n * c, 1).
+        """
         return g if self.shares_outputs else g.reshape(-1, 1)
 
     def matrix(self, J: Jacobian, me: str) -> Floats | ChunkedMatrix:
@@ -109,7 +113,11 @@ class Agreement:
         return J.matrix
 
     def gradient(self, product: Floats) -> Floats:
-        """Return the product of J^T and `facing(g)` in the shape of a gradient: (d, c) unchanged, or (p, 1) as (p,)."""
+        """Return the product of J^T and `facing(g)` in the shape of the model's gradient.
+
+        For a linear model with d weights for each of c outputs the product (d, c) is unchanged. For another model with
+        p weights the product (p, 1) becomes a vector (p,).
+        """
         return product if self.shares_outputs else product[:, 0]
 
     def record(self, to: str, numbers: int, about: str) -> DisclosureRecord:

@@ -248,9 +248,9 @@ class FixedPointEncoding:
 
     @property
     def top_bits(self) -> int:
-        """The number of bits that index a table over the whole range of the ring, taken from the top of a sum.
+        """The number of highest bits of a sum that are the index into a coarse table over the whole ring.
 
-        They are enough for the table to show which sums are beyond the table of residuals.
+        This table shows which sums are outside the range of the table of residuals.
         """
         bits = max(self.table_bits, _MIN_TOP_BITS)
         while bits < _MAX_TOP_BITS and 2.0 ** (self.integer_bits - bits) > self.reach / _TOP_KNOTS_IN_REACH:

@@ -83,13 +83,13 @@ def ledger(
     A run that would exceed a limit is refused before it discloses anything. Limits apply to each table, over all peers
     together: several of them may be names of one organisation, or may pool what they know.
 
-    Example: securevfl ledger --party shop --limit columns=40
+    Example: securevfl ledger --party shop --limit columns=5%
     """
     from securevfl.cli.show import console
     from securevfl.disclosure.limits import Limit
 
     check_writable(json)
-    limits = [Limit.parse(*pair("--limit", item, "KIND=LIMIT", "columns=40")) for item in limit or ()]
+    limits = [Limit.parse(*pair("--limit", item, "KIND=LIMIT", "columns=5%")) for item in limit or ()]
     changes = [*limits, *(trust or ()), *(distrust or ()), *(reset_aborts or ())]
     if adopt:
         _adopt(party, file)

@@ -25,8 +25,9 @@ LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
 SIZES_TEXT = "Every party learns the sizes: rows, columns of each party, batches, iterations."
 _EXPLAINED = (
-    'Bits: of one value. Share: how much of these labels or columns follows from all these values; "all": they can be '
-    'computed. "-": the values follow from other rows of this table, or the share is unknown here or has no bound.'
+    "Bits: of one value. Share: the part of these labels or columns that follows from all these values together; "
+    '"all": everything. "-": the values follow from other lines of this table, or the share is unknown here or has no '
+    "bound."
 )
 _OTHERWISE = (
     "Nobody learns anything about a row that this sheet does not state. --details lists each message and what it "
@@ -34,8 +35,10 @@ _OTHERWISE = (
 )
 REFUSAL = (
     "Answer no, or do not pass the digest of this sheet to --accept. The others then know the number of your rows and "
-    "columns, and whether the columns are those of your earlier jobs.",
-    "`securevfl ledger --limit columns=40` sets a limit. It refuses all jobs that disclose more.",
+    "columns, whether the columns are those of your earlier jobs, and from the alignment which of their people are in "
+    "your table.",
+    "`securevfl ledger --limit columns=5%` sets a limit. It refuses a job after which all jobs together would have "
+    "disclosed more than 5% of your columns.",
     "What was disclosed once cannot be recalled.",
 )
 
@@ -178,7 +181,8 @@ def later_section(job: Job, roles: Roles, facts: RunFacts | None) -> SheetSectio
         return section("Questions later", "None: this job permits no scores of new rows.")
     asked = (
         f"{requester} may ask for scores of new rows. The other parties learn how many people it asks about, and which "
-        "of them are in their tables. The ledger counts both."
+        "of them are in their tables. The ledger counts both. "
+        f"{requester} learns which of these people the others have."
     )
     blocks = [
         SheetBlock(tuple(items), name)

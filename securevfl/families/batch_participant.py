@@ -101,7 +101,7 @@ class BatchParticipant(Participant):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Statements about the training, which its optimizer has added to `statements`."""
+        """Sentences about the training for the notes of the report. The optimizer appends them to `statements`."""
         return self.statements
 
     def output_noise(self, trained_rows: int) -> float:
@@ -138,7 +138,7 @@ class BatchParticipant(Participant):
         return self._rounding(H, rows)
 
     def sendable_batch_outputs(self, H: Floats, batch: Batch) -> Floats:
-        """Return the outputs H (n, c) of a batch as this party may send them; see `sendable_outputs`."""
+        """Return the outputs H (n, c) of a batch as this party sends them: rounded where `sendable_outputs` rounds."""
         assert batch.rows is not None, "a batch of a table contains the positions of its rows"
         return self.sendable_outputs(H, batch.rows, self._data.rows, len(self._data.schedule.train))
 

@@ -38,7 +38,7 @@ class HuberLoss(NumberLoss):
         return np.clip(f - y, -self.width, self.width)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Return g = f - y for rows whose g is not at its bound."""
+        """Return f - y, which is g, for rows whose residual g is not at its bound, and NaN for all others."""
         return InvertedResidual(np.full_like(g, np.nan), np.where(np.abs(g) < self.width, g, np.nan))
 
 

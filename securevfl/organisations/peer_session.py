@@ -191,7 +191,7 @@ def _finish(channel: Channel, others: Sequence[str], resumes: bool) -> None:
 
 
 def _reason(error: BaseException, resumes: bool) -> tuple[str, str | None]:
-    """Return the reason why this party stops, for its operator, and an instruction for all parties."""
+    """Return why this party stops, for its operator, and what the operators of all parties should do, if anything."""
     again = "run the same command again at every party" + (" to resume from the latest checkpoint" if resumes else "")
     if _is_loss(error):
         return (error.problem if isinstance(error, SecureVFLError) else str(error)), again

@@ -80,12 +80,14 @@ def _number(text: str) -> float:
 def alternative_jobs(job: Job, grid: Grid, *, alone: bool = False) -> dict[str, Job]:
     """Return the jobs of a search by their values, such as `l2 = 0.1, epochs = 40`.
 
-    If the grid contains l2 and not epochs, block descent gets the number of epochs that a penalty needs.
+    Block descent with a penalty converges slowly. If the grid contains l2 and not epochs, all jobs therefore get at
+    least PRECISE_ITERATIONS epochs.
 
     Args:
         job: the options that all alternatives have in common.
         grid: the values of each option.
-        alone: whether one party tries them on its columns, so that nothing is disclosed and any mode can be tuned.
+        alone: whether one party trains these jobs on its own columns. Nothing is disclosed then, so a job of any mode
+            is accepted.
 
     Returns:
         The jobs, each of which opens one sum of losses if it is trained with other parties.

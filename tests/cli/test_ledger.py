@@ -12,6 +12,9 @@ from typer.testing import CliRunner, Result
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import LeakageError
+from tests.builders import raises_code
 
 SEALED_JOB_TEXT = """
 batch_size = 128
@@ -134,3 +137,16 @@ def test_a_damaged_ledger_is_refused_by_name(trained: list[str]) -> None:
     message = refused("ledger")
     assert str(path) in message.replace(" ", "")
     assert "[SVFL-LEDGER-DAMAGED]" in message
+
+
+def test_the_limit_that_a_sheet_advises_bounds_the_default_job(tmp_path: Path) -> None:
+    """A default job discloses bits about columns, so the advised limit is a percentage; a smaller one refuses it."""
+    job, parties = vfl.Job(model="logistic"), vfl.datasets.loans()
+    kind, percentage = re.findall(r"ledger --limit (\w+)=(\d+)%", " ".join(str(vfl.explain(job, parties)).split()))[0]
+    assert kind == "columns"
+    assert float(percentage) > 1.35, "the sheet of this job states 1.35 %"
+    ledgers = {party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in parties}
+    ledgers["shop"].set_limit(*Limit.parse(kind, "1%"))
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
+        vfl.simulate(job, parties, ledgers=ledgers)
+    assert not ledgers["shop"].read().entries

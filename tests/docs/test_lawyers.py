@@ -37,7 +37,8 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "It is not legal advice": HERE + "test_every_sentence_has_an_existing_test",
     "It follows the first screen": SHEET,
     "Each party reads": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
-    "A test checks each sentence": HERE + "test_every_sentence_has_an_existing_test",
+    "Until then the training": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
+    "The file tests/docs": HERE + "test_every_sentence_has_an_existing_test",
     "The active party has": "tests/data/test_bad_input.py::test_parties",
     "A passive party has": "tests/data/test_bad_input.py::test_parties",
     "Each organisation runs": "tests/organisations/test_docs_two_organisations.py::test_the_page",
@@ -58,27 +59,33 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "test_ledgers_count_them_and_refuse_what_goes_too_far",
     "A correlation is an average": "tests/organisations/test_correlate.py::"
     "test_ledgers_count_them_and_refuse_what_goes_too_far",
+    "A party that cheats can": "tests/organisations/test_correlate.py::"
+    "test_ledgers_count_them_and_refuse_what_goes_too_far",
     "If the parties choose to compare how": "tests/organisations/test_fairness_by_group.py::"
     "test_groups_under_100_rows_are_not_told_nor_follow",
     "The rows below are those": SHEET,
-    "The sheet of one party": CONSENT + "test_the_digest_of_a_sheet_ignores_the_order_of_peers",
+    "The sheet that a party reads": CONSENT + "test_the_digest_of_a_sheet_ignores_the_order_of_peers",
     "Each row of this table": OUTPUTS,
     "The ledger and the audit count": "tests/disclosure/test_disclosed_the_same.py::"
     "test_every_record_at_a_gate_is_of_an_output_and_has_its_bits",
     "The receiver; the values": OUTPUTS,
+    'For the share, "all"': OUTPUTS,
     "It does not learn which": SIZES,
     "The passive party learns nothing": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
     "Residuals, scores and weights": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
     "Whatever a party receives": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
-    "A party can bound": "tests/cli/test_ledger.py::test_limits_are_set_shown_kept_and_taken_away",
+    "A party can bound": "tests/cli/test_ledger.py::test_the_limit_that_a_sheet_advises_bounds_the_default_job",
     "No program can delete": "tests/disclosure/test_ledger.py::test_tables_that_share_rows_count_together",
     "The digest identifies": DIGEST,
     "Date and version": DIGEST,
+    "The sample has neither": SHEET,
     "Then it lists the leaks": CONSENT + "test_the_first_screen_lists_disclosures_and_no_messages",
     "All parties learn": SIZES,
-    "Scores of a model may": "tests/disclosure/test_score_bits.py::"
+    "Several columns may": "tests/disclosure/test_score_bits.py::"
     "test_the_sheet_begins_with_the_result_of_the_audits_attack",
     "The program attacks a sample": "tests/disclosure/test_score_bits.py::"
+    "test_the_sheet_begins_with_the_result_of_the_audits_attack",
+    "It states how much of the": "tests/disclosure/test_score_bits.py::"
     "test_the_sheet_begins_with_the_result_of_the_audits_attack",
     "For each person that": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
     "A score is a fact": "tests/transport/test_serve.py::test_scores_are_those_of_the_run_for_rows_that_all_have",
@@ -92,16 +99,19 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "The active party learns the distribution": "tests/protocols/test_word_shuffle.py::"
     "test_what_is_received_is_uniform",
     "It cannot assign": "tests/protocols/test_word_shuffle.py::test_every_order_is_as_likely",
-    "With few persons": "tests/security/test_audit_shares.py::test_nothing_exceeds_what_is_declared",
+    "Among few persons": "tests/security/test_audit_shares.py::test_nothing_exceeds_what_is_declared",
+    "The program therefore refuses": "tests/families/test_shares_needs.py::"
+    "test_the_rarest_label_is_counted_among_evaluated_rows",
     "The active party learns one count": SIZES,
     "The active party learns how large": "tests/security/test_evaluation_slots.py::"
     "test_slots_read_one_row_for_each_level_once_a_job",
     "An active party that changes": SLOTS + "test_slots_read_one_row_for_each_level_once_a_job",
     "The sheet states how much it": SLOTS + "test_slots_read_one_row_for_each_level_once_a_job",
-    "Each party's program counts it": SLOTS + "test_other_splits_are_stopped_by_the_limit",
+    "Each party's program adds": SLOTS + "test_other_splits_are_stopped_by_the_limit",
     "Everything else that a party": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
     "A passive party's columns": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
     "If the active party and its partner": SHARES + "test_coalitions_are_listed",
+    "Of a third party they": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
     "No other group of parties": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
     "The proof applies": SHEET,
     "SECURITY.md, a file": HERE + "test_security_states_what_a_malicious_party_can_read",
@@ -202,10 +212,10 @@ def test_the_page_follows_the_whole_sheet() -> None:
         words, at = words[:place] + "~" + words[place + len(item) :], place
     left = Counter(re.findall(r"[\w()]+", words))
     explained = (
-        "Bits of one value Share how much of these labels or columns follows from all these values all they can "
+        "Bits of one value Share the part of these labels or columns that follows from all these values together all "
     )
     explained += (
-        "be computed the values follow from other rows of this table or the share is unknown here or has no bound"
+        "everything the values follow from other lines of this table or the share is unknown here or has no bound"
     )
     heads = f"readable model rows columns {3 * 'bank columns of shop '} What follows from it"
     heads += " bank (active holds the labels) could bank learns also"

@@ -41,6 +41,10 @@ def test_a_run_has_the_deviance_of_its_model(name: str) -> None:
     test = run.job.schedule(parties[0].register).test
     exact = run.evaluate({party.name: party.X[test] for party in parties}, y[test])
     assert run.metrics["deviance"] == pytest.approx(exact["deviance"], rel=0.02)
+    missing = exact.keys() - run.metrics.keys()
+    assert missing == {"gini", "r2", "rmse"}
+    (note,) = [note for note in run.notes if "gini" in note]
+    assert all(words in note for words in (*missing, "calibration", "one bit for the label"))
 
 
 def test_separation_by_a_column_of_the_partner_is_reported() -> None:

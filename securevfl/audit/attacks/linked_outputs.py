@@ -32,7 +32,10 @@ class LinkedOutputs(Attack):
     remedy = fixed_remedy("none needed: outputs are shuffled separately, so the attacker has only ranks")
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the share of rows with all levels right; for chance, with contributions permuted among rows."""
+        """Return the share of rows whose levels the attacker guesses right in every output.
+
+        The score of chance is the same share after the attacker's contributions were permuted among the rows.
+        """
         rows, _ = evaluated_rows(pair)
         share = linked_apart(rows, pair.seed)
         permuted = np.random.default_rng([pair.seed, 8]).permutation(rows.attacker_part)

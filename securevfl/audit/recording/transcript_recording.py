@@ -72,7 +72,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
 
 
 def _recorded(residual: ResidualProtocol, active: str, record: ProtocolRecord) -> RecordedResidual:
-    """Return the residual protocol with recorders, of its defence too."""
+    """Return a residual protocol that runs this one and records its messages, and those of its defence if any."""
     inner = with_replayed_defence(residual, on_outcome=record.defence_recorder(active))
     return recorded(RecordedResidual, inner, record)
 

@@ -109,7 +109,7 @@ class FdmlWorker(BatchParticipant):
         if self._optimizer.shows_labels:
             self._share_labels(data)
         self.begin(data, start)
-        # linear models can read a batch in chunks, so rows at worker processes need not be moved
+        # A linear model reads a batch chunk by chunk, so rows may stay in the Dask processes that hold them.
         data.may_stay_remote = True
         if self._is_new:
             rows, targets = data.initial_rows(INITIAL_WEIGHT_ROWS)

@@ -32,7 +32,7 @@ from securevfl.runtime.disclosure_gate import DisclosurePermit, DisclosureRecord
 
 
 def declare_peer_pulls() -> list[MessageDeclaration]:
-    """Declare what the messages reveal, between workers of any role."""
+    """Return what these messages reveal to their receivers. It is the same for workers of all roles."""
     return [
         MessageDeclaration(message, sender, receiver, StoredOpen.pushed)
         for message in (RestoredOutputs, StartIteration, Push)

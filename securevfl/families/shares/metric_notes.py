@@ -12,9 +12,10 @@ from securevfl.models.loss import Loss
 from securevfl.models.pair_metrics import supports_pairs
 
 NO_RANKING = (
-    "gini, calibration, r2, rmse and standard errors are not measured on shares, because they need each row's "
-    "prediction next to its label, and only sums over all rows are opened. Measure them with run.evaluate on rows "
-    "whose scores this party may receive"
+    "gini, calibration, r2, rmse and standard errors are not measured on shares for counts and amounts, because they "
+    "need each row's prediction next to its label. An opened pair has one bit for the label, which is enough for a "
+    "class and not for a count or an amount, so only the sum of losses is opened. Measure them with run.evaluate on "
+    "rows whose scores this party may receive"
 )
 ONLY_LOSS = (
     'the job opens one sum of losses and no pairs of a score and a label (protocol.shares.metrics = "loss"), so '

@@ -163,7 +163,7 @@ class Measurements:
         self._losses.setdefault(iterations, measurement)
 
     def forget(self, iterations: int) -> None:
-        """Discard the loss that was measured after this number of iterations, because the model has changed."""
+        """Discard the loss that was measured after this number of iterations, because a rollback changed the model."""
         self._losses.pop(iterations, None)
         self._recorded.discard(iterations)
 
