@@ -1,6 +1,7 @@
 """Memory and processor time of `securevfl train`, measured in a separate process and as `explain` estimates them.
 
     python -m benchmarks.estimates --rows 100000 --columns 60
+    python -m benchmarks.estimates --rows 100000 --columns 60 --texts 32
 
 Tables are read from CSV, from Parquet, and as frames of pandas. The peak of the resident memory and the processor time
 are those that the operating system counts for the process, so other work on the machine changes them little.
@@ -24,6 +25,8 @@ import pyarrow.parquet
 
 KINDS = "csv", "parquet", "frame"
 EPOCHS = 5
+LEVELS = 15
+"""Number of different texts of a column of texts, which becomes about as many prepared columns."""
 FRAMES = """
 import pandas as pd
 import securevfl as vfl
@@ -50,18 +53,35 @@ class Usage(NamedTuple):
     seconds: float
 
 
-def write_tables(folder: Path, rows: int, columns: int) -> None:
-    """Write the tables of two parties as CSV and Parquet, and a job."""
+def write_tables(folder: Path, rows: int, columns: int, texts: int) -> None:
+    """Write the tables of two parties as CSV and Parquet, and a job.
+
+    Args:
+        folder: the folder to write to.
+        rows: the number of rows.
+        columns: the number of columns of both parties together.
+        texts: how many of these columns contain texts.
+    """
     draw = np.random.default_rng(1)
     X = draw.normal(size=(rows, columns)).round(4)
     y = (X[:, :3].sum(axis=1) + X[:, -3:].sum(axis=1) + draw.normal(size=rows) > 0).astype(int)
     ids = pa.array([f"c{row:07d}" for row in range(rows)])
     half = columns // 2
     for name, start, stop, labels in (("bank", 0, half, {"y": pa.array(y)}), ("shop", half, columns, {})):
-        table = pa.table({"id": ids} | labels | {f"{name}{j}": X[:, j] for j in range(start, stop)})
+        table = pa.table(
+            {"id": ids}
+            | labels
+            | {f"{name}{j}": _as_texts(X[:, j]) if j - start < texts // 2 else X[:, j] for j in range(start, stop)}
+        )
         pyarrow.csv.write_csv(table, folder / f"{name}.csv")
         pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
     (folder / "job.toml").write_text(f'model = "logistic"\nepochs = {EPOCHS}\n')
+
+
+def _as_texts(values: np.ndarray) -> pa.Array:
+    """Return a column of numbers (n,) as texts with LEVELS different values, equally frequent."""
+    levels = np.searchsorted(np.quantile(values, np.arange(1, LEVELS) / LEVELS), values)
+    return pa.array([f"level {level}" for level in levels.tolist()])
 
 
 def _command(kind: str, verb: str) -> list[str]:
@@ -96,11 +116,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--columns", type=int, default=60)
+    parser.add_argument("--texts", type=int, default=0, help="How many of the columns contain texts.")
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_tables(folder, arguments.rows, arguments.columns)
-        for kind in KINDS:
+        write_tables(folder, arguments.rows, arguments.columns, arguments.texts)
+        for kind in arguments.kinds:
             measured, estimated = measure(folder, kind), estimate(folder, kind)
             print(
                 f"{kind:8} memory {measured.memory / 1e6:,.0f} MB, estimated {estimated.memory / 1e6:,.0f} MB "

@@ -5,7 +5,7 @@ All values of a column decide together:
     numbers       all values are plain numbers, or numbers whose separators leave no doubt; in a typed file (Parquet, a
                   frame) texts are numbers only if one of them has a decimal point. Codes with leading zeros are
                   categories
-    dates         all values are ISO 8601 dates
+    dates         all values are ISO 8601 dates, or dates such as 31/12/2023 if one value shows their order
     percentages   all values end with the sign
     categories    all others
 
@@ -29,6 +29,7 @@ from securevfl.data.column_types import KIND_NAMES, ColumnType, Kind
 from securevfl.data.text_values import (
     DAY,
     are_percentages,
+    day_month_format,
     is_ambiguous,
     is_number,
     parse_dates,
@@ -166,6 +167,10 @@ def _mixed_with_separators(texts: Sequence[str], delimiter: str) -> Decision | N
 
 def _decide_mixed(texts: Sequence[str], numbers: Sequence[bool], delimiter: str) -> Decision:
     """Decide the type of a column whose values are not all of one type."""
+    if (form := day_month_format(texts)) is not None:
+        first = "day" if form.startswith("%d") else "month"
+        remark = f"dates that are read with the {first} first, because numbers above 12 allow no other order"
+        return Decision(ColumnType(type="date", format=form, origin="values"), remark=remark)
     if recognised := unreadable_format(texts):
         what, remedy = recognised
         return Decision(None, f"seems to contain {what}", remedy)

@@ -5,8 +5,8 @@
     2024-05-17   2024/05/17   2024-05-17 08:30:00   ISO 8601 dates, as days since 1970-01-01
 
 All values of a column are read in the same way, or the column stays text. `1,200` alone is ambiguous, and so is
-`05/04/2024`. `unreadable_format` recognises such dates, and amounts with a currency sign, so that they are reported
-instead of being read as text.
+`05/04/2024`; in a column with `31/03/2024` it is not (`day_month_format`). `unreadable_format` recognises such
+dates, and amounts with a currency sign, so that they are reported instead of being read as text.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _UNAMBIGUOUS = {
 _PLAIN = re.compile(rf"{_SIGN}(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
 _DATE = re.compile(r"\s*\d{4}([-/.])\d\d\1\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?\s*")
 _DAY_MONTH = re.compile(r"\s*\d{1,2}([/.-])\d{1,2}\1(\d{4}|\d\d)([T ,]\s*\d{1,2}:\d\d(:\d\d)?(\s*[AaPp][Mm])?)?\s*")
+_DAY_MONTH_YEAR = re.compile(r"\s*(\d{1,2})([/.-])(\d{1,2})\2\d{4}\s*")
 _DECIMAL_COMMA = re.compile(rf"{_SIGN}\d*,?\d+([eE][+-]?\d+)?\s*")
 _CURRENCY = r"([$€£¥₹₽₩₺₫₪฿]|[A-Z]{3}|kr|zł|Kč|Fr\.?)"
 _NUMBER = r"[+-]?\d[\d., '\u00a0\u202f]*"
@@ -90,6 +91,27 @@ def parse_dates(texts: Sequence[str]) -> list[float] | None:
 def _with_hyphens(text: str) -> str:
     """Return a date with year, month and day separated by hyphens."""
     return f"{text[:4]}-{text[5:7]}-{text[8:10]}{text[10:]}"
+
+
+def day_month_format(texts: Sequence[str]) -> str | None:
+    """Return the format of dates such as 31/12/2023 if values show whether day or month comes first.
+
+    Args:
+        texts: the distinct values of a column.
+
+    Returns:
+        The format for `datetime.strptime`; None if fewer than half of the values are such dates, if they have different
+        separators, if no value has a number above 12, or if values contradict each other.
+    """
+    dates = [match for text in texts if (match := _DAY_MONTH_YEAR.fullmatch(text)) is not None]
+    if 2 * len(dates) <= len(texts) or len({match[2] for match in dates}) > 1:
+        return None
+    is_first = any(int(match[1]) > 12 for match in dates)
+    is_second = any(int(match[3]) > 12 for match in dates)
+    if is_first == is_second:
+        return None
+    order = ("%d", "%m", "%Y") if is_first else ("%m", "%d", "%Y")
+    return dates[0][2].join(order)
 
 
 def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:

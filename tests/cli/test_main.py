@@ -393,7 +393,9 @@ def test_every_command_reads_tables_with_data() -> None:
     group: Any = typer.main.get_command(app)
     context = group.make_context("securevfl", [], resilient_parsing=True)
     commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    readers = {name for name, command in commands.items() if any("--data" in each.opts for each in command.params)}
+    readers = {
+        name for name, command in commands.items() if any("--data" in parameter.opts for parameter in command.params)
+    }
     assert readers >= {"align", "bins", "describe", "drift", "explain", "join", "predict", "reasons", "score", "train"}
     arguments = {
         (name, parameter.metavar)

@@ -253,7 +253,7 @@ def test_declared_missing_marks_are_read_as_missing(mark: str, tmp_path: Path) -
 
 
 def test_formats_that_are_ambiguous_can_be_declared(tmp_path: Path) -> None:
-    days = [f"{k % 28 + 1:02}.{k % 12 + 1:02}.2020" for k in range(30)]
+    days = [f"{k % 11 + 1:02}.{k % 12 + 1:02}.2020" for k in range(30)]
     with raises_code(errors.TableError, "SVFL-TABLE-TYPE"):
         read(days, "csv", tmp_path)
     columns = read(days, "csv", tmp_path, declared=read_types({"c": {"type": "date", "format": "%d.%m.%Y"}}))
@@ -512,3 +512,24 @@ def test_marks_of_missing_values_fit_every_type(kind: str, reader: str, tmp_path
         assert np.flatnonzero(np.isnan(columns.X[:, 0])).tolist() == [3], mark
         assert columns.type_of("c").kind == ("category" if kind == "text" else kind), mark
         assert mark not in columns.categories.get("c", ()), mark
+
+
+@pytest.mark.parametrize("reader", READER_NAMES)
+@pytest.mark.parametrize("order", ["%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y"])
+def test_one_value_decides_the_order_of_dates(order: str, reader: str, tmp_path: Path) -> None:
+    first, second = (datetime.date(2023, 1, 1), datetime.date(2023, 12, 31))
+    days = [datetime.date(2023, 1 + k % 12, 1 + k % 9) for k in range(38)] + [first, second]
+    with pytest.warns(errors.DataNotice) as notices:
+        columns = read([day.strftime(order) for day in days], reader, tmp_path)
+    place = "day" if order.startswith("%d") else "month"
+    assert any(f"the {place} first" in str(notice.message) for notice in notices)
+    assert columns.X[:, 0].tolist() == [(day - datetime.date(1970, 1, 1)).days for day in days]
+    new = read([datetime.date(2024, 5, 4).strftime(order)] * 40, reader, tmp_path, known=columns.types)
+    assert set(new.X[:, 0].tolist()) == {(datetime.date(2024, 5, 4) - datetime.date(1970, 1, 1)).days}
+    undecided = [day.strftime(order) for day in days[:-1]]
+    for texts in (undecided, [*undecided, "31/12/2023", "12/31/2023"], [*undecided, "31.12.2023", "12.31.2023"]):
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE"):
+            read((texts * 2)[:40] if len(texts) < 40 else texts[-40:], reader, tmp_path)
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=4, misfits=1):
+        read([*(day.strftime(order) for day in days[:3]), "32/13/2023", *(day.strftime(order) for day in days[4:])],
+             reader, tmp_path, known=columns.types)  # fmt: skip

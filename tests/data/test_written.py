@@ -61,7 +61,8 @@ def test_dates_are_days_since_1970(texts: list[str], days: list[float] | None) -
 UNREAD = {
     "order of day and month": (
         ["06/04/2023", "17/05/2023", "1/2/2023 8:30 PM"],
-        ["06.04.2023", "17.05.2023"],
+        ["06.04.2023", "07.05.2023"],
+        ["17.05.2023", "05.17.2023"],
         ["6-4-23", "7-5-23"],
     ),
     "currency sign": (

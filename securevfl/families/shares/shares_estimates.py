@@ -43,13 +43,17 @@ INTEGER_BYTES = 6  # bytes for each entry that is stored as an integer on disk
 LINE_BYTES_PER_SECOND = 300e6 / 8
 
 # Peaks and processor time of `securevfl train` with all tables in one process, fitted to 20,000 to 300,000 rows of 60
-# columns from CSV, Parquet and frames of pandas (`python -m benchmarks.estimates`), and to a CSV file of 1,000,000 rows
-# whose 60 columns become 490 prepared ones:
+# columns from CSV, Parquet and frames of pandas (`python -m benchmarks.estimates`); to CSV files of 60,000 to 300,000
+# rows whose 60 columns become 476 prepared ones (--texts 32); and the memory to one of 1,000,000 rows with 490 of them:
 ONE_PROCESS_BYTES = 2.75e8
 ONE_PROCESS_ROW_BYTES = 200  # bytes for each row of each table: mostly ids
-ONE_PROCESS_TABLE_FACTOR = 4.6  # factor on the bytes of the tables in memory
+ONE_PROCESS_TABLE_FACTOR = 4.6  # factor on the bytes of the tables whose rows are prepared when they are read
+ORIGINAL_TABLE_FACTOR = 3.0  # factor on the bytes of original columns if prepared columns are in memory, too
+PREPARED_TABLE_FACTOR = 1.6  # factor on the bytes of prepared columns in memory
 ONE_PROCESS_SECONDS = 2.8  # seconds that a process needs besides reading and training
 READ_SECONDS = 4.2e-7  # seconds for each value of a table that is read, described and evaluated
+PREPARED_SECONDS = 1.8e-7  # seconds for each value of the prepared columns beyond the number of original ones
+PREPARED_ON_READ_SECONDS = 2.4e-7  # the same if these columns are computed whenever their rows are read
 
 
 def _rows_of(sizes: Counter[int]) -> int:
@@ -133,20 +137,21 @@ def _one_process_line(facts: RunFacts, seconds: float, made_bytes: float) -> str
     Returns:
         The line.
     """
-    values, in_memory, views = 0, 0, 0.0
+    total, tables = ONE_PROCESS_SECONDS + seconds, 0.0
     for party in facts.parties:
         columns = party.columns if party.preparation is None else party.preparation.columns
-        values += len(party) * len(columns)
+        total += READ_SECONDS * len(party) * len(columns)
+        prepared_seconds = PREPARED_SECONDS if isinstance(party.X, np.ndarray) else PREPARED_ON_READ_SECONDS
+        total += prepared_seconds * len(party) * max(0, len(party.columns) - len(columns))
+        original_bytes = 8 * len(party) * len(columns)
         if isinstance(party.X, np.ndarray):
-            in_memory += party.X.nbytes
+            tables += ORIGINAL_TABLE_FACTOR * original_bytes + PREPARED_TABLE_FACTOR * party.X.nbytes
             continue
         # rows are converted, or read from disk, a block at a time
-        views += BLOCK_ENTRY_BYTES * ROWS_PER_BLOCK * len(party.columns)
-        in_memory += 0 if isinstance(party, StoredParty) else 8 * len(party) * len(columns)
+        tables += BLOCK_ENTRY_BYTES * ROWS_PER_BLOCK * len(party.columns)
+        tables += 0 if isinstance(party, StoredParty) else ONE_PROCESS_TABLE_FACTOR * original_bytes
     rows = sum(len(party) for party in facts.parties)
-    memory = ONE_PROCESS_BYTES + ONE_PROCESS_ROW_BYTES * rows + ONE_PROCESS_TABLE_FACTOR * in_memory
-    memory += views + made_bytes
-    total = ONE_PROCESS_SECONDS + READ_SECONDS * values + seconds
+    memory = ONE_PROCESS_BYTES + ONE_PROCESS_ROW_BYTES * rows + tables + made_bytes
     return (
         f"with all tables in one process (train) about {_format_bytes(memory)} of memory and {total:,.0f} s of "
         "processor time, reading included"
