@@ -426,6 +426,6 @@ def test_no_command_reads_a_database_as_its_table() -> None:
     for command, words in needed.items():
         done = run(command, *words, "--data", "postgresql://u:hidden@h/d")
         assert isinstance(done.exception, ConfigError | SystemExit), command
-        shown = done.output + str(done.exception)
-        assert "securevfl fetch" in shown, command
-        assert "hidden" not in shown, command
+        printed = done.output + str(done.exception)
+        assert "securevfl fetch" in printed, command
+        assert "hidden" not in printed, command
