@@ -191,9 +191,13 @@ class TrainingLoop:
             self._warn(f"columns that separate the labels: {columns}; {GROWING_COEFFICIENTS}")
 
     def _warn_of_extreme_rows(self) -> None:
-        """Name this party's column and row that is furthest from the mean, if nothing clips it and it is extreme."""
+        """Name this party's column and row that is furthest from the mean, if nothing clips it and it is extreme.
+
+        Columns that are not scaled, such as those of trees, are not compared: their values are not deviations.
+        """
         rows = self.data.schedule.train
-        if self.data.scaling.clip is not None or not self.data.columns or self.data.is_remote:
+        is_scaled = self.job.model.scales and self.job.scale != "none"
+        if not is_scaled or self.data.scaling.clip is not None or not self.data.columns or self.data.is_remote:
             return
         if len(rows) > MAX_EXTREME_SEARCH_ROWS:
             return
