@@ -35,13 +35,13 @@ def origin(plan: Any) -> dict[str, Any]:
         plan: the plan of a part, from whose fields the numbers of splits and random starts are read.
 
     Returns:
-        `commit` of the checkout (with `+` if its sources differ from the commit), `date`, `splits` and `starts`
-        (numbers of seeds, which count from 0; `starts` is None if each split has one start, with the split's seed),
-        and processor, cores, memory, Python and versions of the machine.
+        `commit` of the checkout (with `+` if its sources differ from the commit; "unknown" without git), `date`,
+        `splits` and `starts` (numbers of seeds, which count from 0; `starts` is None if each split has one start, with
+        the split's seed), and processor, cores, memory, Python and versions of the machine.
     """
-    computer, commit = machine(), _git("rev-parse", "--short=8", "HEAD")
+    computer = machine()
     return {
-        "commit": f"{commit}+" if _git("diff", "HEAD", "--", *SOURCES) else commit,
+        "commit": _commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "splits": max((value for name, value in _numbers(plan) if name in SPLIT_FIELDS), default=1),
         "starts": max((value for name, value in _numbers(plan) if name == "starts"), default=None),
@@ -60,7 +60,7 @@ def is_current(part: Mapping[str, Any]) -> bool:
         return False
     try:
         return not _git("diff", commit, "--", *SOURCES)
-    except subprocess.CalledProcessError:  # the commit is not in this clone
+    except (OSError, subprocess.CalledProcessError):  # the commit is not in this clone
         return False
 
 
@@ -93,6 +93,14 @@ def _numbers(plan: Any) -> Iterator[tuple[str, int]]:
                 yield field.name, value
             else:
                 yield from _numbers(value)
+
+
+def _commit() -> str:
+    try:
+        commit = _git("rev-parse", "--short=8", "HEAD")
+        return f"{commit}+" if _git("diff", "HEAD", "--", *SOURCES) else commit
+    except (OSError, subprocess.CalledProcessError):  # a copy of the files without their history
+        return "unknown"
 
 
 def _git(*words: str) -> str:

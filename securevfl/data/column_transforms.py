@@ -199,6 +199,12 @@ class GroupedTexts(ColumnTransform):
         """Return the texts that count as this category."""
         return {group_name(group): group for group in self.groups}.get(category, (category,))
 
+    @property
+    def known_texts(self) -> frozenset[str]:
+        """The texts with a category of their own or of their group; all other texts are rare or new."""
+        named = (*getattr(self, "categories", ()), *([base] if (base := getattr(self, "base", None)) else []))
+        return frozenset(text for category in named for text in self.texts_of(category))
+
     def numbers_of(self, categories: Sequence[str], first: int = 0) -> dict[str, int]:
         """Return a number for each text of these categories, which are numbered from `first` on."""
         return {text: number for number, category in enumerate(categories, first) for text in self.texts_of(category)}

@@ -29,6 +29,7 @@ from securevfl.base.files import sync_folder
 from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of
 from securevfl.data.frames import is_frame
+from securevfl.data.new_texts import warn_of_new_texts
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite, unmasked
@@ -338,6 +339,7 @@ class ModelPart:
             return np.empty(shape)
         columns = columns_of(self.name, rows, names, chosen=self.columns, known=self.preparation.types)
         table = self.preparation.apply(columns)
+        warn_of_new_texts(self.name, self.preparation, columns)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
 
