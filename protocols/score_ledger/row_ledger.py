@@ -251,7 +251,7 @@ class ScoreLedger:
             "new": int((states == ROW_NEW).sum()),
             "refused": int((states == ROW_REFUSED).sum()),
         }
-        eventlog.emit(me, "scores disclosed", {"peer": query.peer, "model": query.model[:16], **facts})
+        eventlog.emit(me, "rows admitted", {"peer": query.peer, "model": query.model[:16], **facts})
         return states
 
     def release(self, query: ScoreQuery) -> None:

@@ -434,7 +434,7 @@ def predict(
     if part.name != part.asker:
         typer.echo(f"{counts.requested:,} rows predicted; only {part.asker} sees the result")
     elif out is not None:
-        typer.echo(f"{counts}; they are in {out}")
+        typer.echo(f"{counts}; the scores are in {out}")
     elif counts.scored < counts.requested:
         typer.echo(str(counts), err=True)
 

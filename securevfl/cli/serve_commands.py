@@ -178,7 +178,7 @@ def score(
         progress("scoring") as on_progress,
     ):
         counts = score_rows(part, rows, settings, **callbacks, on_progress=on_progress, ledger=ledger, executor=pool)
-    typer.echo(str(counts) if out is None else f"{counts}; they are in {out}", err=out is None)
+    typer.echo(str(counts) if out is None else f"{counts}; the scores are in {out}", err=out is None)
 
 
 def _token(path: Path | None) -> str:
