@@ -244,7 +244,9 @@ def test_masked_values_are_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", ["bank.csv", Path("bank.csv"), iter([[1.0, 2.0]]), [{"a": 1.0}, {"a": 2.0}], {1.0, 2.0}], ids=str
+    "table",
+    ["bank.csv", Path("bank.csv"), iter([[1.0, 2.0]]), [{"a": 1.0}, {"a": 2.0}], {1.0, 2.0}],
+    ids=["text", "path", "iterator", "list of dicts", "set"],
 )
 def test_objects_that_are_no_tables_are_named_by_type(table: Any) -> None:
     with raises_code(errors.TableError, "SVFL-TABLE-SHAPE") as caught:
