@@ -115,9 +115,12 @@ def test_a_fresh_dither_in_each_iteration_averages_out(monkeypatch: pytest.Monke
     monkeypatch.setattr(RoundedOutputs, "__call__", fresh)
     monkeypatch.setattr(output_rounding, "MAX_OUTPUT_STEP", 1 / 64)
     again = read(monkeypatch, "direct", 2000, 15)
-    monkeypatch.undo()
-    monkeypatch.setattr(output_rounding, "MAX_OUTPUT_STEP", 1 / 64)
-    assert again > read(monkeypatch, "direct", 2000, 15) + 0.1
+    once = []
+    for _ in range(3):  # the median, because a single run is rarely above 0.6
+        monkeypatch.undo()
+        monkeypatch.setattr(output_rounding, "MAX_OUTPUT_STEP", 1 / 64)
+        once.append(read(monkeypatch, "direct", 2000, 15))
+    assert again > np.median(once) + 0.1
 
 
 TRAININGS: dict[str, dict[str, Any]] = {
