@@ -165,6 +165,7 @@ def test_the_weights_are_those_of_one_process_and_no_row_leaves(
     monkeypatch.setattr(DaskObject, "run", noted)
     of = placed_job()
     paths = stored(table_folder, names, of)
+    client.wait_for_workers(2, timeout=60)  # an earlier test may have cost a worker, which the cluster starts again
     before = left(client)
     alone, run = both(paths, of, DaskBackend(client), placed, draws)
     np.testing.assert_array_equal(weights(run), weights(alone))
