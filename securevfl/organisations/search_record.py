@@ -1,20 +1,29 @@
-"""A party's record of a search on disk, so that the same command resumes it after an interruption.
+"""A party's record of a search, so that the same command resumes it after an interruption.
 
 The record exists from the party's consent until all parties have the chosen model. It contains the number of
-measurements that the consent still covers and the choice, once it is known.
+measurements that the consent still covers and the choice, once it is known. It is in the party's account
+(`securevfl.account`), where an older copy is noticed: a folder that is restored from a backup cannot bring back
+measurements that were used. The folder of checkpoints has a file with the random name of the record. Without this file
+the search starts again: the party asks for consent and counts all measurements again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from securevfl.account.database import AccountDatabase
 from securevfl.base.checked_files import DamagedFileError, read_checked_json, write_checked_json
 from securevfl.data.party import Party
 from securevfl.errors import DataError, StorageError
+
+_TABLES = """CREATE TABLE IF NOT EXISTS searches (name TEXT PRIMARY KEY, remaining INTEGER NOT NULL, chosen INTEGER)
+WITHOUT ROWID;"""
+_NAME_BYTES = 16
 
 
 class SearchRecord:
@@ -22,10 +31,12 @@ class SearchRecord:
 
     Args:
         folder: the folder of the party's checkpoints; None if an interrupted search is not resumed.
+        account: the file of the party's account.
         party: the party and its table.
-        handshake: the facts on which all parties agree. Another search has another record.
+        handshake: the facts on which all parties agree. Another search has another file.
 
     Attributes:
+        name: the random name of the record, in hex digits.
         is_agreed: whether this party has agreed to the search, in this session or earlier.
         remaining: number of measurements that the consent still covers.
         chosen: the number of the chosen alternative; None before the choice.
@@ -35,51 +46,65 @@ class SearchRecord:
         StorageError: if it cannot be read.
     """
 
-    def __init__(self, folder: Path | None, party: Party, handshake: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path | None, account: Path, party: Party, handshake: Mapping[str, Any]) -> None:
         facts = json.dumps(handshake, sort_keys=True).encode() + party.digest
-        self.name = hashlib.sha256(facts).hexdigest()[:32]
-        self._path = None if folder is None else folder / f"{party.name}.{self.name[:16]}.search.json"
+        search = hashlib.sha256(facts).hexdigest()[:16]
+        self._path = None if folder is None else folder / f"{party.name}.{search}.search.json"
+        self._database = AccountDatabase.shared(account, _TABLES)
+        self.name = os.urandom(_NAME_BYTES).hex()
         self.is_agreed, self.remaining = False, 0
         self.chosen: int | None = None
         if self._path is None or not self._path.exists():
             return
-        try:
-            content, has_digest = read_checked_json(self._path)
-            if not has_digest:
-                raise KeyError
-            self.remaining, self.chosen = int(content["remaining"]), content["chosen"]
-        except OSError as cause:
-            raise StorageError(self._path, cause) from None
-        except (DamagedFileError, KeyError, TypeError, ValueError):
-            raise DataError(
-                f"{self._path}: the record of the search is damaged",
-                "remove it; the search then starts again, asks for consent and counts all measurements again",
-                code="SVFL-CHECKPOINT",
-                path=str(self._path),
-            ) from None
-        self.is_agreed = True
+        stored = _stored_name(self._path)
+        with self._database.reading() as tables:
+            row = tables.execute("SELECT remaining, chosen FROM searches WHERE name = ?", (stored,)).fetchone()
+        if row is not None:
+            self.name, self.is_agreed = stored, True
+            self.remaining, self.chosen = row
 
     def begin(self, measurements: int) -> None:
         """Record that this party has agreed to this number of measurements."""
-        self.is_agreed = True
-        self.store_remaining(measurements)
+        if self._path is not None:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_checked_json(self._path, {"name": self.name})
+        with self._database.changing() as tables:
+            tables.execute("INSERT INTO searches VALUES (?, ?, NULL)", (self.name, measurements))
+        self.is_agreed, self.remaining = True, measurements
 
     def store_remaining(self, remaining: int) -> None:
         """Store the number of measurements that the consent still covers."""
+        with self._database.changing() as tables:
+            tables.execute("UPDATE searches SET remaining = ? WHERE name = ?", (remaining, self.name))
         self.remaining = remaining
-        self._write()
 
     def store_choice(self, index: int) -> None:
         """Store the number of the chosen alternative."""
+        with self._database.changing() as tables:
+            tables.execute("UPDATE searches SET chosen = ? WHERE name = ?", (index, self.name))
         self.chosen = index
-        self._write()
 
     def delete(self) -> None:
-        """Remove the file, because all parties have the chosen model."""
+        """Remove the record and its file, because all parties have the chosen model."""
+        with self._database.changing() as tables:
+            tables.execute("DELETE FROM searches WHERE name = ?", (self.name,))
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
-    def _write(self) -> None:
-        if self._path is not None:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_checked_json(self._path, {"remaining": self.remaining, "chosen": self.chosen})
+
+def _stored_name(path: Path) -> str:
+    """Return the name of the record that a file contains."""
+    try:
+        content, has_digest = read_checked_json(path)
+        if not has_digest:
+            raise KeyError
+        return str(content["name"])
+    except OSError as cause:
+        raise StorageError(path, cause) from None
+    except (DamagedFileError, KeyError, TypeError, ValueError):
+        raise DataError(
+            f"{path}: the record of the search is damaged",
+            "remove it; the search then starts again, asks for consent and counts all measurements again",
+            code="SVFL-CHECKPOINT",
+            path=str(path),
+        ) from None

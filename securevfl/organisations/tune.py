@@ -152,7 +152,7 @@ class _Search:
         self._states = None if folder is None else Checkpoints(folder, party.name)
         needs = SessionNeeds({} if folder is None else {folder: 0}, len(party))
         check_preconditions(ledger, needs)
-        self._record = SearchRecord(folder, party, self._handshake)
+        self._record = SearchRecord(folder, ledger.path, party, self._handshake)
 
     def agree(self, consent: Callable[[ConsentSheet], None] | None) -> None:
         """Check and count all trainings, and ask for consent, unless an earlier session has done so."""

@@ -239,18 +239,18 @@ OTHERWISE = {
 
 
 def test_a_damaged_record_of_a_search_is_refused(tmp_path: Path) -> None:
-    party = cancer_parties(2)[0]
-    SearchRecord(tmp_path, party, {"grid": "l2"}).begin(3)
-    assert SearchRecord(tmp_path, party, {"grid": "l2"}).remaining == 3
+    party, account = cancer_parties(2)[0], tmp_path / "bank.ledger"
+    SearchRecord(tmp_path, account, party, {"grid": "l2"}).begin(3)
+    assert SearchRecord(tmp_path, account, party, {"grid": "l2"}).remaining == 3
     (path,) = tmp_path.glob("*.search.json")
     content = path.read_bytes()
     for place in range(0, len(content), 7):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with raises_code(DataError, "SVFL-CHECKPOINT"):
-            SearchRecord(tmp_path, party, {"grid": "l2"})
+            SearchRecord(tmp_path, account, party, {"grid": "l2"})
     path.write_bytes(content[:-9])
     with raises_code(DataError, "SVFL-CHECKPOINT"):
-        SearchRecord(tmp_path, party, {"grid": "l2"})
+        SearchRecord(tmp_path, account, party, {"grid": "l2"})
 
 
 def test_there_is_no_other_file_that_is_read_again() -> None:

@@ -174,6 +174,23 @@ def test_lost_results_are_not_measured_again(search: Search) -> None:
     assert measured(shop, search.ledger(shop)) == 4
 
 
+def test_a_restored_record_allows_no_further_measurement(search: Search) -> None:
+    """The shop's checkpoints are restored to an earlier moment, and the bank claims to have lost its results."""
+    search.run(on_model=stop_before(0))  # the consent is given and everything is counted
+    shop = search.parties[1]
+    (record,) = (search.folder / "shop.states").glob("*.search.json")
+    before = record.read_bytes()
+    search.run(on_model=stop_before(3))
+    record.write_bytes(before)
+    for path in (search.folder / "bank.states").glob("*"):
+        if "search" not in path.name:
+            path.unlink()
+    results = search.run()
+    assert isinstance(results["shop"], LeakageError), results
+    assert "all measurements that its consent covers" in str(results["shop"])
+    assert measured(shop, search.ledger(shop)) == 4
+
+
 def test_three_parties_search(meet: Any, tmp_path: Path) -> None:
     search = Search(meet(3, None, TUNED_JOB), tmp_path, tables(ROWS, parties=3))
     results = search.run()
