@@ -1,10 +1,10 @@
 """Delete the files that trainings have left at a party, but never the records of its disclosures.
 
-Deleted: the party's part of a model, its checkpoints, its preprocessed material, the row order, the journal of an
-interrupted alignment, the copy of a large table, and named logs. The files of preprocessed material are those that
-protocol families declare (`Family.run_files`). Retained: the disclosure ledger and the files next to it, which record
-disclosures, scored rows and used preprocessed material. Without them, limits would start from zero, and masks that were
-restored from a backup would be used twice.
+Deleted: the party's part of a model, its checkpoints, those of an interrupted search, its preprocessed material, the
+row order, the journal of an interrupted alignment, the copy of a large table, and named logs. The files of preprocessed
+material are those that protocol families declare (`Family.run_files`). Retained: the disclosure ledger and the files
+next to it, which record disclosures, scored rows and used preprocessed material. Without them, limits would start from
+zero, and masks that were restored from a backup would be used twice.
 
 A file is deleted only if its content matches its name. Deletion removes the name and releases the space. It does not
 overwrite the disk, and it does not reach backups.
@@ -107,13 +107,15 @@ def forget(files: TrainingFiles, ledger: DisclosureLedger, *, every: bool = Fals
 def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedger) -> DeletionReport:
     report, other_keys = DeletionReport(), set[str]()
     checkpoint = re.compile(_CHECKPOINT.replace("NAME", re.escape(files.party)))
-    for path in _files(files.checkpoints):
+    search = Path(f"{files.data}.search")
+    for path in [*_files(files.checkpoints), *_files(search)]:
         match = checkpoint.fullmatch(path.name)
         if match and (every or match[1] == key):
             _unlink(report, path, "checkpoint of a training: weights or shares of them")
         elif match:
             other_keys.add(match[1])
     _remove(files.checkpoints)
+    _delete_search(report, search, files.party)
     for folder in sorted(files.preprocessing.glob(f"{files.party}.*")):
         folder_key = folder.name.removeprefix(f"{files.party}.")
         if re.fullmatch(_KEY, folder_key) and (every or folder_key == key):
@@ -123,7 +125,7 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
     _remove(files.preprocessing)
     others = "1 more training has" if len(other_keys) == 1 else f"{len(other_keys)} more trainings have"
     reason = f"{others} left files for this table; --all deletes them"
-    folders = (files.checkpoints, files.preprocessing)
+    folders = (files.checkpoints, search, files.preprocessing)
     report.retained += [(folder, reason) for folder in folders if other_keys and folder.exists()]
     table_files = {
         rows_path(files.data): "row order: which of your rows all parties have",
@@ -151,6 +153,16 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
     if ledger.path.exists():
         report.retained.append((ledger.path, f"and the files next to it: {_RETAINED}"))
     return report
+
+
+def _delete_search(report: DeletionReport, folder: Path, party: str) -> None:
+    """Delete the file by which a search resumes, with its drafts, unless checkpoints of its trainings are left."""
+    if not any(re.search(r"\.(round-\d+|begun|final|evaluations)\.json$", path.name) for path in _files(folder)):
+        record = re.compile(rf"\.?{re.escape(party)}\.{_KEY}\.search\.json(\.\d+)?")
+        for path in _files(folder):
+            if record.fullmatch(path.name):
+                _unlink(report, path, "name of an interrupted search")
+    _remove(folder)
 
 
 def _key_of(files: TrainingFiles) -> str:

@@ -23,6 +23,7 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 from securevfl.families.state import State
 from securevfl.organisations import forget
+from securevfl.organisations.search_record import SearchRecord
 from securevfl.protocols.alignment.journal_folder import FolderJournal
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.disk_store import DiskStore
@@ -44,7 +45,7 @@ class Place:
         job = vfl.Job(model=vfl.Logistic(), protocol="open", epochs=1, accepts=["columns", "rank"])
         part = vfl.simulate(job, [bank, shop]).parts["shop"]
         self.folder, self.table, self.key = folder, folder / "shop.csv", run_key(job, shop)
-        part.data, self.part = shop.digest.hex(), part
+        part.data, self.part, self.party = shop.digest.hex(), part, shop
         self.table.write_text("id,a\n")
         part.save(folder / "shop.model.json")
         self.leave(self.key)
@@ -65,6 +66,12 @@ class Place:
         states = Checkpoints(f"{self.table}.states", "shop")
         states.begin(key, "1")
         states.save(key, Checkpoint(1, "1", [], {}, State()))
+        search = Checkpoints(f"{self.table}.search", "shop")
+        search.begin(key, "1")
+        search.save(key, Checkpoint(1, "1", [], {}, State()))
+        SearchRecord(
+            Path(f"{self.table}.search"), self.folder / "home" / "account", self.party, {"key": key.hex()}
+        ).begin(3)
         store = DiskStore(Path(f"{self.table}.ahead") / f"shop.{key.hex()[:16]}")
         store.put(0, b"n" * 16, 0, [b"masks"])
         store.close()
@@ -95,7 +102,7 @@ def test_all_that_it_left_is_deleted_and_nothing_that_counts(place: Place) -> No
     assert place.counted() == before
     head, retained = done.output.split("retained:\n")
     assert retained.endswith("not searched: backups, pages and predictions\n")
-    for name in ("states", "ahead", "rows.npy", "table", "align", "shop.log", "shop.model.json"):
+    for name in ("states", "search", "ahead", "rows.npy", "table", "align", "shop.log", "shop.model.json"):
         assert name in head
     assert "shop.csv: your table" in retained
     assert str(place.ledger.path) in retained
@@ -152,9 +159,10 @@ def test_replaced_models_are_deleted_with_all(place: Place) -> None:
 def test_forget_keeps_the_work_of_another_training_on_the_table(place: Place) -> None:
     place.leave(b"\x01" * 32)
     retained = place.forget().output.split("retained:\n")[1]
-    for name in ("states", "ahead", "rows.npy", "table"):
+    for name in ("states", "search", "ahead", "rows.npy", "table"):
         assert f"shop.csv.{name}: 1 more training has left files for this table; --all deletes them" in retained
-    assert {name.split(".")[1] for name in place.left() if name.endswith(".json")} == {"01" * 8}
+    left = {name for name in place.left() if name.endswith(".json")}
+    assert {name.split(".")[1] for name in left if "search" not in name} == {"01" * 8}
     assert {"shop.csv.rows.npy", "chunk-0.ready"} <= place.left()
     (place.folder / "shop.csv.ahead" / f"shop.{'01' * 8}" / "note.txt").write_text("mine")
     assert "it contains other files" in place.forget("--all").output
