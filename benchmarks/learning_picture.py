@@ -14,7 +14,7 @@ PARTIES = {
     "Bank: some columns, and the labels": [
         ("before", "which people both have; column counts"),
         ("training", "nothing: random numbers, ciphertexts"),
-        ("evaluation", "shuffled (rounded score, label) pairs"),
+        ("evaluation", "sum of losses; shuffled (score, label) pairs; a count"),
         ("later", "a score of a few bits per requested person"),
     ],
     "Shop: other columns of the same people": [

@@ -13,7 +13,7 @@ from securevfl.models.linear import Logistic
 
 INTRODUCTION = """# A sample of a consent sheet
 
-Before a party's table is used, the party reads this sheet and agrees to it. This one is about the job
+After the alignment and before the training, each party reads its sheet and agrees to it. This one is about the job
 `model = "logistic"`, with the tables of a bank and a shop that `vfl.datasets.loans()` generates. Your sheet has the
 figures of your tables. [For lawyers](for-lawyers.md) explains it row by row. `python -m docs.made_pages` generates this
 page.

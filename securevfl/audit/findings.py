@@ -115,8 +115,8 @@ class Audit:
         declared: declarations of what each message reveals.
         findings: facts about messages and views that contradict the declarations.
         inferences: results of the attacks.
-        leaks: names of the disclosures that the job accepts.
-        refused: names of the disclosures that the job does not accept.
+        leaks: one sentence for each leak that the job accepts.
+        refused: one sentence for each leak that the job does not accept.
         failed: attacks that could not run although the job calls for them.
         skipped: attacks that do not apply, with the reason.
         tests: number of p-values that were computed.

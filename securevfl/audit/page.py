@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from securevfl.audit.findings import Audit, Inference
 from securevfl.display import html as markup
@@ -138,6 +138,13 @@ def text(audit: Audit, width: int = 100) -> str:
     return "\n".join(lines)
 
 
+def _received(messages: Sequence[MessageDeclaration]) -> str:
+    rows: list[list[markup.Cell]] = [[item.message.__name__, item.sender, str(item.reveals)] for item in messages]
+    if not rows:
+        return '<p class="soft">Receives nothing after the handshake.</p>'
+    return markup.details("Messages that it receives", _stack(["message", "from", "declared to reveal"], rows))
+
+
 def _wrap(line: str, width: int, indent: str) -> list[str]:
     return textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=indent)
 
@@ -154,17 +161,12 @@ def html(audit: Audit) -> str:
         "larger score, or of its distance from chance if a ranking may be reversed.</p>",
     ]
     for title, messages, exposed, inferences in _sections(audit):
-        rows: list[list[markup.Cell]] = [[item.message.__name__, item.sender, str(item.reveals)] for item in messages]
-        received = markup.details("Messages that it receives", _stack(["message", "from", "declared to reveal"], rows))
-        if not rows and title != ANYONE:
-            received = '<p class="soft">Receives nothing after the handshake.</p>'
+        received = "" if title == ANYONE else _received(messages)
         labels = f"<p><strong>Opened of its labels</strong> {escape(' '.join(exposed))}</p>" if exposed else ""
         if inferences or title != ANYONE:
             heads = ["could infer", "", "score", "how strongly", "remedy"]
             scores = _stack(heads, [_score_row(inference) for inference in inferences])
-            messages_folded = received if title != ANYONE else ""
-            section = markup.section("Any party" if title == ANYONE else title, labels, scores, messages_folded)
-            parts.append(section)
+            parts.append(markup.section("Any party" if title == ANYONE else title, labels, scores, received))
     leaks = [markup.section("Leaks named by the checks of the job", markup.items(audit.leaks))] if audit.leaks else []
     skipped = markup.details(_SKIPPED, markup.items(audit.skipped)) if audit.skipped else ""
     method = [

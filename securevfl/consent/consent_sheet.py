@@ -50,8 +50,6 @@ ESTIMATES_TITLE = "Time, memory and traffic"
 _PAGE_STYLE = """<style>
 @media (min-width: 40rem) { dl { grid-template-columns: 6rem 1fr; } }
 h3 { font-size: 1rem; margin: 1rem 0 .2rem; } main { max-width: 62rem; }
-@media (max-width: 40rem) { .stack td[data-head]:not(:empty)::before { content: attr(data-head) ": ";
-  font-weight: 600; color: var(--soft); } }
 </style>"""
 
 

@@ -111,7 +111,9 @@ def as_html(sections: Sequence[SheetSection]) -> str:
 
 
 def _section_html(item: SheetSection) -> str:
-    parts = [] if item.table is None else [_table_html(item.table)]
+    parts = []
+    if item.table is not None:
+        parts.append(html.table(item.table.heads, item.table.rows, figures=item.table.right, stacked=True))
     for block in item.blocks:
         parts += [f"<h3>{html.escape(block.heading)}</h3>"] if block.heading else []
         if any(word for word, _ in block.statements):
@@ -124,19 +126,3 @@ def _section_html(item: SheetSection) -> str:
 
 def _text_html(text: str) -> str:
     return "<br>".join(html.escape(item) for item in _items(text))
-
-
-def _table_html(table: SheetTable) -> str:
-    """Return a table whose cells are labelled, because a phone shows each row as a list."""
-    right = ['class="figure"' if j in table.right else "" for j in range(len(table.heads))]
-    heads = "".join(f"<th {kind}>{html.escape(head)}</th>" for kind, head in zip(right, table.heads, strict=True))
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f'<td {kind} data-head="{html.escape(head)}">{html.escape(cell)}</td>'
-            for kind, head, cell in zip(right, table.heads, row, strict=True)
-        )
-        + "</tr>"
-        for row in table.rows
-    )
-    return f'<div class="wide stack" tabindex="0" role="group"><table><tr>{heads}</tr>{rows}</table></div>'

@@ -95,7 +95,7 @@ def disclosure_sections(
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         roles: the roles of all parties.
         facts: the facts of the run, if they are known.
-        before: sections about earlier jobs, limits and leaks, which stand below the table.
+        before: sections about earlier jobs, limits and leaks, which follow the table.
 
     Returns:
         The sections.
@@ -179,7 +179,7 @@ def later_section(job: Job, roles: Roles, facts: RunFacts | None) -> SheetSectio
     requester = job.family.score_requester(job, roles.lead)
     if not job.family.score_bits(job, None if facts is None else facts.shape):
         return section("Questions later", "None: this job permits no scores of new rows.")
-    asked = (
+    scores_notice = (
         f"{requester} may ask for scores of new rows. The other parties learn how many people it asks about, and which "
         "of them are in their tables. The ledger counts both. "
         f"{requester} learns which of these people the others have."
@@ -189,7 +189,7 @@ def later_section(job: Job, roles: Roles, facts: RunFacts | None) -> SheetSectio
         for name in roles.parties
         if (items := _later_statements(job, roles, facts, name))
     ]
-    return SheetSection("Questions later", (SheetBlock((("", asked),)), *blocks))
+    return SheetSection("Questions later", (SheetBlock((("", scores_notice),)), *blocks))
 
 
 def ledger_sections(

@@ -12,7 +12,7 @@ from securevfl.errors import LeakageError
 
 
 class ReservedMeasurements:
-    """A number of measurements that may still be made.
+    """A number of measurements that are still allowed.
 
     Args:
         party: name of the party whose rows are measured.
@@ -20,7 +20,7 @@ class ReservedMeasurements:
         store: is called with the remaining number before a measurement begins; it may write the number to disk.
 
     Attributes:
-        remaining: number of measurements that may still be made.
+        remaining: number of measurements that are still allowed.
     """
 
     def __init__(self, party: str, count: int, store: Callable[[int], None] = lambda remaining: None) -> None:

@@ -220,7 +220,7 @@ class _Search:
         return part
 
     def choose(self, losses: Mapping[str, float]) -> str:
-        """Choose the alternative with the smallest loss at the party with labels, and tell the others."""
+        """Choose the alternative with the smallest loss at the party with labels, and send it to the others."""
         names, me = list(self.alternatives), self._party.name
         others = [name for name in self._parties if name != me]
 

@@ -84,6 +84,8 @@ class PartnerGain:
             html.cell_text(value) if decimals is None else f"{value:,.{decimals}f}"
             for value in (self.alone, self.together, abs(self.gain))
         )
+        if together == alone:
+            return f"With the columns of {partners}, the {label_of(self.metric)} stays at {alone}."
         direction = "rises" if self.together > self.alone else "falls"
         kind = "a gain" if self.gain > 0 else "a loss"
         start = f"With the columns of {partners}, the {label_of(self.metric)} {direction} from {alone} to {together}, "

@@ -70,6 +70,7 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "test_every_record_at_a_gate_is_of_an_output_and_has_its_bits",
     "The receiver; the values": OUTPUTS,
     'For the share, "all"': OUTPUTS,
+    'A "-" means': OUTPUTS,
     "It does not learn which": SIZES,
     "The passive party learns nothing": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
     "Residuals, scores and weights": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
