@@ -29,7 +29,7 @@ def counting(values: list[float], *, varies: bool = False, name: str = "auc") ->
     return Part(None, None, run, lambda row: varies)
 
 
-def test_a_figure_that_follows_from_seeds_is_compared_within_one_percent() -> None:
+def test_a_seeded_figure_is_compared_within_one_percent() -> None:
     stored = sample(counting([20.0] * 2), MADE)
     assert stored["rows"] == [{"method": "ours", "auc": [20.0, pytest.approx(0.2)], "rounds": None}]
     row = {"method": "ours", "auc": 20.1, "cpu_s": 99.0, "rounds": None}
