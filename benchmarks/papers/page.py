@@ -24,7 +24,7 @@ from benchmarks.papers.page_celu import (
 from benchmarks.papers.page_fdml import fdml_auc, fdml_noise, fdml_order, fdml_slowness, fdml_stored, fdml_time
 from benchmarks.papers.page_fdskl import fdskl_errors, fdskl_progress, fdskl_scaling
 from benchmarks.papers.page_fedbcd import fedbcd_linear, fedbcd_mnist, fedbcd_rule
-from benchmarks.papers.page_ftl import ftl_fate, ftl_overlap, ftl_paper, ftl_small, ftl_step
+from benchmarks.papers.page_ftl import ftl_fate, ftl_many, ftl_overlap, ftl_paper, ftl_small, ftl_step
 from benchmarks.papers.pictures import draw
 
 PAGE_HEAD = """# The papers' tables
@@ -107,7 +107,14 @@ PAPER_PAGES: dict[str, tuple[str, dict[str, Section]]] = {
     "fdskl": ("FDSKL", {"errors": fdskl_errors, "scaling": fdskl_scaling, "progress": fdskl_progress}),
     "ftl": (
         "Transfer learning",
-        {"credit": ftl_paper, "small": ftl_small, "fate": ftl_fate, "overlap": ftl_overlap, "step": ftl_step},
+        {
+            "credit": ftl_paper,
+            "small": ftl_small,
+            "fate": ftl_fate,
+            "many": ftl_many,
+            "overlap": ftl_overlap,
+            "step": ftl_step,
+        },
     ),
 }
 

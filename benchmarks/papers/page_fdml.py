@@ -30,8 +30,8 @@ def fdml_auc(part: Part) -> str:
         f"under CKKS); "
         "rounds and seconds until the AUC is within .007 of the pooled one. Losses are log losses. Seconds of the "
         "whole training are virtual; in the rows of pooled and local columns they are scikit-learn's processor "
-        "seconds. All settings of a kind have the step that is best in step. A dash in the columns of losses and of the whole "
-        "training means that the stored run did not measure them.\n\n"
+        "seconds. All settings of a kind have the step that is best in step. A dash for losses and for "
+        "the whole training means that the stored run did not measure them.\n\n"
         + table(head, cells)
         + f"\nWith a step of its own, `tau = 8`: {words}. The paper's gap of a network to its pooled one is .0081.\n"
     )

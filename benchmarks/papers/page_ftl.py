@@ -120,6 +120,29 @@ def ftl_small(part: Part) -> str:
     )
 
 
+def ftl_many(part: Part) -> str:
+    """Return the section on many local steps."""
+    plan = part["plan"]
+    cells = [
+        [
+            *(row["algorithm"], str(row["q"]), f"{row['step']:g}"),
+            " / ".join(number(item, 0) for item in row["rounds_medians"]),
+            *(spread(row, "highest", 3), spread(row, "auc", 3)),
+        ]
+        for row in part["rows"]
+    ]
+    targets = " / ".join(f"{target:.2f}" for target in plan["targets"])
+    return (
+        "### Many local steps\n"
+        "The paper's Figure 4, and FedPBCD: left and right halves of scikit-learn's digits, even against odd, "
+        f"{plan['rows']} rows in common and {plan['rows']} held out, {plan['units']} units, in the open, "
+        f"{plan['rounds']} rounds, {plan['starts']} random starts, mu = {plan['mu']:g}. The step is the one of "
+        f"{', '.join(f'{step:g}' for step in plan['grid'])} with the highest AUC after the last round on validation "
+        "rows. Rounds are medians.\n\n"
+        + table(["algorithm", "Q", "step", f"rounds to {targets}", "highest AUC", "AUC at the end"], cells)
+    )
+
+
 def ftl_overlap(part: Part) -> str:
     """Return the section on shared rows."""
     cells = [[f"{row['shared']:,}", row["model"], spread(row, "auc", 3)] for row in part["rows"]]
