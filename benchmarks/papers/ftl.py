@@ -111,10 +111,10 @@ class ManyPlan:
     units: int = 8
     local_steps: tuple[int, ...] = (1, 15, 25, 50, 100)
     rounds: int = 6
-    grid: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    grid: tuple[float, ...] = (1.0, 2.0, 4.0)
     mu: float = 0.1
     targets: tuple[float, ...] = (0.80, 0.82, 0.84)
-    starts: int = 5
+    starts: int = 3
 
 
 @dataclass(frozen=True)
@@ -290,8 +290,15 @@ def many(data: Path | None, plan: ManyPlan, runs: Runs) -> Rows:
             ways["FedPBCD"] = lambda eta, q=q: FedPBCD(local_steps=q, lr=eta, mu=plan.mu)
         for name, way in ways.items():
             runs(f"{name}, Q = {q}")
-            step = max(plan.grid, key=lambda eta, way=way: _last(_history(inner, _many_job(plan, way(eta), 0))))
-            curves = [_history(parties, _many_job(plan, way(step), start)) for start in range(plan.starts)]
+
+            def auc(sides: Sequence[Party], eta: float, start: int, name: str = name, way: Any = way) -> Curve:
+                what = {"rows": len(sides[0]), "plan": asdict(plan), "q": way(eta).local_steps, "name": name}
+                job = _many_job(plan, way(eta), start)
+                curve = runs.once(what | {"eta": eta, "start": start}, lambda: _history(sides, job))
+                return [(rounds, value) for rounds, value in curve]
+
+            step = max(plan.grid, key=lambda eta, auc=auc: _last(auc(inner, eta, 0)))
+            curves = [auc(parties, step, start) for start in range(plan.starts)]
             highest = [max((value for _, value in curve), default=0.0) for curve in curves]
             final = [_last(curve) for curve in curves]
             rows.append(
