@@ -88,12 +88,12 @@ def _table(parties: Sequence[Party], seed: int) -> Iterator[dict[str, Any]]:
     for schedule in SCHEDULES:
         steps = schedule.first_step, schedule.first_iterations, schedule.later_step
         path = paths[steps] = paths.get(steps) or _path(job, train, y_train, (held_out, test), steps)
-        best, end = _stop(schedule.evaluations, [job.model.loss.value(f, y_held).mean() for f, _ in path])
+        best, end = stopping_point(schedule.evaluations, [job.model.loss.value(f, y_held).mean() for f, _ in path])
         auc = area_under_curve(y_test[:, 0] > 0, path[best - 1][1][:, 0])
         yield {"schedule": schedule.name, "iterations": end, "best": best, "auc": auc}
 
 
-def _stop(evaluations: Sequence[int], losses: Sequence[float]) -> tuple[int, int]:
+def stopping_point(evaluations: Sequence[int], losses: Sequence[float]) -> tuple[int, int]:
     """Return the iteration of the best evaluated model, and the iteration at which the training stops.
 
     Args:
