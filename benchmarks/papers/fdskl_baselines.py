@@ -1,7 +1,6 @@
 """The baselines of FDSKL. None of them protects data unless stated.
 
 dsg       the centralised doubly stochastic gradient: the optimizer's arithmetic on pooled columns, no parties
-boosting  SecureBoost's trees on pooled columns: it is lossless, so its errors are those of boosting in one place
 libsvm    scikit-learn's SVC with the RBF kernel on pooled columns
 pp-svmv   Yu, Vaidya and Jiang 2006: local distance matrices summed around a ring, then SVC on the kernel; n^2 numbers
 fd-svrg   Zhang et al. 2018: linear logistic regression, inner products summed over the parties, variance reduced
@@ -12,11 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import import_extra
@@ -117,32 +115,21 @@ def dsg(
     return BaselineOutcome(error(), spent, memory_bytes=2 * len(y) * model.features, rows=len(y), curve=tuple(seen))
 
 
-def boosting(split: Split) -> BaselineOutcome:
-    """Run scikit-learn's histogram gradient boosting with its defaults: 100 trees of 31 leaves."""
-    name = "sklearn.ensemble"
-    model = import_extra(name, "sklearn", "the baseline boosting").HistGradientBoostingClassifier(random_state=0)
-    with threadpool_limits(1):  # its threads exist only since the import
-        started = time.process_time()
-        model.fit(split.X, split.y)
-        spent = time.process_time() - started
-        return BaselineOutcome(split.missed(model.decision_function(split.test_X)), spent, rows=len(split.X))
-
-
-def libsvm(split: Split, gamma: float | Literal["scale"] = "scale", C: float = 1.0) -> BaselineOutcome:
-    """Run scikit-learn's SVC; its defaults are C = 1 and gamma = 1 / (d var)."""
+def libsvm(split: Split) -> BaselineOutcome:
+    """Run scikit-learn's defaults: C = 1, gamma = 1 / (d var)."""
     started = time.process_time()
-    machine = _svc(cache_size=1000, gamma=gamma, C=C).fit(split.X, split.y)
+    machine = _svc(cache_size=1000).fit(split.X, split.y)
     spent = time.process_time() - started
     return BaselineOutcome(split.missed(machine.decision_function(split.test_X)), spent, rows=len(split.X))
 
 
-def pp_svmv(split: Split, sides: Sequence[RowNumbers], gamma: float, C: float = 1.0) -> BaselineOutcome:
+def pp_svmv(split: Split, sides: Sequence[RowNumbers], gamma: float) -> BaselineOutcome:
     """Let each party add its squared distances around a ring; the first one masks them and takes the kernel."""
     started, n = time.process_time(), len(split.X)
     total = np.zeros((n, n))
     for side in sides:
         total += squared(split.X[:, side], split.X[:, side])
-    machine = _svc(kernel="precomputed", cache_size=1000, C=C).fit(np.exp(-gamma * total), split.y)
+    machine = _svc(kernel="precomputed", cache_size=1000).fit(np.exp(-gamma * total), split.y)
     spent = time.process_time() - started
     f = machine.decision_function(np.exp(-gamma * sum(squared(split.test_X[:, s], split.X[:, s]) for s in sides)))
     return BaselineOutcome(split.missed(f), spent, bytes=8 * n * n * len(sides), memory_bytes=8 * n * n, rows=n)

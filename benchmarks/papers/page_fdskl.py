@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from benchmarks.papers.page_cells import Part, Row, number, spread, table
+from benchmarks.papers.page_cells import Part, number, spread, table
 
 
 def fdskl_errors(part: Part) -> str:
@@ -12,7 +10,7 @@ def fdskl_errors(part: Part) -> str:
     cells = [
         [
             *(row["dataset"], row["method"], spread(row, "error", 4), f"{row['gamma']:g}" if "gamma" in row else ""),
-            *(f"{row.get('eta', row.get('C')):g}" if {"eta", "C"} & row.keys() else "", number(row["cpu_s"], 1)),
+            *(f"{row['eta']:g}" if "eta" in row else "", number(row["cpu_s"], 1)),
             number(row["bytes"] / 1e6, 0) if "bytes" in row else "",
         ]
         for row in part["rows"]
@@ -20,30 +18,9 @@ def fdskl_errors(part: Part) -> str:
     plan = part["plan"]
     return (
         "### Test errors\n"
-        f"Three parties, tree sum, {plan['splits']} splits (a9a: its own test rows, as many seeds; SVC and PP-SVMV "
-        f"{plan['machine_splits']} splits of {plan['most']:,} training rows). *The paper's step* is the update without "
-        "a preconditioner. Each method's parameters are chosen on a fifth of the training rows of the first split: "
-        "FDSKL's gamma and eta, and gamma and C of the SVC, which PP-SVMV uses too. CPU seconds are the least of the "
-        "splits.\n\n"
-        + table(["table", "method", "error", "gamma", "eta or C", "CPU s", "MB"], cells)
-        + f"\n{_boosting(part['rows'])}"
-    )
-
-
-def _boosting(rows: Sequence[Row]) -> str:
-    """Compare FDSKL with SecureBoost."""
-    names = list(dict.fromkeys(row["dataset"] for row in rows))
-    ours, trees = (
-        {row["dataset"]: row["error"] for row in rows if row["method"].startswith(method)}
-        for method in ("FDSKL, preconditioned", "SecureBoost")
-    )
-    lower = [name for name in names if trees[name] < ours[name]]
-    figures = "; ".join(f"{name} {number(trees[name], 4)} and {number(ours[name], 4)}" for name in names)
-    return (
-        f"**SecureBoost has the lower error on {len(lower)} of {len(names)} tables** (SecureBoost and FDSKL, "
-        f"preconditioned: {figures}). SecureBoost is lossless: its trees are those of boosting in one place, so "
-        "scikit-learn's boosting with its defaults stands for its errors. These seconds are not SecureBoost's, because "
-        "they have no encryption: `python -m benchmarks.peers` measures SecretFlow's implementation.\n"
+        f"Three parties, tree sum, {plan['splits']} splits (a9a: its own test rows, as many seeds; SVC one split). "
+        "*The paper's step* is the update without a preconditioner, with the best step on training rows. CPU seconds "
+        "are the least of the splits.\n\n" + table(["table", "method", "error", "gamma", "eta", "CPU s", "MB"], cells)
     )
 
 
