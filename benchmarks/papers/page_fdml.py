@@ -5,8 +5,8 @@ from __future__ import annotations
 from benchmarks.papers.page_cells import Part, number, rounds_cell, spread, table
 
 LOSSES = (
-    " Losses are log losses. Seconds of the whole training are virtual; in the rows of pooled and local columns they are "
-    "scikit-learn's processor seconds."
+    " Losses are log losses. Seconds of the whole training are virtual; in the rows of pooled and local columns they "
+    "are scikit-learn's processor seconds."
 )
 
 
