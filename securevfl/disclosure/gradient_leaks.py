@@ -110,7 +110,7 @@ def equation_leaks(
                 f"{_with_earlier(sizes, bins, share)}, which determines every residual and so the labels",
                 _fewer_equations(job, rows, bins, share),
             )
-        if job.equations_change and job.equations * p >= sizes.residuals:
+        if job.equations_change and job.equations > 1 and job.equations * p >= sizes.residuals:
             yield Leak(
                 FRESH_EQUATIONS,
                 name,
