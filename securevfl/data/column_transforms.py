@@ -178,7 +178,6 @@ def look_up(values: Floats, categories: tuple[str, ...], numbers: Mapping[str, i
         categories: the distinct texts.
         numbers: the number assigned to each text that the training had; the key MISSING is for missing texts.
         other: the number assigned to all remaining texts.
-        other: the number of all other texts.
 
     Returns:
         The numbers (m,).

@@ -181,8 +181,7 @@ class CsvFile:
     def _ragged(self, received: int) -> TableError:
         """Return the error that names the first line whose number of values differs from the number of columns.
 
-        Args:
-            received: the number of values of that line, as pyarrow reports it.
+        `received` is the number of values of that line, as pyarrow reports it.
         """
         expected = len(self.names)
         with _rows(self._path, self.delimiter) as rows:

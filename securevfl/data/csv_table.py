@@ -72,8 +72,7 @@ def may_be_numbers(kind: ColumnType) -> bool:
 def read_numbers(column: Any, values: Floats) -> bool:
     """Parse one batch of a column into the array `values` (k,).
 
-    Returns:
-        False if a value is not a number or has leading zeros, so that the column must be read as texts.
+    Return False if a value is not a number or has leading zeros, so that the column must be read as texts.
     """
     pa = import_module("pyarrow")
     try:

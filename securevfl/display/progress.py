@@ -47,7 +47,6 @@ def progress(label: str, line_seconds: float = PROGRESS_LINE_SECONDS) -> Iterato
 def watched(label: str, enabled: bool, callback: OnStep | None) -> Iterator[OnStep | None]:
     """Yield one function that reports progress both to a progress bar and to the caller's callback.
 
-
     Args:
         label: a name of the operation, for the display.
         enabled: whether to show progress.
