@@ -12,7 +12,7 @@ from securevfl.errors import LeakageError
 
 
 class ReservedMeasurements:
-    """A number of measurements that are still allowed.
+    """How many measurements of held-out rows one consent still allows.
 
     Args:
         party: name of the party whose rows are measured.
