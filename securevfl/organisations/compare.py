@@ -105,7 +105,7 @@ def compare_with(
             return views
 
         views = run_session(party.name, settings, handshake, agree, ledger=party_ledger, resumes=True)
-        reserved = ReservedMeasurements(party.name, len(views))
+        reserved = ReservedMeasurements(party.name, dict.fromkeys(jobs, 1))
         _count_measurements(views, party_ledger, settings.peers.active, reserve=True)
         names = ", ".join(everyone)
         with pool_for(job, None, workers) as (pool, size):
@@ -118,7 +118,7 @@ def compare_with(
                     parties=everyone,
                     executor=pool,
                     workers=size,
-                    ledger=party_ledger.with_reserved_measurements(reserved.use_one),
+                    ledger=party_ledger.with_reserved_measurements(reserved.of(name)),
                 )
                 talk = partial(train_over, train, on_round)
                 try:

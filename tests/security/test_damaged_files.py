@@ -240,8 +240,8 @@ OTHERWISE = {
 
 def test_a_damaged_record_of_a_search_is_refused(tmp_path: Path) -> None:
     party, account = cancer_parties(2)[0], tmp_path / "bank.ledger"
-    SearchRecord(tmp_path, account, party, {"grid": "l2"}).begin(3)
-    assert SearchRecord(tmp_path, account, party, {"grid": "l2"}).remaining == 3
+    SearchRecord(tmp_path, account, party, {"grid": "l2"}).begin({"l2 = 1": 1})
+    assert SearchRecord(tmp_path, account, party, {"grid": "l2"}).remaining == {"l2 = 1": 1}
     (path,) = tmp_path.glob("*.search.json")
     content = path.read_bytes()
     for place in range(0, len(content), 7):
