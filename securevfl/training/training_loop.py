@@ -172,7 +172,7 @@ class TrainingLoop:
 
     @property
     def _weights_may_grow(self) -> bool:
-        """Whether weights are unlimited, so that they grow without bound if this party's columns separate the classes."""
+        """Whether nothing limits the weights, which then grow forever if this party's columns separate the classes."""
         model = self.job.model
         by_column = isinstance(model, LinearModel) and model.by_column and not model.l2
         return by_column and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self.data.columns > 0
@@ -303,7 +303,7 @@ class TrainingLoop:
         return metrics.stale(patience.metric, values, patience.evaluations, patience.tolerance)
 
     def _is_lost(self, measurement: Measurement) -> bool:
-        """Return whether the loss shows that step sizes are too large; without a measured loss it counts as infinite."""
+        """Return whether the loss shows that step sizes are too large; an unmeasured loss counts as infinite."""
         losses = [record["loss"] for record in self._history if "loss" in record]
         return self._participant.should_roll_back([*losses, measurement.metrics.get("loss", math.inf)], measurement)
 
