@@ -10,7 +10,8 @@ Steps:
     5. all <-> all     train this alternative again, with all metrics; each party stores its part of the model
 
 All parties name the same alternatives, or step 1 ends. Step 2 counts one measurement for each training, and a second
-measurement of the same training is refused (`ReservedMeasurements`). With a folder of checkpoints, the same command
+measurement of the same training is refused (`ReservedMeasurements`). A training whose public sizes differ from those
+that step 1 was about is refused as well (`PublicSizes`). With a folder of checkpoints, the same command
 resumes an interrupted search: finished alternatives are not trained again, and nobody is asked again.
 """
 
@@ -43,6 +44,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, check_unused
+from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
 from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
@@ -168,6 +170,8 @@ class _Search:
             ]
             self.shapes = {name: view.sizes for name, view in zip(self.finals, views, strict=True)}
             if self._record.is_agreed:
+                for name, shape in self.shapes.items():
+                    self._record.sizes[name].check(channel.me, shape)
                 return views
             largest = most_disclosing(self.finals, self.shapes)
             together = [(item, self.shapes[name]) for name, item in self.alternatives.items()]
@@ -181,7 +185,8 @@ class _Search:
         views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
         if not self._record.is_agreed:
             self._count(views[0], reserve=True)
-            self._record.begin(self.measurements)
+            sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
+            self._record.begin(self.measurements, sizes)
 
     @property
     def measurements(self) -> dict[str, int]:
@@ -201,6 +206,7 @@ class _Search:
             workers=self.pool["workers"],
             checkpoints=self._states,
             ledger=self.ledger.with_reserved_measurements(reserved.of(CHOSEN if is_final else name)),
+            agreed=self._record.sizes[name],
         )
         try:
             part = run_session(
