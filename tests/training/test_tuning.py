@@ -173,7 +173,9 @@ def test_scores_and_their_errors_are_those_of_a_loop_over_folds(model: Any, fold
     kind = model_selection.StratifiedKFold if job.model.loss.classifies else model_selection.KFold
     splits = list(kind(folds, shuffle=True, random_state=3).split(schedule.train[:, None], y[schedule.train]))
     assert len(validation.alternatives) == 2
-    for item, alternative in zip(validation.alternatives, alternative_jobs(job, grid, alone=True).values(), strict=True):
+    for item, alternative in zip(
+        validation.alternatives, alternative_jobs(job, grid, alone=True).values(), strict=True
+    ):
         scores = []
         for train, test in splits:
             fold_rows = schedule.train[test]
