@@ -336,7 +336,7 @@ NO_DIRECTION = frozenset({"coverage"})
 
 
 @pytest.mark.parametrize("name", sorted(LOSSES))
-def test_outputs_of_the_labels_are_better_than_those_of_other_rows(name: str) -> None:
+def test_outputs_of_the_labels_are_better_than_others(name: str) -> None:
     """In every decision about every metric, and in the gain by a partner's columns."""
     loss, draw = LOSSES[name], np.random.default_rng(6)
     y = draw.integers(0, 2 if loss.single else 4, 200) if loss.classifies else draw.gamma(2.0, size=200) + 0.1
