@@ -19,11 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
 from securevfl.base.config import Config
+from securevfl.data.text_values import is_number
 from securevfl.data.validation import name_list
 from securevfl.errors import ConfigError, TableError
 
@@ -78,11 +80,13 @@ class ColumnType(Config):
     def _write_numbers(cls, marks: Any) -> Any:
         if not isinstance(marks, list | tuple):
             return marks
-        return [repr(mark).removesuffix(".0") if _is_number(mark) else mark for mark in marks]
+        return [_text_of_mark(mark) if _is_number(mark) else mark for mark in marks]
 
     @field_validator("bins", mode="before")
     @classmethod
     def _check_bins(cls, bins: Any) -> Any:
+        if isinstance(bins, list | tuple) and all(map(_is_number, bins)):
+            bins = tuple(float(edge) for edge in bins)
         if not isinstance(bins, list | tuple) or not (all(map(_is_number, bins)) or all(map(_are_texts, bins))):
             raise ValueError('write edges, as in [1000, 2000], or lists of texts, as in [["A", "B"], ["C"]]')
         if len(bins) > MAX_DECLARED_BINS:
@@ -137,6 +141,11 @@ class ColumnType(Config):
         return self.type or "number"
 
     @property
+    def missing_numbers(self) -> tuple[float, ...]:
+        """The marks of missing values that are numbers."""
+        return tuple(float(mark) for mark in self.missing if is_number(mark))
+
+    @property
     def declared(self) -> bool:
         """Whether a user has declared the kind."""
         return self.type is not None and self.origin == "declared"
@@ -163,7 +172,11 @@ def group_name(texts: Sequence[str]) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)  # numbers of numpy are Real, too
+
+
+def _text_of_mark(mark: Real) -> str:
+    return str(int(mark)) if isinstance(mark, Integral) else repr(float(mark)).removesuffix(".0")
 
 
 def _are_texts(value: Any) -> bool:

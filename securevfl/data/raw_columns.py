@@ -24,6 +24,7 @@ from securevfl.data.text_types import (
     convert_texts,
     decide_type,
     infer_decimal,
+    mark_form,
     number_texts,
     special_numbers,
 )
@@ -131,7 +132,7 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
         if isinstance(raw, TextColumn) and target.kind in ("number", "percent", "currency") and not target.decimal:
             target = target.model_copy(update={"decimal": infer_decimal(raw.texts, target, raw.delimiter)})
     if target is None:
-        marks = {mark.strip() for mark in (*declared.missing, *declared.special)}
+        marks = {mark_form(mark) for mark in (*declared.missing, *declared.special)}
         target, remark = _decide(place, raw, marks)
         if declared.special and target.kind == "category":
             raise place.error(
@@ -167,7 +168,7 @@ def _decide(place: Place, raw: RawColumn, marks: set[str]) -> tuple[ColumnType, 
         return ColumnType(type="number", origin="file"), ""
     if isinstance(raw, DateColumn):
         return ColumnType(type="date", origin="file"), ""
-    texts = [text for text in raw.texts if text.strip() not in marks]
+    texts = [text for text in raw.texts if mark_form(text) not in marks]
     decision = decide_type(texts, raw.origin, raw.delimiter)
     if decision.type is None:
         bad = {texts[index] for index in decision.bad}
@@ -192,9 +193,8 @@ def _convert(place: Place, raw: RawColumn, kind: ColumnType, *, of_model: bool) 
     fits = kind.kind == ("date" if isinstance(raw, DateColumn) else "number")
     fits = fits or (isinstance(raw, NumberColumn) and kind.declared and kind.kind in ("percent", "currency"))
     values = raw.values
-    marks = [float(mark) for mark in kind.missing if is_number(mark)]
-    if marks and isinstance(raw, NumberColumn):
-        values = np.where(np.isin(values, marks), np.nan, values)
+    if kind.missing_numbers and isinstance(raw, NumberColumn):
+        values = np.where(np.isin(values, kind.missing_numbers), np.nan, values)
     if not fits and not np.isnan(values).all():
         brought = "dates" if isinstance(raw, DateColumn) else "numbers without a unit"
         if isinstance(raw, NumberColumn) and kind.kind == "date":

@@ -134,12 +134,17 @@ class Schedule:
         self.test: Rows = np.sort(order[:held_out])
         self.train: Rows = np.sort(order[held_out:])
         self.epochs = epochs
-        n = len(self.train)
-        self.batches = 1 if isinstance(batch_size, str) else max(1, -(-n // batch_size))
-        self.subset_sizes = subset_sizes(n) if batch_size == "growing" else (n,) * (self.batches == 1)
-        self.smallest_batch = self.subset_sizes[0] if self.subset_sizes else n // self.batches
+        self._batch_size = batch_size
+        self._divide_into_batches()
         self._seed = seed
         self._reshuffle = reshuffle
+
+    def _divide_into_batches(self) -> None:
+        """Compute the number and the sizes of batches from the number of training rows."""
+        n, size = len(self.train), self._batch_size
+        self.batches = 1 if isinstance(size, str) else max(1, -(-n // size))
+        self.subset_sizes = subset_sizes(n) if size == "growing" else (n,) * (self.batches == 1)
+        self.smallest_batch = self.subset_sizes[0] if self.subset_sizes else n // self.batches
 
     def __len__(self) -> int:
         """Return the number of iterations of all epochs."""
@@ -161,12 +166,12 @@ class Schedule:
             The schedule.
         """
         changed = copy(self)
-        for name in ("batch_order", "by_ids", "fitting_rows"):  # computed from the training rows
-            changed.__dict__.pop(name, None)
+        for name, attribute in vars(Schedule).items():
+            if isinstance(attribute, cached_property):  # computed from the training rows
+                changed.__dict__.pop(name, None)
         changed.train = np.sort(rows)
         changed.test = np.setdiff1d(np.arange(self._register.rows), changed.train)
-        if self.subset_sizes:
-            changed.subset_sizes = subset_sizes(len(rows)) if len(self.subset_sizes) > 1 else (len(rows),)
+        changed._divide_into_batches()
         return changed
 
     @property

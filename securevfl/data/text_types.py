@@ -30,6 +30,7 @@ from securevfl.data.text_values import (
     DAY,
     are_percentages,
     day_month_format,
+    impossible_dates,
     is_ambiguous,
     is_number,
     parse_dates,
@@ -145,8 +146,12 @@ def infer_decimal(texts: Sequence[str], kind: ColumnType, delimiter: str = "") -
     Returns:
         The mark.
     """
-    marks = {mark.strip() for mark in (*kind.missing, *kind.special)}
-    amounts = [_without_unit(text.strip().removesuffix("%").strip(), kind.unit) for text in texts if text not in marks]
+    marks = {mark_form(mark) for mark in (*kind.missing, *kind.special)}
+    amounts = [
+        _without_unit(text.strip().removesuffix("%").strip(), kind.unit)
+        for text in texts
+        if mark_form(text) not in marks
+    ]
     separated = [amount for amount in amounts if is_number(amount) or _SEPARATED.fullmatch(amount)]
     if delimiter == ";" and not all(map(is_number, separated)) and parse_grouped(separated, ",") is not None:
         return ","
@@ -173,7 +178,9 @@ def _decide_mixed(texts: Sequence[str], numbers: Sequence[bool], delimiter: str)
         return Decision(ColumnType(type="date", format=form, origin="values"), remark=remark)
     if recognised := unreadable_format(texts):
         what, remedy = recognised
-        return Decision(None, f"seems to contain {what}", remedy)
+        impossible = impossible_dates(texts)
+        also = f", and {len(impossible)} different values that are dates in neither order" if impossible else ""
+        return Decision(None, f"seems to contain {what}{also}", remedy, impossible)
     if (decision := _mixed_with_separators(texts, delimiter)) is not None:
         return decision
     count = sum(numbers)
@@ -246,6 +253,15 @@ class Conversion(NamedTuple):
     categories: tuple[str, ...] = ()
 
 
+def mark_form(text: str) -> str:
+    """Return a mark of missing values without blanks, and a number with a decimal point as its shortest text.
+
+    So the mark -999 stands for -999.0 as well, but 7 does not stand for 007, which may be a code.
+    """
+    text = text.strip()
+    return text_of_number(float(text)) if "." in text and is_number(text) and math.isfinite(float(text)) else text
+
+
 def convert_texts(texts: Sequence[str], kind: ColumnType) -> Conversion:
     """Convert distinct texts to numbers of a type.
 
@@ -256,15 +272,17 @@ def convert_texts(texts: Sequence[str], kind: ColumnType) -> Conversion:
     Returns:
         The numbers.
     """
-    marks = {mark.strip() for mark in kind.missing}
+    marks = {mark_form(mark) for mark in kind.missing}
     if kind.kind == "category":
-        used = sorted({text for text in texts if text.strip() not in marks})
+        used = sorted({text for text in texts if mark_form(text) not in marks})
         position = {text: float(number) for number, text in enumerate(used)}
         return Conversion([position.get(text, math.nan) for text in texts], [], tuple(used))
     numbers, misfits, special = list[float](), list[int](), special_numbers(kind)
+    missing_numbers = set(kind.missing_numbers) if kind.kind != "date" else set()
     for index, text in enumerate(texts):
-        missing = text.strip() in marks
-        number = None if missing else special.get(text.strip(), _convert(text, kind))
+        number = special.get(text.strip(), _convert(text, kind))
+        missing = mark_form(text) in marks or number in missing_numbers
+        number = None if missing else number
         numbers.append(math.nan if number is None else number)
         if number is None and not missing:
             misfits.append(index)
@@ -304,7 +322,8 @@ def _without_unit(text: str, unit: str) -> str:
     """Return an amount without the sign of its currency."""
     sign = text[:1] if text[:1] in "+-" else ""
     amount = text[len(sign) :].strip()
-    for spelling in {unit, *CURRENCY_SIGNS.get(unit, ())} - {""}:
+    spellings = {unit, *CURRENCY_SIGNS.get(unit, ())} - {""}
+    for spelling in sorted(spellings, key=lambda text: (-len(text), text)):  # "Fr." before "Fr", which it begins with
         if amount.startswith(spelling):
             return sign + amount[len(spelling) :].strip()
         if amount.endswith(spelling):

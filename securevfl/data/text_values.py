@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, date, datetime
 
 DAY = 86_400.0
 """Number of seconds of a day."""
@@ -28,7 +29,7 @@ _UNAMBIGUOUS = {
 _PLAIN = re.compile(rf"{_SIGN}(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
 _DATE = re.compile(r"\s*\d{4}([-/.])\d\d\1\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?\s*")
 _DAY_MONTH = re.compile(r"\s*\d{1,2}([/.-])\d{1,2}\1(\d{4}|\d\d)([T ,]\s*\d{1,2}:\d\d(:\d\d)?(\s*[AaPp][Mm])?)?\s*")
-_DAY_MONTH_YEAR = re.compile(r"\s*(\d{1,2})([/.-])(\d{1,2})\2\d{4}\s*")
+_DAY_MONTH_YEAR = re.compile(r"\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})\s*")
 _DECIMAL_COMMA = re.compile(rf"{_SIGN}\d*,?\d+([eE][+-]?\d+)?\s*")
 _CURRENCY = r"([$€£¥₹₽₩₺₫₪฿]|[A-Z]{3}|kr|zł|Kč|Fr\.?)"
 _NUMBER = r"[+-]?\d[\d., '\u00a0\u202f]*"
@@ -101,17 +102,35 @@ def day_month_format(texts: Sequence[str]) -> str | None:
 
     Returns:
         The format for `datetime.strptime`; None if fewer than half of the values are such dates, if they have different
-        separators, if no value has a number above 12, or if values contradict each other.
+        separators, if no value is a date in one order only, or if values contradict each other.
     """
     dates = [match for text in texts if (match := _DAY_MONTH_YEAR.fullmatch(text)) is not None]
     if 2 * len(dates) <= len(texts) or len({match[2] for match in dates}) > 1:
         return None
-    is_first = any(int(match[1]) > 12 for match in dates)
-    is_second = any(int(match[3]) > 12 for match in dates)
+    orders = {_possible_orders(match) for match in dates}
+    is_first, is_second = (True, False) in orders, (False, True) in orders
     if is_first == is_second:
         return None
     order = ("%d", "%m", "%Y") if is_first else ("%m", "%d", "%Y")
     return dates[0][2].join(order)
+
+
+def impossible_dates(texts: Sequence[str]) -> list[int]:
+    """Return the positions of texts such as 45/01/2023 that are no dates, whether day or month comes first."""
+    matches = [_DAY_MONTH_YEAR.fullmatch(text) for text in texts]
+    return [k for k, match in enumerate(matches) if match is not None and not any(_possible_orders(match))]
+
+
+def _possible_orders(match: re.Match[str]) -> tuple[bool, bool]:
+    """Return whether a date exists if the day comes first, and whether it exists if the month comes first."""
+    first, second, year = int(match[1]), int(match[3]), int(match[4])
+    return _exists(year, second, first), _exists(year, first, second)
+
+
+def _exists(year: int, month: int, day: int) -> bool:
+    with suppress(ValueError):
+        return bool(date(year, month, day))
+    return False
 
 
 def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:

@@ -5,7 +5,8 @@ Several models are trained, with and without the partner's columns, after one co
     1. all <-> all   connect; every party checks all jobs together with its leak checks and its ledger, and asks its
                      operator once, with one consent sheet for all
     2. each party    records all measurements in its ledger, before the first of them
-    3. all <-> all   train the jobs of `securevfl.training.comparison.compared_jobs`, one after the other
+    3. all <-> all   train the jobs of `securevfl.training.comparison.compared_jobs`, one after the other; a party
+                     stops if the public sizes of a training differ from those in step 1
 
 A measurement is one evaluation of a model on the held-out rows. Step 1 ends when all parties have agreed, so no party
 records anything for a comparison that another party has refused. The records stay if a training is interrupted. The
@@ -36,6 +37,7 @@ from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.comparison import Comparison, alone, build_comparison, compared_jobs, joint_row
+from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
 
@@ -105,11 +107,11 @@ def compare_with(
             return views
 
         views = run_session(party.name, settings, handshake, agree, ledger=party_ledger, resumes=True)
-        reserved = ReservedMeasurements(party.name, len(views))
+        reserved = ReservedMeasurements(party.name, dict.fromkeys(jobs, 1))
         _count_measurements(views, party_ledger, settings.peers.active, reserve=True)
         names = ", ".join(everyone)
         with pool_for(job, None, workers) as (pool, size):
-            for name, compared in jobs.items():
+            for (name, compared), view in zip(jobs.items(), views, strict=True):
                 on_model(f"{name}, {names}")
                 train = partial(
                     take_part,
@@ -118,7 +120,8 @@ def compare_with(
                     parties=everyone,
                     executor=pool,
                     workers=size,
-                    ledger=party_ledger.with_reserved_measurements(reserved.use_one),
+                    ledger=party_ledger.with_reserved_measurements(reserved.of(name)),
+                    agreed=PublicSizes.of(view.sizes),
                 )
                 talk = partial(train_over, train, on_round)
                 try:

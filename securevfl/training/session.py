@@ -48,6 +48,7 @@ from securevfl.runtime.meter import Meter
 from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoint, Checkpoints, common_round
 from securevfl.training.evaluation_records import EvaluationFile, KnownEvaluations
 from securevfl.training.model_part import ModelPart, PartStatus
+from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import RunSetup, run_key, run_key_of, set_up_run
 from securevfl.training.training_loop import TrainingLoop
 
@@ -69,6 +70,7 @@ def take_part(
     ahead: Path | None = None,
     consent: Callable[[ConsentSheet], None] | None = None,
     again: bool = True,
+    agreed: PublicSizes | None = None,
 ) -> ModelPart:
     """Train with the other parties over a channel, and return this party's part of the model.
 
@@ -88,17 +90,21 @@ def take_part(
         consent: called with this party's consent sheet, after all checks that are possible before the training, and
             before any message depends on its data. It raises an error if the party does not agree.
         again: whether the training may start again if it is complete for this party but not for all parties.
+        agreed: the public sizes that this party agreed to before this session; None accepts those of this session.
 
     Returns:
         This party's part of the model.
 
     Raises:
         ConfigError: if the training is complete at this party, is not complete at another party, and `again` is False.
+        ProtocolError: if the public sizes differ from the agreed ones.
     """
     table = party.digest
     key = run_key_of(job, table)
     setup = set_up_run(job, party, channel, parties, key, checkpoints, ledger)
     party, schedule, sizes = setup.party, setup.schedule, setup.sizes
+    if agreed is not None:
+        agreed.check(channel.me, sizes)
     same_training = len({hello.run for hello in setup.hellos.values()}) == 1
     start = common_round([hello.saved for hello in setup.hellos.values()]) if same_training else None
     if checkpoints is not None and start == FINISHED_ROUND and (part := checkpoints.final(key)) is not None:

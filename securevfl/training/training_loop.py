@@ -283,7 +283,7 @@ class TrainingLoop:
         with self.context.channel.gate.about_rows(rows):
             if last:
                 self._participant.end_training()
-                for measured in self.known.measured - {FINAL_EVALUATION}:
+                for measured in sorted(self.known.measured - {FINAL_EVALUATION}):
                     self._participant.reuse_measurement(measured, self.known.file.measurement(measured))
             if number in self.known.measured:
                 return self.known.file.measurement(number)
