@@ -86,7 +86,7 @@ def test_every_number_of_groups_is_told(groups: int) -> None:
 
 @pytest.mark.parametrize("groups", [2, 3, 5])
 def test_empty_cells_and_full_ones_are_counted(groups: int) -> None:
-    """Without errors, with errors alone, and with one predicted class: half of the counts are 0, others are all rows."""
+    """Without errors, with errors alone, and with one predicted class: half of the counts are 0."""
     names = np.array(["a", "b", "c", "d", "e"])[np.arange(N) % groups]
     for predicted in (Y, 1 - Y, np.zeros(N, int), np.ones(N, int)):
         by_group = simulate_group_rates(BANK, predicted, SHOP, names)
