@@ -193,7 +193,7 @@ def test_an_engine_that_says_too_little_is_named(monkeypatch: pytest.MonkeyPatch
     ],
     ids=["sum", "residual", "rule", "loss"],
 )
-def test_a_model_file_asks_for_the_module_that_registers_its_parts(
+def test_a_model_file_names_code_that_is_missing(
     file: str, name: str, registry: Any, options: dict[str, Any], load: Load, tmp_path: Path
 ) -> None:
     kind = getattr(load(file), name)
