@@ -85,7 +85,7 @@ def compare(real: Sequence[Transcript], simulated: Sequence[Transcript], receive
     views = [_view(runs, receiver) for runs in (real, simulated)]
     if views[0].keys() != views[1].keys():
         outcome.add("simulator", receiver, "real and simulated views contain different messages")
-    for name in views[0].keys() & views[1].keys():
+    for name in sorted(views[0].keys() & views[1].keys()):
         (real_fractions, real_rows), (simulated_fractions, simulated_rows) = views[0][name], views[1][name]
         add_two_sample_tests(battery, f"{name} at {receiver}", real_fractions, simulated_fractions)
         add_classifier_tests(battery, f"{name} at {receiver}", real_rows, simulated_rows)

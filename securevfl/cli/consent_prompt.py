@@ -1,4 +1,7 @@
-"""Ask a party for its consent: with a question on a terminal, and by the digest of the sheet elsewhere."""
+"""Ask a party for its consent to a sheet: with a question on a terminal, and by the sheet's digest elsewhere.
+
+A *sheet* (consent sheet) lists everything that a job discloses about a party's table.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def discard_typed_input() -> None:
         return
     import termios
 
-    with suppress(termios.error, OSError, ValueError):  # these errors show that stdin is not a terminal
+    with suppress(termios.error, OSError, ValueError):  # raised if stdin is not a terminal, which has no typed text
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
@@ -44,7 +47,7 @@ def check_digest(accept: str | None) -> None:
 
 
 def check_agreed(agreed: AgreedSheets, accept: str | None) -> None:
-    """Check --accept when the training has already finished: raise ConsentError if its sheet was never accepted."""
+    """Check --accept after a training that has finished: raise ConsentError unless its sheet was accepted earlier."""
     if accept is not None and not agreed.has_digest(accept):
         raise ConsentError(
             f"no consent sheet with the digest --accept {accept} was accepted before. The training has already "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OnStep = Callable[[int, int], None]
 
 WAIT_SECONDS = 3.0  # seconds of waiting after which the line reports for which parties this one waits
-# the line shows the first of these metrics that the training measures
+# the status line shows only one metric: the first of these that the training measures
 LINE_METRICS = ("auc", "accuracy", "r2", "rmse", "loss")
 METRIC_NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
 
@@ -80,7 +80,7 @@ def step_of(job: Job) -> str:
 
 
 class TrainingStatus:
-    """The text of the status line. It is empty while there is nothing to report and while a question is asked.
+    """The text of the status line. It is empty before the first event, and while the command asks a question.
 
     Args:
         others: names of the parties for which this party waits.
@@ -102,7 +102,7 @@ class TrainingStatus:
         """Record the number of finished steps and the maximum number, which is 0 if it is unknown."""
         with self._lock:
             if self._training_start is None or not self._done or done < self._done:
-                # the remaining time is estimated from the time since this step
+                # the remaining time is estimated from the speed since this step
                 self._training_start, self._first = self._clock(), done
                 # fewer steps than before: a new training has begun, so the metric of the previous one is removed
                 self._metric = self._metric if done >= self._done else ""
@@ -246,7 +246,7 @@ class _PrintedLines:
         wait = self._pace.first_line_seconds
         while not self._stopped.wait(wait):
             if text := self._status.text():
-                # nobody may read the stream any more; the training continues without the line
+                # the stream may be closed; the training then continues without the status line
                 with suppress(OSError, ValueError):
                     print(text, file=sys.stderr, flush=True)
             wait = self._pace.line_seconds

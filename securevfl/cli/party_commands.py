@@ -250,7 +250,7 @@ def join(
         typer.echo(f"Next, for new rows, at every party:\n    securevfl predict {save} --data FILE --peers {peers_file}")
     if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
-    if part.status is PartStatus.UNCONFIRMED:  # the other parties could not be reached to confirm the part
+    if part.status is PartStatus.UNCONFIRMED:  # the part was stored, but no other party could be reached to confirm it
         raise typer.Exit(2)
 
 

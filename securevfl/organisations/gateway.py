@@ -120,7 +120,7 @@ class Gateway:
         self._queue: queue.Queue[_QueuedRow | None] = queue.Queue(max_waiting_rows)
         self._held_over: list[_QueuedRow] = []
         self._entering = threading.Lock()
-        self._gathering = threading.Lock()  # held by the session that collects its next block from the queue
+        self._gathering = threading.Lock()  # only the session with this lock takes rows from the queue
         self._counting = threading.Lock()
         self._stopping = False
         self._connected = set[int]()
@@ -294,7 +294,7 @@ class Gateway:
                 limited = isinstance(error, PeerStopped) and error.stopped == "limit"
                 event = "request refused" if limited else "servers unreachable"
                 eventlog.warn(self._part.name, event, {"reason": str(error)})
-            except BaseException as error:  # the error ends this thread, so it is reported here
+            except BaseException as error:  # this error ends the thread, and nobody else would report it
                 eventlog.emit(self._part.name, "scoring thread failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:
                 self._connected.discard(number)
@@ -308,7 +308,7 @@ class Gateway:
         self._connected.add(number)
         eventlog.emit(self._part.name, "connected", {"rows_a_block": client.max_ids})
         while (block := self._next_block(client.max_ids)) is not None:
-            # without rows whose client has stopped waiting
+            # leave out rows whose client has stopped waiting
             block = [queued for queued in block if not queued.answer.cancelled()]
             if not block:
                 client.stay()
@@ -342,10 +342,10 @@ class Gateway:
             while len(block) < max_rows:
                 queued = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
                 if queued is None:
-                    self._queue.put(None)  # each of the other sessions must receive it too, so that it ends
+                    self._queue.put(None)  # None ends a session, so it is put back for the other sessions
                     return list(block.values()) or None
                 if queued.key in block:
-                    # this id is in the block already, perhaps with other columns, so the row waits for the next block
+                    # the block contains this id already, perhaps with other columns, so this row must wait
                     self._held_over.append(queued)
                 else:
                     block[queued.key] = queued

@@ -91,7 +91,7 @@ class Monitor:
         library.Gauge("certificate_expiry_timestamp_seconds", "Expiry of the certificate.", **options).set(expires)
 
     def show_shifts(self, shifts: ColumnShifts) -> None:
-        """Show how far the columns of the served rows have drifted from those of the training."""
+        """Publish in /metrics how far the columns of the served rows have drifted from those of the training."""
         self._shifts = shifts
         for (name, description), values in shifts.figures.items():
             gauge = self._library.Gauge(f"drift_{name}", f"{description} of a column.", ["column"], **self._options)
@@ -101,7 +101,7 @@ class Monitor:
         shifted.set(len(shifts.shifted))
 
     def watch(self, server: Server) -> None:
-        """Show the state of this server on the status port."""
+        """Show this server's sessions and readiness on the status port from now on."""
         self._server = server
         policy = server.served.code_policy
         codes = 0 if policy is None else policy.codes_per_row
@@ -169,7 +169,7 @@ class Monitor:
         return html.page(f"{self.party} serves", body)
 
     def _figure(self, name: str, **labels: str) -> int:
-        """Return one figure of /metrics."""
+        """Return the present value of one metric with these labels."""
         return int(self.registry.get_sample_value(f"securevfl_{name}", labels))
 
 

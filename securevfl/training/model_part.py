@@ -1,8 +1,9 @@
-"""One party's part of a trained model, with its scaling and its cost counters, stored in one file per party.
+"""One party's part of a trained model, stored in one file per party.
 
-A party provides columns. Its preparation turns them into features, which are scaled; the model adds up weights of
-features, or values of trees, to f, one number for each of c outputs. Each party stores only its part. A part may be
-"opened" to its party: on secret shares a party knows its weights only if the job says so.
+The output of a model for a row is f: c numbers, the sum of what the parties' *parts* add for their columns. Each party
+prepares its columns to *features*, scales them, and multiplies them with its weights (or adds up values of its trees).
+It stores only its own part. A part may be *opened* to its party: on secret shares a party knows its own weights only if
+the job says so.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ PLAIN_FIELDS = (
 
 
 class PartStatus(StrEnum):
-    """The run that trained the model part which `join` returns, and whether the other parties have confirmed it.
+    """What `join` knows about the part it returns: which run trained it, and whether the other parties confirmed it.
 
     KEPT: an earlier run trained this part and was interrupted before it wrote the final file.
     """
@@ -153,7 +154,7 @@ class ModelPart:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the part of the leading party, which has metrics, history and predictions."""
+        """Whether this is the part of the leading party, which also has the metrics, history and predictions."""
         return self.name == self.parties[0]
 
     @cached_property
@@ -227,7 +228,7 @@ class ModelPart:
         return dict(zip(self.features, theta.tolist(), strict=True))
 
     def constant(self) -> list[float]:
-        """Return what this part adds to f (c) if all its features are 0: the intercept minus the scaled means."""
+        """Return what this part adds to f (c) for a row whose features are all 0, because of intercept and scaling."""
         self._check_by_column()
         theta = self.theta
         intercept = theta[len(self.features) :].sum(axis=0)
@@ -359,11 +360,11 @@ class ModelPart:
         return self
 
     def _try_on_a_row(self) -> None:
-        """Read the classes and prepare a row of zeros, so that loading a file with unusable contents fails."""
+        """Read the classes and prepare one row of zeros, so that `load` fails at once if a file's contents are bad."""
         if self.classes is not None and (self.classes.ndim != 1 or len(self.classes) < 2):
             raise ValueError("classes")
         str(self.positive)
-        # a row of zeros may be refused, for example in a column of texts; this is no fault of the file
+        # preparing a row of zeros may fail although the file is fine, for example if a column holds texts
         with suppress(SecureVFLError), np.errstate(all="ignore"):
             self.rows(np.zeros((1, len(self.columns))))
 
@@ -481,7 +482,7 @@ class _UnregisteredError(DataError):
 
 
 class _StoredFields(msgspec.Struct):
-    """The types of the fields that a file stores unchanged."""
+    """The types of the fields that a model file contains as they are, without conversion."""
 
     name: str
     role: str

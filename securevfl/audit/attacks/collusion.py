@@ -82,9 +82,7 @@ def recovered_parts(
                 for kind in "vr" if message is MaskedPartial else "r":
                     row[columns[kind, names[party]]] = 1
             rows.append(row)
-            values.append(
-                _residues(recording, next(iter(observers)), names[sender], names[receiver], message, exchange)
-            )
+            values.append(_residues(recording, min(observers), names[sender], names[receiver], message, exchange))
     recovered = set()
     for name in set(parties) - set(coalition):
         part = _combine(rows, values, columns["v", name])
