@@ -44,7 +44,9 @@ from typing import ClassVar, Literal, get_args
 from securevfl.error_codes import CATALOGUE
 from securevfl.untrusted import printable
 
-StopReason = Literal["refused", "limit", "package", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
+StopReason = Literal[
+    "refused", "limit", "package", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"
+]
 
 STOP_REASONS: dict[StopReason, str] = {
     "refused": "it cannot or may not take part; its own log states the reason",

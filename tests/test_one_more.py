@@ -200,7 +200,8 @@ def test_a_model_file_names_code_that_is_missing(
     registered = kind() if registry is LOSSES else kind
     registry[kind.name] = registered
     try:
-        vfl.simulate(rounds_job(epochs=1, **options), cancer_parties(2, 180)).parts["bank"].save(tmp_path / "model.json")
+        run = vfl.simulate(rounds_job(epochs=1, **options), cancer_parties(2, 180))
+        run.parts["bank"].save(tmp_path / "model.json")
         ModelPart.load(tmp_path / "model.json")
     finally:
         del registry[kind.name]

@@ -247,7 +247,8 @@ def join(
             typer.echo(report_line)
     typer.echo(f"{part.name}'s part of the model is in {save}")
     if part.status is PartStatus.NEW and data is not None:
-        typer.echo(f"Next, for new rows, at every party:\n    securevfl predict {save} --data FILE --peers {peers_file}")
+        typer.echo("Next, for new rows, at every party:")
+        typer.echo(f"    securevfl predict {save} --data FILE --peers {peers_file}")
     if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
     if part.status is PartStatus.UNCONFIRMED:  # the part was stored, but no other party could be reached to confirm it

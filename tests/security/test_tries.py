@@ -122,13 +122,12 @@ def test_refused_requests_state_their_limit(
     ledger.set_limit(kind, Limit(10))
     ledger.record_answer("training", "first", Disclosure(kind, learner, ("shop",), 8, 0))
     for attempt in range(MAX_EARLY_ABORTS + 2):
-        with pytest.raises(LeakageError) as caught:
-            try:
-                request = Disclosure(kind, "bank", ("shop",), 3, 0)
-                ledger.record_answer("training", f"request {attempt}", request, known_count=known_count)
-            except AnswerLimitError as error:
-                ending(ledger, ("bank",), error)
-        refused += isinstance(caught.value, AnswerLimitError)
+        request = Disclosure(kind, "bank", ("shop",), 3, 0)
+        with raises_code(AnswerLimitError, "SVFL-LIMIT-REACHED") as caught:
+            ledger.record_answer("training", f"request {attempt}", request, known_count=known_count)
+        with pytest.raises(LeakageError) as last:
+            ending(ledger, ("bank",), caught.value)
+        refused += isinstance(last.value, AnswerLimitError)
     assert {reason for reason, _ in aborts} == {"limit"}
     assert refused == (MAX_EARLY_ABORTS if counted else MAX_EARLY_ABORTS + 2)
     assert ended(ledger, ("bank",)) == (MAX_EARLY_ABORTS if counted else 0)
