@@ -178,7 +178,7 @@ class LedgerSession:
             if same_run and entry.disclosure.steps is not None:
                 of_this_run.append(entry.disclosure)
             elif same_run and entry.disclosure.group == "bins":
-                counting.append(replace(entry.disclosure, steps=(0, 0)))  # only sessions of this run repeat these class counts
+                counting.append(replace(entry.disclosure, steps=(0, 0)))  # only this run repeats these counts
             else:
                 counting.append(replace(entry.disclosure, steps=None))
         for key in dict.fromkeys(item.key for item in of_this_run):
