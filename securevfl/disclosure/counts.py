@@ -196,7 +196,8 @@ def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job
     peers count together: the peers of two jobs may be names of one organisation, or pool what they know. Shares of
     labels are added unchanged, because batches have different lengths in different jobs. For columns, earlier numbers
     per row are divided by the capacity of the new disclosure; their group of rows is ignored, because a training row of
-    one job may be a held-out row of another. Sums over all rows are added as shares.
+    one job may be a held-out row of another. Sums over all rows are added as shares. Of several earlier disclosures
+    with the same identity, the one with the largest share counts.
 
     Args:
         disclosure: the new disclosure.
@@ -207,14 +208,17 @@ def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job
         The share to add.
     """
     known = {item.identity for item in (disclosure, *same_job)} - {""}
-    total = 0.0
+    total, by_identity = 0.0, dict[str, float]()
     for item in before:
         if item.kind != disclosure.kind or not set(item.about) & set(disclosure.about):
             continue
-        if (item.identity and item.identity in known) or "verdicts" in (item.group, disclosure.group):
-            continue  # these bits do not help to solve equations, so only the ledger adds them up
-        known.add(item.identity)
+        if item.identity in known or "verdicts" in (item.group, disclosure.group):
+            continue  # decisions to stop do not help to solve equations, so only the ledger adds up their bits
         per_row = disclosure.kind == "columns" and disclosure.capacity
         per_row = per_row and not SUM_GROUPS & {disclosure.group, item.group}
-        total += item.count / disclosure.capacity if per_row else item.share
-    return total
+        share = item.count / disclosure.capacity if per_row else item.share
+        if item.identity:
+            by_identity[item.identity] = max(share, by_identity.get(item.identity, 0.0))
+        else:
+            total += share
+    return total + sum(by_identity.values())

@@ -72,6 +72,8 @@ def equation_leaks(
 ) -> Iterator[Leak]:
     """Yield the leaks of passive parties that receive at least as many equations as there are residuals.
 
+    No leak takes the place of another, so that more equations never lead to fewer leaks.
+
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         counts: the disclosures of the job to each party.
@@ -95,7 +97,7 @@ def equation_leaks(
                 f"{_with_earlier(sizes, bins, share)}, which determines every residual and so the labels",
                 _fewer_equations(job, rows, bins, share),
             )
-        elif job.equations_change and job.equations * p >= sizes.residuals:
+        if job.equations_change and job.equations > 1 and job.equations * p >= sizes.residuals:
             yield Leak(
                 FRESH_EQUATIONS,
                 name,
