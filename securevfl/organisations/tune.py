@@ -9,9 +9,10 @@ Steps:
     4. active -> all   the number of the alternative with the smallest loss
     5. all <-> all     train this alternative again, with all metrics; each party stores its part of the model
 
-All parties name the same alternatives, or step 1 ends. A measurement beyond those that step 2 has counted is refused
-(`ReservedMeasurements`). With a folder of checkpoints, the same command resumes an interrupted search: finished
-alternatives are not trained again, and nobody is asked again.
+All parties name the same alternatives, or step 1 ends. Step 2 counts one measurement for each training, and a second
+measurement of the same training is refused (`ReservedMeasurements`). A training whose public sizes differ from those
+that step 1 was about is refused as well (`PublicSizes`). With a folder of checkpoints, the same command
+resumes an interrupted search: finished alternatives are not trained again, and nobody is asked again.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, check_unused
+from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
 from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
@@ -50,20 +52,23 @@ from securevfl.training.simulate import pool_for
 from securevfl.training.tuning import Tuning, best_alternative, build_tuning, most_disclosing
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
+CHOSEN = "the chosen alternative"
+"""Name of the last training of a search; the other trainings have the names of their alternatives."""
 _ENTRY_WORDS = {"columns": "this party's columns", "labels": "this party's labels"}
 
 
 class SearchFiles(NamedTuple):
-    """The files of one party of a search.
+    """The paths at which one party stores the files of a search.
 
     Attributes:
         ledger: the party's ledger; see `join`.
-        checkpoints: a folder for its checkpoints. If every party has one, the same call resumes an interrupted search.
+        checkpoints: a folder for its checkpoints, or the checkpoints. If every party has them, the same call resumes an
+            interrupted search.
         save: a file for its part of the chosen model; a file that exists is never overwritten.
     """
 
     ledger: DisclosureLedger | str | Path | None = None
-    checkpoints: str | Path | None = None
+    checkpoints: str | Path | Checkpoints | None = None
     save: str | Path | None = None
 
 
@@ -124,7 +129,7 @@ def tune_with(
 
 
 class _Search:
-    """One party's side of a search."""
+    """One party's part in a search, from its consent to the choice."""
 
     def __init__(
         self,
@@ -133,7 +138,7 @@ class _Search:
         party: Party,
         settings: PeerSettings,
         ledger: DisclosureLedger,
-        checkpoints: str | Path | None,
+        checkpoints: str | Path | Checkpoints | None,
     ) -> None:
         self.ledger, self.alternatives = ledger, alternatives
         self.finals = {name: final_job(tuned_job(job), item) for name, item in alternatives.items()}
@@ -148,8 +153,8 @@ class _Search:
             "parties": list(self._parties),
             "task": "tune",
         }
-        folder = None if checkpoints is None else Path(checkpoints)
-        self._states = None if folder is None else Checkpoints(folder, party.name)
+        self._states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
+        folder = None if self._states is None else self._states.folder
         needs = SessionNeeds({} if folder is None else {folder: 0}, len(party))
         check_preconditions(ledger, needs)
         self._record = SearchRecord(folder, ledger.path, party, self._handshake)
@@ -165,6 +170,8 @@ class _Search:
             ]
             self.shapes = {name: view.sizes for name, view in zip(self.finals, views, strict=True)}
             if self._record.is_agreed:
+                for name, shape in self.shapes.items():
+                    self._record.sizes[name].check(channel.me, shape)
                 return views
             largest = most_disclosing(self.finals, self.shapes)
             together = [(item, self.shapes[name]) for name, item in self.alternatives.items()]
@@ -178,15 +185,17 @@ class _Search:
         views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
         if not self._record.is_agreed:
             self._count(views[0], reserve=True)
-            self._record.begin(self.measurements)
+            sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
+            self._record.begin(self.measurements, sizes)
 
     @property
-    def measurements(self) -> int:
-        """The number of measurements of the search."""
-        return len(self.alternatives) + 1
+    def measurements(self) -> dict[str, int]:
+        """The number of measurements of each training of the search."""
+        return dict.fromkeys((*self.alternatives, CHOSEN), 1)
 
     def train(self, name: str, job: Job) -> ModelPart:
         """Train one alternative, or the chosen one again; a training that has finished is not repeated."""
+        is_final = job is self.finals[name]
         reserved = ReservedMeasurements(self._party.name, self._record.remaining, self._record.store_remaining)
         train = partial(
             take_part,
@@ -196,9 +205,9 @@ class _Search:
             executor=self.pool["executor"],
             workers=self.pool["workers"],
             checkpoints=self._states,
-            ledger=self.ledger.with_reserved_measurements(reserved.use_one),
+            ledger=self.ledger.with_reserved_measurements(reserved.of(CHOSEN if is_final else name)),
+            agreed=self._record.sizes[name],
         )
-        is_final = job is self.finals[name]
         try:
             part = run_session(
                 self._party.name,
@@ -255,7 +264,7 @@ class _Search:
         self._record.delete()
 
     def entered(self) -> tuple[str, ...]:
-        """Return what this party's ledger has entered for the search, one line for each peer and kind."""
+        """Return one line for each peer and kind of disclosure that this party's ledger has counted for the search."""
         totals: dict[tuple[str, str], int] = {}
         for entry in self.ledger.read().entries:
             if entry.run in (*self._runs, self._record.name):
@@ -264,7 +273,7 @@ class _Search:
         return tuple(f"{learner} received {count:,} bits about {word}" for (learner, word), count in totals.items())
 
     def _enter_choice(self, learner: str) -> None:
-        """Enter the choice in the ledger of the party with labels; the same search enters it once."""
+        """Record the choice in the ledger of the party with labels, once for each search."""
         bits, shape = choice_bits(len(self.alternatives)), next(iter(self.shapes.values()))
         capacity = max(1, int(shape.held_out * shape.bits_of_a_label))
         about = (self._party.name,)
@@ -272,17 +281,17 @@ class _Search:
         self.ledger.record_answer(self._runs[0], self._record.name, disclosure)
 
     def _count(self, view: PreConsentView, *, reserve: bool) -> None:
-        """Check that the held-out rows may be measured as often as the search does, or count the measurements."""
+        """Check whether the held-out rows may be measured as often as the search needs, or count these measurements."""
         if self._party.active:
             return
         limited = "small_metrics" not in view.job.accepts
         rows = select_measured(view.schedule.test, view.sizes.outputs)
         scores, ids = ScoreLedger(self.ledger.path), view.party.keys_of(rows)
         if reserve:
-            me, times = self._party.name, self.measurements
+            me, times = self._party.name, sum(self.measurements.values())
             scores.record_evaluation(self._active, ids, limited=limited, me=me, times=times)
         elif limited:
-            scores.check_evaluations(self._active, ids, self.measurements)
+            scores.check_evaluations(self._active, ids, sum(self.measurements.values()))
 
     def _sheet(self, view: PreConsentView) -> ConsentSheet:
         rows = len(select_measured(view.schedule.test, view.sizes.outputs))
