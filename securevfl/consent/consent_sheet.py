@@ -20,9 +20,7 @@ from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.consent.sheet_document import SheetBlock, SheetSection, Statement, as_html, as_text, section
 from securevfl.consent.sheet_lines import check_tools
 from securevfl.consent.sheet_sections import (
-    ASSUMPTIONS as ASSUMPTIONS,
-)
-from securevfl.consent.sheet_sections import (
+    ASSUMPTIONS,
     LEARNED_TITLE,
     REFUSAL,
     disclosure_sections,
