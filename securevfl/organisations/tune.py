@@ -206,7 +206,7 @@ class _Search:
             workers=self.pool["workers"],
             checkpoints=self._states,
             ledger=self.ledger.with_reserved_measurements(reserved.of(CHOSEN if is_final else name)),
-            agreed=self._record.sizes[name],
+            consent=self._record.sizes[name],
         )
         try:
             part = run_session(
