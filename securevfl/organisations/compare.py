@@ -85,7 +85,7 @@ def compare_with(
         check_role(compared, party, settings.peers)
     check_preconditions(
         party_ledger, SessionNeeds(rows=len(party))
-    )  # before the trainings without peers, which take time
+    )  # checked before this party trains its own baseline models without peers, which takes time
     with exclusive_comparison(party_ledger):
         lines = list(alone(jobs, party, on_model)) if party.active else []
         handshake = {
@@ -141,7 +141,7 @@ def compare_with(
 
 @contextmanager
 def exclusive_comparison(ledger: DisclosureLedger) -> Iterator[None]:
-    """Prevent a second comparison with this ledger at the same time, because sessions of the two could be confused.
+    """Prevent two comparisons with one ledger at a time, because messages of one could reach the sessions of the other.
 
     Args:
         ledger: this party's ledger, next to which the lock file is stored.
@@ -169,7 +169,7 @@ def exclusive_comparison(ledger: DisclosureLedger) -> Iterator[None]:
 
 
 def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
-    """Check that the held-out rows may be measured once for each model, or record in the ledger that they are.
+    """Check that the held-out rows may be measured once for each model, or record that this will happen.
 
     Args:
         views: for each model's job, the data that its consent sheet is computed from; all have the same held-out rows.

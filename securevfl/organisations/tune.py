@@ -58,7 +58,7 @@ _ENTRY_WORDS = {"columns": "this party's columns", "labels": "this party's label
 
 
 class SearchFiles(NamedTuple):
-    """The files of one party of a search.
+    """The paths at which one party stores the files of a search.
 
     Attributes:
         ledger: the party's ledger; see `join`.
@@ -129,7 +129,7 @@ def tune_with(
 
 
 class _Search:
-    """One party's side of a search."""
+    """One party's part in a search, from its consent to the choice."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class _Search:
         self._record.delete()
 
     def entered(self) -> tuple[str, ...]:
-        """Return what this party's ledger has entered for the search, one line for each peer and kind."""
+        """Return one line for each peer and kind of disclosure that this party's ledger has counted for the search."""
         totals: dict[tuple[str, str], int] = {}
         for entry in self.ledger.read().entries:
             if entry.run in (*self._runs, self._record.name):
@@ -271,7 +271,7 @@ class _Search:
         return tuple(f"{learner} received {count:,} bits about {word}" for (learner, word), count in totals.items())
 
     def _enter_choice(self, learner: str) -> None:
-        """Enter the choice in the ledger of the party with labels; the same search enters it once."""
+        """Record the choice in the ledger of the party with labels, once for each search."""
         bits, shape = choice_bits(len(self.alternatives)), next(iter(self.shapes.values()))
         capacity = max(1, int(shape.held_out * shape.bits_of_a_label))
         about = (self._party.name,)
@@ -279,7 +279,7 @@ class _Search:
         self.ledger.record_answer(self._runs[0], self._record.name, disclosure)
 
     def _check_measurements(self, view: PreConsentView) -> None:
-        """Check that the held-out rows may be measured as often as the search does."""
+        """Check whether the held-out rows may be measured as often as the search needs."""
         if not self._party.active and not _accepts_measurements(view):
             times = sum(self.measurements.values())
             ScoreLedger(self.ledger.path).check_evaluations(self._active, _measured_ids(view), times)
