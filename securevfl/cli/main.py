@@ -78,9 +78,9 @@ class Commands(TyperGroup):
         return in_order([*names, *(name for name in available_entry_points(TOOL_ENTRY_POINTS) if name not in names)])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, with the group and the line under which the help lists it.
+        """Return a command, with the group and the help line under which `--help` lists it.
 
-        Of a command of another package only the name and the origin are read, without loading the package.
+        A command of another package is not loaded for this: only its name and its package are read.
         """
         command = self._find_command(ctx, cmd_name)
         if command is not None:
@@ -115,7 +115,7 @@ class Commands(TyperGroup):
             lines = [_with_code(error), *getattr(error, "__notes__", ())]
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # the program that reads stdout, such as `head`, has ended
+                raise  # a pipe is closed because the program that reads stdout, such as `head`, has ended
             lines = [_with_code(StorageError(error.filename or "a file", error))]
         typer.echo("\n".join(lines), err=True)
         raise typer.Exit(2)

@@ -1,15 +1,13 @@
-"""Bins that a party declares for a column: edges of numbers, or texts that share a bin.
+"""Bins that a party declares for a column: edges of numbers, or groups of texts that count as one category.
 
     columns = { income = { type = "number", bins = [1000, 2000, 5000] }, town = { bins = [["Ulm", "Bonn"], ["Jena"]] } }
 
-A numeric column is then converted as by the job's `bins`, or by its `woe` if the job has one, with the declared edges
-in place of quantiles. The texts of a group count as one category; texts outside all groups share the bin of rare texts,
-and missing texts have a bin of their own if they are frequent and in no group. Special codes and missing numbers are
-treated as in other columns (`securevfl.data.preparation`).
+Declared edges replace the quantiles that the job's options `bins` or `woe` (weights of evidence) would compute. Texts
+in no group share the bin of rare texts. Missing texts have their own bin if they are frequent and in no group.
 
-A bin with few training rows has no reliable weight, and its weight of evidence would reveal labels. Such a bin is not
-merged silently: the party gets an error that states how many bins are too small, and merges them. Messages contain no
-edge and no text, because edges are often values of the table.
+A bin with few training rows has no reliable weight, and its weight of evidence would reveal labels. The party then gets
+an error with the number of too small bins, so that it can merge them. Messages contain no edge and no text, because
+these are often values of the table.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ def check_bin_rows(party: str, column: str, rows: Sequence[int], min_rows: float
 
 
 def count_in_bins(present: Floats, edges: Edges) -> list[int]:
-    """Return the number of values (m,) in each of the bins between edges."""
+    """Return how many of the values (m,) are in each bin; a bin contains its lower edge but not its upper one."""
     bins = np.searchsorted(np.array(edges), present, side="right")
     return np.bincount(bins, minlength=len(edges) + 1).tolist()
 
@@ -72,7 +70,7 @@ def declared_woe_bins(
         values: the values of the column in the training rows (n,).
         edges: the declared edges.
         gaps: whether a value is missing in any row, training or not.
-        options: the job's number and size of bins.
+        options: the job's options for weights of evidence: the number of bins and their smallest number of rows.
         codes: the special codes.
 
     Returns:
@@ -103,7 +101,7 @@ def declared_text_woe(
         column: the name of the column.
         counts: the training rows of each text, and those of missing texts under MISSING_CATEGORY.
         groups: the declared groups.
-        options: the job's number and size of bins.
+        options: the job's options for weights of evidence: the number of bins and their smallest number of rows.
 
     Returns:
         The bins, without weights. Raises TableError if they are too many or too small.
@@ -143,7 +141,7 @@ def declared_text_columns(
 def _count_categories(
     party: str, column: str, counts: Mapping[str, int], groups: Groups, *, min_rows: float, min_missing: float
 ) -> tuple[dict[str, int], int]:
-    """Return the training rows of each category in declared order, and those of all other texts.
+    """Return the training rows of each category, first those of groups in declared order, and of all other texts.
 
     Missing texts are a category if no group contains them and they are in at least `min_missing` rows.
     """
@@ -156,7 +154,7 @@ def _count_categories(
 
 
 def _check_bin_count(party: str, column: str, bins: int, options: Woe) -> None:
-    """Raise TableError if a column has more bins than the job counts."""
+    """Raise TableError if a column has more bins than the job's option `prepare.woe.bins` allows."""
     if bins > options.slots:
         raise TableError(
             f"party {party}: column {column!r} has {bins} bins with those of missing values and special codes, and the "

@@ -1,8 +1,8 @@
-"""A notice if the texts of new rows are not those of the training, so that scores do not change silently.
+"""A notice about new rows whose texts are not those of the training, so that wrong scores do not go unnoticed.
 
-A text that the training did not have, or had rarely, counts as rare. That is right for single rows. If hardly any text
-of a column is known, the column was probably written in another way: a code "002" of the training is 2 in a table that
-was read without types.
+A text that the training did not have, or had rarely, is scored like all rare texts. That is right for a few rows. If
+hardly any text of a column is known, the table probably writes its texts differently: "002" of the training becomes 2
+in a table that was read without types.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def warn_of_new_texts(party: str, preparation: FittedPreparation, table: Columns
     Args:
         party: the name of the party.
         preparation: the preparation that was fitted in the training.
-        table: the new rows, of all columns.
+        table: all columns of the new rows.
     """
     for j, step in enumerate(preparation.steps):
         texts = table.categories.get(step.column)

@@ -58,6 +58,9 @@ class FamilyOutputs(ABC, Generic[O]):
     ) -> list[Leak]:
         """List the leaks of a job. The kind of each is one of `leak_kinds`.
 
+        More disclosures in `before` must never remove a leak: the ledger admits a job without an exact search if it
+        may run after more disclosures than have really been made.
+
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
             shape: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.

@@ -10,7 +10,8 @@ Steps:
     5. all <-> all     train this alternative again, with all metrics; each party stores its part of the model
 
 All parties name the same alternatives, or step 1 ends. Step 2 counts one measurement for each training, and a second
-measurement of the same training is refused (`ReservedMeasurements`). With a folder of checkpoints, the same command
+measurement of the same training is refused (`ReservedMeasurements`). A training whose public sizes differ from those
+that step 1 was about is refused as well (`PublicSizes`). With a folder of checkpoints, the same command
 resumes an interrupted search: finished alternatives are not trained again, and nobody is asked again.
 """
 
@@ -43,6 +44,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, check_unused
+from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
 from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
@@ -56,7 +58,7 @@ _ENTRY_WORDS = {"columns": "this party's columns", "labels": "this party's label
 
 
 class SearchFiles(NamedTuple):
-    """The files of one party of a search.
+    """The paths at which one party stores the files of a search.
 
     Attributes:
         ledger: the party's ledger; see `join`.
@@ -127,7 +129,7 @@ def tune_with(
 
 
 class _Search:
-    """One party's side of a search."""
+    """One party's part in a search, from its consent to the choice."""
 
     def __init__(
         self,
@@ -168,6 +170,8 @@ class _Search:
             ]
             self.shapes = {name: view.sizes for name, view in zip(self.finals, views, strict=True)}
             if self._record.is_agreed:
+                for name, shape in self.shapes.items():
+                    self._record.sizes[name].check(channel.me, shape)
                 return views
             largest = most_disclosing(self.finals, self.shapes)
             together = [(item, self.shapes[name]) for name, item in self.alternatives.items()]
@@ -181,7 +185,8 @@ class _Search:
         views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
         if not self._record.is_agreed:
             self._count(views[0], reserve=True)
-            self._record.begin(self.measurements)
+            sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
+            self._record.begin(self.measurements, sizes)
 
     @property
     def measurements(self) -> dict[str, int]:
@@ -201,6 +206,7 @@ class _Search:
             workers=self.pool["workers"],
             checkpoints=self._states,
             ledger=self.ledger.with_reserved_measurements(reserved.of(CHOSEN if is_final else name)),
+            agreed=self._record.sizes[name],
         )
         try:
             part = run_session(
@@ -258,7 +264,7 @@ class _Search:
         self._record.delete()
 
     def entered(self) -> tuple[str, ...]:
-        """Return what this party's ledger has entered for the search, one line for each peer and kind."""
+        """Return one line for each peer and kind of disclosure that this party's ledger has counted for the search."""
         totals: dict[tuple[str, str], int] = {}
         for entry in self.ledger.read().entries:
             if entry.run in (*self._runs, self._record.name):
@@ -267,7 +273,7 @@ class _Search:
         return tuple(f"{learner} received {count:,} bits about {word}" for (learner, word), count in totals.items())
 
     def _enter_choice(self, learner: str) -> None:
-        """Enter the choice in the ledger of the party with labels; the same search enters it once."""
+        """Record the choice in the ledger of the party with labels, once for each search."""
         bits, shape = choice_bits(len(self.alternatives)), next(iter(self.shapes.values()))
         capacity = max(1, int(shape.held_out * shape.bits_of_a_label))
         about = (self._party.name,)
@@ -275,7 +281,7 @@ class _Search:
         self.ledger.record_answer(self._runs[0], self._record.name, disclosure)
 
     def _count(self, view: PreConsentView, *, reserve: bool) -> None:
-        """Check that the held-out rows may be measured as often as the search does, or count the measurements."""
+        """Check whether the held-out rows may be measured as often as the search needs, or count these measurements."""
         if self._party.active:
             return
         limited = "small_metrics" not in view.job.accepts

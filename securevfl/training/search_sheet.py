@@ -1,7 +1,8 @@
-"""The consent sheet of a search: the openings of all alternatives, and the sheet of the last training below them.
+"""The consent sheet of a search: what training all *alternatives* (combinations of option values) would disclose.
 
-Between organisations, `securevfl.organisations.tune` asks for consent with this sheet. `explain_search` states the same
-beforehand, from tables on this computer, or from one table and the sizes of the others.
+Below it is the sheet of the final training with the best alternative. `securevfl.organisations.tune` asks for consent
+with this sheet. `explain_search` states the same in advance, from tables on this computer or from one table and the
+sizes of the others.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ def search_sheet(
 
     Args:
         alternatives: the job of each alternative.
-        finals: the job of the last training for each alternative.
+        finals: for each alternative, the job of the final training if that alternative is chosen.
         shapes: the public sizes of each alternative's run.
         rows: number of measured rows.
-        last_sheet: the sheet of the last training, for the alternative that discloses most.
+        last_sheet: the sheet of the final training, for the alternative whose training would disclose most.
 
     Returns:
         The sheet of all trainings.

@@ -1,8 +1,8 @@
-"""A search for the values of options: each alternative opens one sum of losses, and the best one is trained again.
+"""A search for the values of options: each *alternative* is trained and measured once, the best one is trained again.
 
-The party with labels chooses the alternative with the smallest mean loss on the held-out rows. Only that alternative
-is measured with all metrics, from pairs of a score and a label, and only its model is stored. Its metrics are measured
-on the rows that it was chosen on, so they are slightly too good; the loss of each alternative is reported as well.
+The measurement of an alternative *opens* (discloses) one sum of losses on the held-out rows to the party with labels,
+which chooses the smallest. The chosen alternative is also measured with all metrics, from pairs of a score and a label,
+and its model is stored. Its metrics are slightly too good, because the choice used the same rows.
 
 All tables are in one process here. `securevfl.organisations.tune` does the same between organisations, and
 `securevfl.training.cross_validation` on the columns of the party with labels alone.
@@ -44,7 +44,7 @@ class Alternative:
     Attributes:
         name: the values of its options.
         loss: its mean loss on the measured rows; None at a party that does not learn it.
-        bits: the number of bits about columns that it opened.
+        bits: the number of bits about columns that measuring it has opened.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Tuning:
     Attributes:
         alternatives: the alternatives, in the order of the grid.
         chosen: name of the chosen one.
-        job: the job of the chosen one, with all metrics.
+        job: the chosen alternative's job for the final training, with all metrics.
         part: this party's part of the chosen model.
         rows: number of measured rows.
         bits: number of bits about columns that the chosen model's training opened, in addition to the alternatives'.
-        entered: what this party's ledger has entered for the search, in words; empty without a ledger.
+        entered: what this party's ledger has counted for the search, as sentences; empty without a ledger.
     """
 
     alternatives: tuple[Alternative, ...]
@@ -190,7 +190,7 @@ def best_alternative(losses: Mapping[str, float]) -> str:
 
 
 def most_disclosing(finals: Mapping[str, Job], shapes: Mapping[str, RunShape]) -> str:
-    """Return the name of the alternative whose final training opens the most bits about columns."""
+    """Return the name of the alternative whose final training would disclose the most bits about columns."""
     return max(finals, key=lambda name: column_bits(finals[name], shapes[name]))
 
 

@@ -19,6 +19,7 @@ from securevfl.credit.onnx_export import to_onnx
 from securevfl.credit.scorecard import ScorecardScale, scorecard
 from securevfl.data.column_types import ColumnType, read_types
 from securevfl.data.columns import columns_of
+from securevfl.data.declared_bins import MIN_DECLARED_ROWS
 from securevfl.data.preparation import Preparation, fit_preparation
 from securevfl.data.woe import Woe
 from securevfl.errors import ConfigError, DataNotice, TableError
@@ -230,6 +231,31 @@ def test_bins_without_rows_are_refused_without_their_edges(prepare: Preparation,
         groups = read_types({"town": {"bins": [["Ulm"], ["Paris"]]}})
         fit_preparation("bank", columns_of("bank", {"town": TOWN.astype(object), "n": HIDDEN}, declared=groups),
                         np.arange(N), prepare)  # fmt: skip
+
+
+@pytest.mark.parametrize("small", range(4))
+@pytest.mark.parametrize(
+    ("prepare", "fewest"),
+    [
+        (Preparation(), MIN_DECLARED_ROWS),
+        (Preparation(bins=4), MIN_DECLARED_ROWS),
+        (Preparation(woe=Woe(rows=20)), 20),
+    ],
+)
+def test_a_bin_of_exactly_the_fewest_rows_is_accepted(prepare: Preparation, fewest: int, small: int) -> None:
+    """Every row is at a lower edge, or just below the first one; a bin of one row fewer is refused."""
+    at_edges, texts = [np.nextafter(1.0, -np.inf), 1.0, 2.0, 3.0], ["a", "b", "c", "d"]
+    declared = read_types({"x": {"bins": [1, 2, 3]}, "t": {"bins": [[text] for text in texts]}})
+    for rows in (fewest, fewest - 1):
+        counts = [2 * fewest + 3] * 4
+        counts[small] = rows
+        for column, values in (("x", at_edges), ("t", np.array(texts, object))):
+            columns = columns_of("bank", {column: np.repeat(values, counts)}, declared={column: declared[column]})
+            if rows == fewest:
+                assert fit_preparation("bank", columns, np.arange(sum(counts)), prepare).steps
+                continue
+            with raises_code(TableError, "SVFL-TABLE-BINS", party="bank", column=column):
+                fit_preparation("bank", columns, np.arange(sum(counts)), prepare)
 
 
 def test_more_bins_than_the_job_counts_are_refused() -> None:

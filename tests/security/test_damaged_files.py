@@ -33,10 +33,12 @@ from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.evaluation_records import EvaluationFile
 from securevfl.training.model_part import PART_SCHEMA, ModelPart
+from securevfl.training.public_sizes import PublicSizes
 from tests.builders import cancer_parties, raises_code
 
 ROOT = Path(__file__).parents[2]
 JOB_DIGEST = bytes(32)
+SIZES = PublicSizes(30, 10, 2, {"bank": 3, "shop": 4}, {"shop": 8})
 
 
 @dataclass(frozen=True)
@@ -240,8 +242,9 @@ OTHERWISE = {
 
 def test_a_damaged_record_of_a_search_is_refused(tmp_path: Path) -> None:
     party, account = cancer_parties(2)[0], tmp_path / "bank.ledger"
-    SearchRecord(tmp_path, account, party, {"grid": "l2"}).begin({"l2 = 1": 1})
-    assert SearchRecord(tmp_path, account, party, {"grid": "l2"}).remaining == {"l2 = 1": 1}
+    SearchRecord(tmp_path, account, party, {"grid": "l2"}).begin({"l2 = 1": 1}, {"l2 = 1": SIZES})
+    stored = SearchRecord(tmp_path, account, party, {"grid": "l2"})
+    assert (stored.remaining, stored.sizes) == ({"l2 = 1": 1}, {"l2 = 1": SIZES})
     (path,) = tmp_path.glob("*.search.json")
     content = path.read_bytes()
     for place in range(0, len(content), 7):

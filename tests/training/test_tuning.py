@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, DataNotice, LeakageError, PartiesError
+from securevfl.training.local_baseline import fit_local
 from securevfl.training.search_sheet import explain_search
 from securevfl.training.tuning_grid import alternative_jobs, final_job, read_grid, tunable_options, tuned_job
 from tests.builders import raises_code
@@ -157,6 +159,31 @@ def test_cross_validation_equals_that_of_scikit_learn() -> None:
         assert item.score == pytest.approx(scores.mean(), abs=2e-3)
     assert validation.rows == len(rows)
     assert "nothing was sent" in str(validation)
+
+
+@pytest.mark.parametrize("folds", [2, 3, 5])
+@pytest.mark.parametrize("model", [vfl.Logistic(), vfl.Square()], ids=["classes", "numbers"])
+def test_scores_and_their_errors_are_those_of_a_loop_over_folds(model: Any, folds: int) -> None:
+    job, bank = vfl.Job(model=model, test_fraction=0.25, seed=3), tables(240)[0]
+    if not job.model.loss.classifies:
+        bank = vfl.Party("bank", bank.X, bank.X[:, 0] + 0.5 * bank.y, ids=range(240))
+    grid = {"l2": (0.01, 1.0)}
+    validation = vfl.cross_validate(job, grid, bank, folds=folds)
+    schedule, y = job.schedule(bank.register), np.asarray(bank.y)
+    kind = model_selection.StratifiedKFold if job.model.loss.classifies else model_selection.KFold
+    splits = list(kind(folds, shuffle=True, random_state=3).split(schedule.train[:, None], y[schedule.train]))
+    assert len(validation.alternatives) == 2
+    for item, alternative in zip(
+        validation.alternatives, alternative_jobs(job, grid, alone=True).values(), strict=True
+    ):
+        scores = []
+        for train, test in splits:
+            fold_rows = schedule.train[test]
+            local = fit_local(alternative, bank, schedule.with_training_rows(schedule.train[train]))
+            loss = job.model.loss.value(local.outputs(fold_rows), job.model.loss.targets(y[fold_rows], local.classes))
+            scores.append(-float(loss.mean()))
+        assert item.score == pytest.approx(statistics.mean(scores))
+        assert item.std_error == pytest.approx(statistics.stdev(scores) / folds**0.5)
 
 
 def test_columns_numbers_and_trees_are_cross_validated() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,15 @@ import pytest
 import securevfl as vfl
 from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, ConsentError, LeakageError, PeerLost, PeerStopped, TransportError
+from securevfl.errors import (
+    ConfigError,
+    ConsentError,
+    LeakageError,
+    PeerLost,
+    PeerStopped,
+    ProtocolError,
+    TransportError,
+)
 from securevfl.families.score_results import Measurement
 from securevfl.organisations.compare import exclusive_comparison
 from securevfl.organisations.peer_settings import PeerSettings
@@ -49,8 +58,8 @@ def measured(party: vfl.Party, ledger: Path) -> int:
 class Search:
     """The same search at all parties."""
 
-    def __init__(self, meeting: Any, folder: Path, parties: list[vfl.Party]) -> None:
-        self.meeting, self.folder, self.parties = meeting, folder, parties
+    def __init__(self, meeting: Any, folder: Path, parties: list[vfl.Party], job: vfl.Job = TUNED_JOB) -> None:
+        self.meeting, self.folder, self.parties, self.job = meeting, folder, parties, job
         self.sheets: dict[str, list[str]] = {party.name: [] for party in parties}
 
     def ledger(self, party: vfl.Party) -> Path:
@@ -70,7 +79,7 @@ class Search:
                     consent(party.name)
 
             return tune_with(
-                TUNED_JOB,
+                self.job,
                 (grids or {}).get(party.name, GRID),
                 party,
                 PeerSettings.of(kit / "peers.toml", **LINE),
@@ -200,6 +209,43 @@ def test_a_restored_record_allows_no_further_measurement(search: Search) -> None
     assert isinstance(results["shop"], LeakageError), results
     assert "all measurements that its consent covers" in str(results["shop"])
     assert measured(shop, search.ledger(shop)) == 4
+
+
+def exchanged(party: vfl.Party, change: str) -> vfl.Party:
+    """Return the party with a table of other sizes."""
+    if change == "classes":
+        return vfl.Party(party.name, party.X, np.arange(ROWS) % 3, ids=party.ids)
+    return vfl.Party(party.name, np.hstack([party.X, party.X[:, :1] ** 2]), party.y, ids=party.ids)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(("name", "change"), [("bank", "classes"), ("bank", "columns"), ("shop", "columns")])
+def test_sizes_of_a_search_stay_those_agreed_on(
+    meet: Any, tmp_path: Path, name: str, change: str, resumed: bool
+) -> None:
+    """One party exchanges its table after the consent; the other one, which has read its sheet, refuses."""
+    several = {"model": vfl.OneVsRest(), "protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))}
+    job = TUNED_JOB.model_copy(update=several) if change == "classes" else TUNED_JOB
+    search = Search(meet(2, None, job), tmp_path, tables(ROWS), job)
+    (party,) = (party for party in search.parties if party.name == name)
+    (other,) = (party for party in search.parties if party.name != name)
+    first, calls = exchanged(party, change), Counter[int]()
+
+    def exchange(model: str) -> None:
+        calls[threading.get_ident()] += 1
+        if calls.total() == 1 + resumed:
+            vars(party).clear()
+            vars(party).update(vars(first))
+        if resumed and calls.total() <= 2:
+            raise TransportError("stopped here")
+
+    results = search.run(on_model=exchange)
+    if resumed:
+        results = search.run()
+    assert isinstance(results[other.name], ProtocolError), results
+    assert "other sizes than those that this party agreed to" in str(results[other.name])
+    entries = DisclosureLedger(search.ledger(other), other.name).read().entries
+    assert not [entry for entry in entries if entry.disclosure.kind == "columns"]
 
 
 class ClaimingCheckpoints(Checkpoints):

@@ -46,7 +46,10 @@ MAX_COLUMN_SHARE = 0.5  # maximum share of the information in a row that a singl
 
 
 def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Disclosure]) -> Iterator[Leak]:
-    """Yield a leak for each party that learns too many weights.
+    """Yield the leaks of parties that learn too many weights, or weights of too many bits.
+
+    Both are checked for each party. If one leak took the place of the other, a job that accepts only the first would be
+    refused after few disclosures and admitted after many.
 
     Args:
         outputs: the values that the run discloses: which party receives which numbers, how often.
@@ -79,7 +82,6 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
                 + (", and so the other parties' outputs for each row" if is_active else ""),
                 remedy,
             )
-            continue
         shares = []
         for item in opened:
             share = item.share + earlier_share(item, before)
