@@ -79,6 +79,8 @@ def align(
             "accents are ignored, but no sign, decimal point or leading zero of a number.",
             err=True,
         )
+    elif (job_file := Path(peers).parent / "job.toml").is_file():
+        typer.echo(f"Next, at every party:\n    securevfl join {job_file} --party {party} --data {data}")
 
 
 def prepare(
@@ -244,6 +246,9 @@ def join(
         for report_line in [*alone_lines(part.name, part.metrics, alone), *report_lines(part.by_class, part.notes)]:
             typer.echo(report_line)
     typer.echo(f"{part.name}'s part of the model is in {save}")
+    if part.status is PartStatus.NEW and data is not None:
+        typer.echo("Next, for new rows, at every party:")
+        typer.echo(f"    securevfl predict {save} --data FILE --peers {peers_file}")
     if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
     if part.status is PartStatus.UNCONFIRMED:  # the part was stored, but no other party could be reached to confirm it

@@ -108,7 +108,7 @@ def serve(
         screen = ServiceScreen(
             title, lambda: tally.figures(server.sessions, server.max_sessions), lambda: budgets_of(server.ledger)
         )
-        with signals.service_signals(lambda: server.answering) as stop, service_screen(screen):
+        with signals.service_signals(lambda: server.busy) as stop, service_screen(screen):
             if status is not None:
                 status.watch(server)
             server.run(lambda: stop.arrived)

@@ -47,7 +47,7 @@ from securevfl.disclosure.ledger_contents import (
 )
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS, DisclosureTotal, Limit, sum_disclosures
 from securevfl.disclosure.row_sets import ROW_SET_TABLES, RowSets, TableRows
-from securevfl.errors import DataError, LeakageError
+from securevfl.errors import AnswerLimitError, DataError, LeakageError
 from securevfl.protocols.alignment.journal_folder import discard_journals
 from securevfl.protocols.score_ledger.tables import use_up_everything
 
@@ -442,7 +442,7 @@ class DisclosureLedger:
             others = tuple(aborts for aborts in change.contents.tries if peer not in aborts.peers)
             change.contents = replace(change.contents, tries=others)
 
-    def record_answer(self, training: str, run: str, disclosure: Disclosure) -> None:
+    def record_answer(self, training: str, run: str, disclosure: Disclosure, *, known_count: bool = False) -> None:
         """Enter the scores or ids that a prediction has disclosed so far, in place of its earlier entry of that kind.
 
         Args:
@@ -450,22 +450,56 @@ class DisclosureLedger:
                 resumed, the name of the run in its checkpoint and that of the session that completed it are both valid.
             run: name of the prediction.
             disclosure: what the prediction has disclosed; a count of 0 removes the entry.
+            known_count: whether the learner knows the count before it receives the answer.
+
+        Raises:
+            AnswerLimitError: the disclosure would exceed a limit.
         """
         with self._changing() as change:
-            contents = change.contents
-            tables = (entry.table for entry in contents.entries if training in (entry.run, entry.session))
-            table = next(tables, f"model {training[:16]}")
-            if table not in contents.tables:
-                contents = replace(contents, tables=contents.tables | {table: KnownTable(0, _now())})
-            before = tuple(
-                entry
-                for entry in contents.entries
-                if (entry.run, entry.session, entry.disclosure.key) != (run, "", disclosure.key)
-            )
-            contents = replace(contents, entries=before)
-            new_entries = _entries(table, (run, ""), [disclosure] if disclosure.count else [])
+            change.contents = self._with_answer(change.contents, training, run, disclosure, known_count)
+
+    def check_answer(self, training: str, run: str, disclosure: Disclosure) -> None:
+        """Check that a prediction may disclose these scores or ids; the ledger does not change.
+
+        Args:
+            training: name of the training of the model, as in `record_answer`.
+            run: name of the prediction.
+            disclosure: what the prediction would have disclosed, with a count that the learner knows.
+
+        Raises:
+            AnswerLimitError: the disclosure would exceed a limit.
+        """
+        self._with_answer(self.read(), training, run, disclosure, known_count=True)
+
+    def _with_answer(
+        self, contents: LedgerContents, training: str, run: str, disclosure: Disclosure, known_count: bool
+    ) -> LedgerContents:
+        """Return the contents with this disclosure in place of the prediction's earlier one of the same kind."""
+        tables = (entry.table for entry in contents.entries if training in (entry.run, entry.session))
+        table = next(tables, f"model {training[:16]}")
+        if table not in contents.tables:
+            contents = replace(contents, tables=contents.tables | {table: KnownTable(0, _now())})
+        before = tuple(
+            entry
+            for entry in contents.entries
+            if (entry.run, entry.session, entry.disclosure.key) != (run, "", disclosure.key)
+        )
+        contents = replace(contents, entries=before)
+        new_entries = _entries(table, (run, ""), [disclosure] if disclosure.count else [])
+        try:
             self._check(contents, self._known_table(contents, table), contents.counted, new_entries)
-            change.contents = replace(contents, entries=contents.entries + new_entries)
+        except LeakageError as error:
+            refusal = AnswerLimitError(error.problem, error.remedy, code=error.code, **error.fields)
+            # the learner can compute this refusal if its earlier answers about this table reach the limit without those
+            # of other learners, and without the rows that this table shares with others
+            received = [
+                entry
+                for entry in contents.counted
+                if (entry.table, entry.disclosure.learner) == (table, disclosure.learner)
+            ]
+            refusal.depends_on_table = not (known_count and self._exceeded_limits(contents, received, new_entries))
+            raise refusal from None
+        return replace(contents, entries=contents.entries + new_entries)
 
     def set_limit(self, kind: Kind, limit: Limit | None) -> None:
         """Set the limit of what all runs may disclose about a table to all peers together; None removes the limit."""
