@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from securevfl.consent.consent_sheet import ConsentSheet
-from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -46,10 +45,11 @@ from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, check_unused
 from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
+from securevfl.training.search_disclosures import check_search, most_disclosing
 from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
-from securevfl.training.tuning import Tuning, best_alternative, build_tuning, most_disclosing
+from securevfl.training.tuning import Tuning, best_alternative, build_tuning
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
 CHOSEN = "the chosen alternative"
@@ -174,9 +174,8 @@ class _Search:
                     self._record.sizes[name].check(channel.me, shape)
                 return views
             largest = most_disclosing(self.finals, self.shapes)
-            together = [(item, self.shapes[name]) for name, item in self.alternatives.items()]
-            together += [(self.finals[largest], self.shapes[largest])]
-            check_together(together, [self._party], {self._party.name: self.ledger})
+            ledgers = {self._party.name: self.ledger}
+            check_search(self.alternatives, self.finals, self.shapes, [self._party], ledgers)
             self._count(views[0], reserve=False)
             if consent is not None:
                 consent(self._sheet(dict(zip(self.finals, views, strict=True))[largest]))
