@@ -71,7 +71,7 @@ class Place:
         search.save(key, Checkpoint(1, "1", [], {}, State()))
         SearchRecord(
             Path(f"{self.table}.search"), self.folder / "home" / "account", self.party, {"key": key.hex()}
-        ).begin(3)
+        ).begin({"l2 = 1": 3}, {})
         store = DiskStore(Path(f"{self.table}.ahead") / f"shop.{key.hex()[:16]}")
         store.put(0, b"n" * 16, 0, [b"masks"])
         store.close()
