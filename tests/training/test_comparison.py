@@ -102,7 +102,7 @@ def facet_party(name: str, facets: Sequence[str]) -> vfl.Party:
 
 def facts(party: vfl.Party, column: str) -> dict[str, Any]:
     """Return all that a party's attributes state about a column."""
-    stated = {
+    return {
         "values": party.X[:, party.columns.index(column)].tolist(),
         "categories": party.categories.get(column),
         "is date": column in party.dates,
@@ -110,7 +110,6 @@ def facts(party: vfl.Party, column: str) -> dict[str, Any]:
         "is constant": column in party.constant,
         "type": party.types.get(column),
     }
-    return stated
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,26 +11,13 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.data.baseline import Baseline
-from securevfl.families.score_results import Measurement
 from securevfl.families.state import State
 from securevfl.organisations.search_record import SearchRecord
-from securevfl.protocols.handshake import StopDecision
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
-from securevfl.training.evaluation_records import FINAL_EVALUATION, EvaluationFile
 from securevfl.training.model_part import ModelPart, PartStatus
 from securevfl.training.public_sizes import PublicSizes
 from tests.builders import random_parties
 
-MEASUREMENT = Measurement(
-    {"loss": 0.5, "auc": 0.75},
-    calibration=[[0.1, 0.2, 30.0]],
-    standard_errors={"loss": 0.25},
-    score_baseline=Baseline(column="(score)", rows=4, missing=1, points=(0.5,), below=(2,), under=(1,)),
-    zero_model_loss=0.6875,
-    by_class={"a": {"auc": 0.7}},
-    notes=["coverage is not measured"],
-)
 CHECKPOINT = Checkpoint(
     6, "run", [{"loss": 0.5}], {"shop": "ab"}, State(theta=np.arange(3.0), key=b"k", round=2), constant=True,
     preparation=[{"name": "number"}], best=State(theta=np.ones(3)), session="s", over=True,
@@ -55,18 +41,6 @@ def check_no_default(record: Any, but: frozenset[str] = frozenset()) -> None:
         default = field.default_factory() if callable(field.default_factory) else field.default
         if default is not dataclasses.MISSING and field.name not in but:
             assert plain(getattr(record, field.name)) != plain(default), field.name
-
-
-def test_an_evaluation_is_restored(tmp_path: Path) -> None:
-    check_no_default(MEASUREMENT)
-    for number in (0, 1, FINAL_EVALUATION):
-        for flags in ((False, False, True), (False, True, False), (True, False, False)):
-            EvaluationFile(tmp_path / "file").store(number, MEASUREMENT, StopDecision(*flags))
-            again = EvaluationFile(tmp_path / "file")
-            assert plain(again.measurement(number)) == plain(MEASUREMENT)
-            assert again.decision(number) == StopDecision(*flags)
-    assert EvaluationFile(tmp_path / "file").numbers == (0, 1, FINAL_EVALUATION)
-    assert EvaluationFile(tmp_path / "file").measurement(2).zero_model_loss == math.inf
 
 
 @pytest.mark.parametrize("constant", [True, False])
