@@ -6,6 +6,7 @@
     |   |-- PartiesError    too few parties, or a wrong name, role or number of parties with labels
     |   |-- ConsentError    a consent sheet that this party has not agreed to
     |   `-- LeakageError    a disclosure that the job has not accepted, or that a limit forbids
+    |       `-- AnswerLimitError  a request for scores that a limit forbids
     |-- DataError           a party's table cannot be used
     |   |-- TableError      columns, values or row counts
     |   |-- LabelError      labels that the loss cannot use
@@ -43,10 +44,14 @@ from typing import ClassVar, Literal, get_args
 from securevfl.error_codes import CATALOGUE
 from securevfl.untrusted import printable
 
-StopReason = Literal["refused", "package", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
+StopReason = Literal[
+    "refused", "limit", "package", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"
+]
 
 STOP_REASONS: dict[StopReason, str] = {
     "refused": "it cannot or may not take part; its own log states the reason",
+    "limit": "the request would exceed a limit that its operator has set; ask for fewer rows, or ask its operator to "
+    "raise the limit",
     "package": "it lacks a package that the job needs, such as securevfl.credit for reason_codes; its own log names it",
     "consent": "it has not agreed to its consent sheet; run the same command again at every party once it has agreed",
     "stopped": "its operator has stopped it; run the same command again at every party",
@@ -154,6 +159,21 @@ class LeakageError(ConfigError):
     """The job would disclose more than its options accept, or more than a limit of the disclosure ledger allows."""
 
     default_code = "SVFL-LEAK-NOT-ACCEPTED"
+
+
+class AnswerLimitError(LeakageError):
+    """A request for scores that a limit of the service or of its ledger forbids.
+
+    The requesting party learns this reason, because a service without an operator at hand must state it.
+
+    Attributes:
+        depends_on_table: whether the refusal depends on more than the limit and values that the requesting party
+            knows, such as the number of its ids. The refusal then counts as a session that ended early.
+    """
+
+    stop_reason: ClassVar[StopReason] = "limit"
+    default_code = "SVFL-LIMIT-REACHED"
+    depends_on_table = False
 
 
 class DataError(SecureVFLError):
@@ -284,6 +304,13 @@ def stop_reason_of(error: BaseException) -> StopReason:
     if isinstance(error, KeyboardInterrupt):
         return "stopped"
     return "storage" if isinstance(error, OSError) else "failed"
+
+
+def may_depend_on_table(error: BaseException) -> bool:
+    """Return whether the end of a session with this error may reveal a bit of this party's table or ledger."""
+    if isinstance(error, AnswerLimitError):
+        return error.depends_on_table
+    return stop_reason_of(error) in DATA_DEPENDENT_REASONS
 
 
 class DataNotice(UserWarning):

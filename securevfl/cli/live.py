@@ -94,6 +94,8 @@ class TrainingStatus:
         self._training_start: float | None = None if others else self._start
         self._done = self._max_steps = self._first = 0
         self._metric, self._bytes = "", dict[str, int]()
+        self._others_note = "; others may still have to agree" if others else ""
+        self._reasons = dict[str, str]()  # why this party waits for another one
         self._lock = threading.Lock()
 
     def step(self, done: int, max_steps: int) -> None:
@@ -113,6 +115,8 @@ class TrainingStatus:
                 self._waiting.remove(facts["peer"])
             elif event == "agreed":
                 self._waiting = []
+            elif event == "waiting":
+                self._reasons[str(facts["peer"])] = str(facts["reason"])
             elif event == "training begins":
                 self._training_start = self._clock()
             elif event == "training progress":
@@ -126,11 +130,14 @@ class TrainingStatus:
         with self._lock:
             now = self._clock()
             if self._waiting and now - self._start > WAIT_SECONDS:
-                return f"waiting for {', '.join(self._waiting)}, {_duration(now - self._start)}"
+                reasons = [self._reasons[name] for name in self._waiting if name in self._reasons]
+                reason = f": {reasons[0]}" if reasons else ""
+                return f"waiting for {', '.join(self._waiting)}, {_duration(now - self._start)}{reason}"
             if self._training_start is None:
                 return ""
             if not self._done:
-                return f"training: before the first {self._step}, {_duration(now - self._training_start)}"
+                so_far = _duration(now - self._training_start)
+                return f"training: before the first {self._step}, {so_far}{self._others_note}"
             maximum = f" of at most {self._max_steps:,}" if self._max_steps else ""
             parts = [f"training: {self._step} {self._done:,}{maximum}", self._metric, self._time_left(now)]
             if sent := sum(self._bytes.values()):

@@ -85,6 +85,19 @@ def pair(option: str, item: str, form: str, example: str, fits: Callable[[str], 
     return name, value
 
 
+def _check_names(option: str, items: Sequence[str], names: Collection[str]) -> None:
+    """Raise ConfigError if an argument of the form NAME=... names none of the parties."""
+    for item in items:
+        name, equals, argument = item.partition("=")
+        if equals and name not in names:
+            raise ConfigError(
+                f"{option} {item} begins with {name!r}, and the parties of this command are {', '.join(names)}",
+                f"write it as in {option} {next(iter(names))}={argument}",
+                code="SVFL-PARTIES-NAME",
+                party=name,
+            )
+
+
 def named_files(data: list[str] | None) -> dict[str, Path]:
     """Return the file of each party from arguments NAME=FILE; raise ConfigError if a party has two files."""
     files: dict[str, Path] = {}
@@ -165,6 +178,8 @@ class TablesOptions:
         """Return how each party's table is read."""
         from securevfl.data.read_options import ReadOptions
 
+        for option, items in (("--id", self.id_column), ("--columns", self.columns), ("--duplicates", self.duplicates)):
+            _check_names(option, items or (), names)
         ids, types = self.id_columns(names), self.types(job_file)
         duplicates = self.repeated_ids(job_file, names)
         return {

@@ -28,7 +28,7 @@ from securevfl.data.column_types import KIND_NAMES, ColumnType
 from securevfl.data.composite_ids import IdColumns, requested_id
 from securevfl.data.validation import name_list
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import SecureVFLError, TableError
+from securevfl.errors import PeerStopped, SecureVFLError, TableError
 from securevfl.organisations.gateway_rows import RequestedRow, RowScore
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
@@ -291,7 +291,9 @@ class Gateway:
                 settings = scoring_settings(self._settings)
                 run_session(self._part.name, settings, scoring_handshake(self._part), talk, ledger=self._ledger)
             except SecureVFLError as error:
-                eventlog.warn(self._part.name, "servers unreachable", {"reason": str(error)})
+                limited = isinstance(error, PeerStopped) and error.stopped == "limit"
+                event = "request refused" if limited else "servers unreachable"
+                eventlog.warn(self._part.name, event, {"reason": str(error)})
             except BaseException as error:  # this error ends the thread, and nobody else would report it
                 eventlog.emit(self._part.name, "scoring thread failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:
@@ -313,6 +315,10 @@ class Gateway:
                 continue
             try:
                 self._answer(client, block)
+            except PeerStopped as error:
+                limited = f"{error.party} has reached a limit that its operator has set"
+                _refuse(block, limited if error.stopped == "limit" else _AWAY)
+                raise
             except BaseException:
                 _refuse(block)
                 raise
@@ -384,9 +390,9 @@ class Gateway:
         _refuse(refused)
 
 
-def _refuse(rows: Sequence[_QueuedRow]) -> None:
+def _refuse(rows: Sequence[_QueuedRow], reason: str = _AWAY) -> None:
     for queued in rows:
-        queued.settle(ServiceUnavailable(_AWAY))
+        queued.settle(ServiceUnavailable(reason))
 
 
 def _row_score(row_id: Any, **facts: Any) -> RowScore:

@@ -44,8 +44,8 @@ class ServiceHealth(BaseModel):
     """"down" before the party serves, and when its certificate has expired."""
     party: str
     """The party."""
-    answering: bool
-    """Whether a request is being processed."""
+    busy: bool
+    """Whether the service processes a request at this moment; it is false between requests."""
     certificate: Literal["valid", "expired"]
     """The state of the party's certificate."""
     last: Outcome | None
@@ -85,8 +85,8 @@ class Monitor:
         library.Gauge("sessions", "Running sessions.", **options).set_function(
             lambda: float(0 if self._server is None else self._server.sessions)
         )
-        library.Gauge("answering", "1 while a request is being processed.", **options).set_function(
-            lambda: float(self._server is not None and self._server.answering)
+        library.Gauge("busy", "1 while a request is being processed.", **options).set_function(
+            lambda: float(self._server is not None and self._server.busy)
         )
         library.Gauge("certificate_expiry_timestamp_seconds", "Expiry of the certificate.", **options).set(expires)
 
@@ -128,7 +128,7 @@ class Monitor:
         state = ServiceHealth(
             status="ok" if up else "down",
             party=self.party,
-            answering=self._server is not None and self._server.answering,
+            busy=self._server is not None and self._server.busy,
             certificate="valid" if valid else "expired",
             last=None if self._latest is None else self._latest.outcome,
         )

@@ -19,13 +19,12 @@ from securevfl.base.machine import use_one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import (
-    DATA_DEPENDENT_REASONS,
     ConfigError,
     PeerLost,
     SecureVFLError,
     StorageError,
     TransportError,
-    stop_reason_of,
+    may_depend_on_table,
 )
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
@@ -152,7 +151,7 @@ def run_session(
             else:
                 problem, remedy = _reason(error, resumes)
                 reason = f"{problem}; {remedy}" if remedy else problem
-                if channel is not None and ledger is not None and stop_reason_of(error) in DATA_DEPENDENT_REASONS:
+                if channel is not None and ledger is not None and may_depend_on_table(error):
                     error = _record_abort(error, ledger, others)
                 if channel is not None:
                     channel.abort(others, error, resumes=resumes)

@@ -163,7 +163,7 @@ class PredictionSession:
         if not admits_rows_itself:
             self._disclosed_numbers += len(X) * self._numbers_per_row
             if self._rows is None:
-                self._record_scores(self._disclosed_numbers)
+                self._record_scores(self._disclosed_numbers, known_count=True)
         with channel.gate.about_rows("new"):
             if policy is not None and score_ledger is not None:
                 max_bits = self._participant.max_bits_per_row
@@ -200,11 +200,27 @@ class PredictionSession:
         """The maximum number of values (scores, reason codes) that are disclosed about one row."""
         return self._part.outputs + (self._code_policy is not None)
 
-    def _record_scores(self, numbers: int) -> None:
+    def check_room(self) -> None:
+        """Check that the ledger's limit allows one more score, before this party answers a request.
+
+        Raises:
+            AnswerLimitError: the requesting party has received all scores that the limit allows.
+        """
+        disclosure = self._disclosed_scores(self._disclosed_numbers + 1)
+        self._ledger.check_answer(self._part.run, self._channel.session.hex(), disclosure)
+
+    def _record_scores(self, numbers: int, *, known_count: bool = False) -> None:
+        if self._part.name != self._part.asker:
+            self._ledger.record_answer(
+                self._part.run,
+                self._channel.session.hex(),
+                self._disclosed_scores(numbers),
+                known_count=known_count,
+            )
+
+    def _disclosed_scores(self, numbers: int) -> Disclosure:
         part, others = self._part, tuple(name for name in self._part.parties if name != self._part.name)
-        if part.name != part.asker:
-            disclosure = Disclosure("scores", part.asker, others, numbers, 0, self._identity)
-            self._ledger.record_answer(part.run, self._channel.session.hex(), disclosure)
+        return Disclosure("scores", part.asker, others, numbers, 0, self._identity)
 
     def _charge(self, scored: int, refused: int) -> None:
         """Record the numbers of scores that will be disclosed and of rows that will be refused.
@@ -250,7 +266,7 @@ class PredictionSession:
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": handshake.rows, "bits_of_a_row": bits})
             if rows is not None and not job.family.admits_rows_itself:
                 self._identity = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
-                self._record_scores(self.count * self._numbers_per_row)
+                self._record_scores(self.count * self._numbers_per_row, known_count=True)
         roles = Roles.of((name, handshakes[name].role) for name in part.parties)
         resources = LocalResources(part.run, account=ledger.path, charge_scores=self._charge)
         meter = Meter(channel.clock, channel.counters)

@@ -31,7 +31,7 @@ from securevfl.base.roles import LEAD, Roles
 from securevfl.data.store import OnProgress
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import IdError, LeakageError, PartiesError, ProtocolError
+from securevfl.errors import AnswerLimitError, IdError, PartiesError, ProtocolError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
@@ -249,7 +249,7 @@ class ScoreClient:
         session = self._channel.session.hex()
         for server in self._part.parties[1:]:
             disclosure = Disclosure("ids", server, (self._part.name,), self._ids, 0)
-            self._ledger.record_answer(self._part.run, session, disclosure)
+            self._ledger.record_answer(self._part.run, session, disclosure, known_count=True)
         if self._table is not None:
             return requested[self._table.ask(ids, self._executor)]
         lead, *others = self._part.parties
@@ -312,8 +312,7 @@ def serve_requests(
         Each request before it is processed, and the numbers of rows by state afterwards.
 
     Raises:
-        LeakageError: a request has more ids than allowed or than it announced, or its ids or scores would exceed a
-            limit of the ledger.
+        AnswerLimitError: a request has more ids than allowed, or its ids or scores would exceed a limit of the ledger.
     """
     rows, executor, table = served.rows, served.executor, served.table
     (lead, *others), total_ids = part.parties, 0
@@ -327,7 +326,7 @@ def serve_requests(
         if not request.rows:
             continue
         if not 0 < request.rows <= served.max_ids:
-            raise LeakageError(
+            raise AnswerLimitError(
                 f"{lead} asks {part.name} about {request.rows:,} ids in one request, and at most {served.max_ids:,} "
                 "are allowed",
                 "split the request",
@@ -335,7 +334,9 @@ def serve_requests(
                 peer=lead,
             )
         total_ids += request.rows
-        ledger.record_answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), total_ids, 0))
+        disclosed_ids = Disclosure("ids", lead, (part.name,), total_ids, 0)
+        ledger.record_answer(part.run, channel.session.hex(), disclosed_ids, known_count=True)
+        prediction.check_room()
         if table is not None:
             common = table.answer(channel, lead, request.rows, executor)  # step 2
         else:

@@ -144,7 +144,7 @@ class Server:
         self._stopping: Callable[[], bool] = lambda: False
 
     @property
-    def answering(self) -> bool:
+    def busy(self) -> bool:
         """Whether a request is being processed."""
         return any(session.started for session in [*self._sessions])
 

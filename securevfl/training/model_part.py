@@ -438,7 +438,7 @@ class ModelPart:
             deviation = np.array([np.inf if value is None else value for value in deviations], np.float64)
             classes, state = content.pop("classes"), State.read(content.pop("state"))
             baseline = [Baseline(**item) for item in content.pop("baseline")]
-            job = Job.from_dict(content["job"])
+            job = _job_of_file(path, content["job"])
             preparation = FittedPreparation.read(
                 content.pop("columns"), content.pop("preparation"), content.pop("types")
             )
@@ -453,8 +453,32 @@ class ModelPart:
             )
             part._try_on_a_row()
             return part
+        except _UnregisteredError:
+            raise
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, SecureVFLError):
             raise _damaged(path) from None
+
+
+def _job_of_file(path: str | Path, keys: Mapping[str, Any]) -> Job:
+    """Return the job of a model file whose digest is right, so that its job was valid where it was written."""
+    try:
+        return Job.from_dict(keys)
+    except ConfigError as cause:
+        option = str(cause.fields.get("option") or "job")
+        raise _UnregisteredError(
+            f"{path}: this program cannot use the job of the model ({cause.problem.splitlines()[0]})",
+            f"if {option} names code of yours, such as a loss, import the module that registers it before you load the "
+            "model; otherwise load the model with the version of securevfl that wrote it",
+            code="SVFL-MODEL-FILE",
+            path=str(path),
+            option=option,
+        ) from None
+
+
+class _UnregisteredError(DataError):
+    """A model file whose job names a loss, an optimizer or another option that this program does not know."""
+
+    default_code = "SVFL-MODEL-FILE"
 
 
 class _StoredFields(msgspec.Struct):

@@ -149,7 +149,8 @@ def test_limits_hold_and_the_next_request_is_answered(
     with serving(meeting, run, 1) as ended:
         with pytest.raises(TransportError, match="has stopped") as refused:
             ask(meeting, run, held(run, "bank", slice(0, 10)))
-        assert STOP_REASONS["refused"] in str(refused.value)
+        assert STOP_REASONS["limit"] in str(refused.value)
+        assert not DisclosureLedger.find(meeting.folder / "shop.ledger").read().tries
         assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
     first = {name: requests[0] for name, requests in ended.items()}
     assert [name for name, request in first.items() if request.outcome == "refused"] == ["shop"]
@@ -242,7 +243,7 @@ def test_a_request_with_too_many_ids_learns_nothing(meet: Any, run: vfl.Run) -> 
     meeting = meet(3)
     with serving(meeting, run, 1, max_ids=9) as ended:
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
-        with raises_code(TransportError, "SVFL-PEER-STOPPED", stopped="refused"):
+        with raises_code(TransportError, "SVFL-PEER-STOPPED", stopped="limit"):
             run_session(
                 "bank", venue, scoring_handshake(run.parts["bank"]), partial(deviate, run, meeting, 10, 10), ledger=None
             )

@@ -25,7 +25,7 @@ from securevfl.protocols.shares.quantizer import Quantizer
 
 @dataclass(frozen=True)
 class EvaluatedRows:
-    """Rows of one evaluation.
+    """The rows of one evaluation, with model outputs, labels, and the grid of levels.
 
     Attributes:
         f: model outputs (m, c), less the targets if labels are numbers; clipped to the range of metrics for classes.
