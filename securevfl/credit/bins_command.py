@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from securevfl.cli import option_groups
-from securevfl.cli import party_options as options
+from securevfl.cli.unused_options import refuse_unused
+from securevfl.credit.own_table_options import OwnTableOptions
 from securevfl.errors import ConfigError
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -53,15 +54,10 @@ def register(app: typer.Typer) -> None:
 
 
 def bins(
-    data: options.Data,
+    context: typer.Context,
+    own_table: OwnTableOptions,
     column: Annotated[str, typer.Option(metavar="COLUMN", help="The column.")],
     division: BinOptions = BinOptions(),
-    party: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")
-    ] = None,
-    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
-    label_column: options.LabelColumn = "y",
-    columns: options.ColumnTypes = None,
     report: option_groups.ReportOptions = option_groups.ReportOptions(),
 ) -> None:
     """List the bins of a column of your table, with the rate of the positive class in each. Nothing is sent.
@@ -71,17 +67,12 @@ def bins(
     """
     from securevfl.cli.show import console, table
     from securevfl.credit.bin_table import bin_table
-    from securevfl.data.load import is_large
-    from securevfl.data.readers import read_party
-    from securevfl.data.store import copy_to_temporary_table
 
+    if division.edges is not None:
+        refuse_unused(context, ("max_bins", "monotone"), "with --bins", "leave --bins out")
     report.check()
-    name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"
-    declared = option_groups.declared_in(columns)
-    read = copy_to_temporary_table if is_large(data) else read_party
-    owner = read(name, data, replace(row_ids.options, label_column=label_column, declared=declared))
     listed = bin_table(
-        owner,
+        own_table.read(),
         column,
         bins=None if division.edges is None else _read_bins(division.edges),
         monotone=division.monotone,

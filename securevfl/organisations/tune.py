@@ -176,16 +176,14 @@ class _Search:
             largest = most_disclosing(self.finals, self.shapes)
             ledgers = {self._party.name: self.ledger}
             check_search(self.alternatives, self.finals, self.shapes, [self._party], ledgers)
-            self._count(views[0], reserve=False)
+            self._check_measurements(views[0])
             if consent is not None:
                 consent(self._sheet(dict(zip(self.finals, views, strict=True))[largest]))
             return views
 
         views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
         if not self._record.is_agreed:
-            self._count(views[0], reserve=True)
-            sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
-            self._record.begin(self.measurements, sizes)
+            self._begin(views[0])
 
     @property
     def measurements(self) -> dict[str, int]:
@@ -205,7 +203,7 @@ class _Search:
             workers=self.pool["workers"],
             checkpoints=self._states,
             ledger=self.ledger.with_reserved_measurements(reserved.of(CHOSEN if is_final else name)),
-            agreed=self._record.sizes[name],
+            consent=self._record.sizes[name],
         )
         try:
             part = run_session(
@@ -279,19 +277,39 @@ class _Search:
         disclosure = Disclosure("labels", learner, about, bits, capacity, group="verdicts", numbers=1)
         self.ledger.record_answer(self._runs[0], self._record.name, disclosure)
 
-    def _count(self, view: PreConsentView, *, reserve: bool) -> None:
-        """Check whether the held-out rows may be measured as often as the search needs, or count these measurements."""
+    def _check_measurements(self, view: PreConsentView) -> None:
+        """Check whether the held-out rows may be measured as often as the search needs."""
+        if not self._party.active and not _accepts_measurements(view):
+            times = sum(self.measurements.values())
+            ScoreLedger(self.ledger.path).check_evaluations(self._active, _measured_ids(view), times)
+
+    def _begin(self, view: PreConsentView) -> None:
+        """Count all measurements and record the consent, in one change of the account."""
+        sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
+        begin = partial(self._record.begin, measurements=self.measurements, sizes=sizes)
         if self._party.active:
+            with self.ledger.database.changing() as tables:
+                begin(tables)
             return
-        limited = "small_metrics" not in view.job.accepts
-        rows = select_measured(view.schedule.test, view.sizes.outputs)
-        scores, ids = ScoreLedger(self.ledger.path), view.party.keys_of(rows)
-        if reserve:
-            me, times = self._party.name, sum(self.measurements.values())
-            scores.record_evaluation(self._active, ids, limited=limited, me=me, times=times)
-        elif limited:
-            scores.check_evaluations(self._active, ids, sum(self.measurements.values()))
+        ScoreLedger(self.ledger.path).record_evaluation(
+            self._active,
+            _measured_ids(view),
+            limited=not _accepts_measurements(view),
+            me=self._party.name,
+            times=sum(self.measurements.values()),
+            alongside=begin,
+        )
 
     def _sheet(self, view: PreConsentView) -> ConsentSheet:
         rows = len(select_measured(view.schedule.test, view.sizes.outputs))
         return search_sheet(self.alternatives, self.finals, self.shapes, rows, view.sheet)
+
+
+def _accepts_measurements(view: PreConsentView) -> bool:
+    """Return whether the job accepts any number of measurements of the held-out rows."""
+    return "small_metrics" in view.job.accepts
+
+
+def _measured_ids(view: PreConsentView) -> list[bytes]:
+    """Return the ids of the rows that each training of the search is measured on."""
+    return view.party.keys_of(select_measured(view.schedule.test, view.sizes.outputs))

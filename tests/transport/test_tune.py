@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -111,6 +112,7 @@ def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) 
     for party in search.parties:
         part = ModelPart.load(search.folder / f"{party.name}.model.json")
         assert part.parsed_job.digest == bank.job.digest
+        assert not [*(search.folder / f"{party.name}.states").glob("*")]  # no checkpoint of any training, and no record
         (sheet,) = search.sheets[party.name]
         assert "trains 3 alternatives" in sheet
         assert "4 measurements" in sheet
@@ -208,6 +210,23 @@ def test_a_restored_record_allows_no_further_measurement(search: Search) -> None
     results = search.run()
     assert isinstance(results["shop"], LeakageError), results
     assert "all measurements that its consent covers" in str(results["shop"])
+    assert measured(shop, search.ledger(shop)) == 4
+
+
+def test_measurements_are_counted_with_the_record_of_the_search(search: Search) -> None:
+    """The shop stops after its consent, before it can write the record; the next run counts each measurement once."""
+    shop, states = search.parties[1], search.folder / "shop.states"
+
+    def block(name: str) -> None:
+        if name == "shop":
+            shutil.rmtree(states, ignore_errors=True)
+            states.write_text("a file where the folder should be")
+
+    assert isinstance(search.run(consent=block)["shop"], Exception)
+    assert measured(shop, search.ledger(shop)) == 0
+    states.unlink()
+    results = search.run()
+    assert "auc" in results["bank"].part.metrics, results
     assert measured(shop, search.ledger(shop)) == 4
 
 
