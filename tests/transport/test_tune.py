@@ -113,6 +113,7 @@ def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) 
     for party in search.parties:
         part = ModelPart.load(search.folder / f"{party.name}.model.json")
         assert part.parsed_job.digest == bank.job.digest
+        assert not [*(search.folder / f"{party.name}.states").glob("*")]  # no checkpoint of any training, and no record
         (sheet,) = search.sheets[party.name]
         assert "trains 3 alternatives" in sheet
         assert "4 measurements" in sheet
