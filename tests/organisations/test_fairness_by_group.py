@@ -238,6 +238,7 @@ def test_between_organisations_with_consent_and_limits(meet: Any) -> None:
     ledger = DisclosureLedger.find(meeting.kit("shop") / "ledger")
     (entry,) = ledger.read().entries
     assert (entry.disclosure.kind, entry.disclosure.count, entry.disclosure.share) == ("columns", 4, 4 / 141)
+    assert all(len(line) <= 80 for line in sheets[0].splitlines())
     assert "4 counts of 7 bits, rounded at random to 8 rows" in sheets[0]
     assert "0.028 of the bits in the groups of all rows" in sheets[0]
     refused = each(meeting, ask)
