@@ -302,13 +302,19 @@ def _checked_merge(merge: Sequence[Sequence[int]], bins: int, remedy: str = "") 
     """Return the groups of bins to merge, each sorted; ConfigError unless they are different bins from 1 to `bins`."""
     groups = [sorted(set(group)) for group in merge]
     every = [number for group in groups for number in group]
+    if any(len(group) < 2 for group in groups):
+        raise ConfigError(
+            "merge: a group of fewer than two different bins merges nothing",
+            "merge for example 1,3, or leave it out",
+            code="SVFL-COMMAND-USAGE",
+        )
     if len(set(every)) < len(every) or not all(1 <= number <= bins for number in every):
         raise ConfigError(
             f"merge: name bins from 1 to {bins}, each of them once",
             remedy or "merge for example 1,3",
             code="SVFL-COMMAND-USAGE",
         )
-    return [group for group in groups if group]
+    return groups
 
 
 def _count(
