@@ -36,7 +36,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.organisations.reserved_measurements import ReservedMeasurements
 from securevfl.organisations.search_record import SearchRecord
-from securevfl.protocols.alternative_choice import choice_bits, receive_choice, send_choice
+from securevfl.protocols.alternative_choice import receive_choice, send_choice
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
@@ -45,7 +45,7 @@ from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, check_unused
 from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
-from securevfl.training.search_disclosures import check_search, most_disclosing
+from securevfl.training.search_disclosures import check_search, choice_disclosures, most_disclosing
 from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
@@ -243,8 +243,7 @@ class _Search:
                 return index
             index = names.index(best_alternative(losses)) if self._record.chosen is None else self._record.chosen
             self._record.store_choice(index)
-            for name in others:
-                self._enter_choice(name)
+            self.ledger.record(self._party.register, (self._record.name, ""), self._choice)
             send_choice(channel, others, index, len(names))
             return index
 
@@ -269,13 +268,10 @@ class _Search:
                 totals[key] = totals.get(key, 0) + entry.disclosure.count
         return tuple(f"{learner} received {count:,} bits about {word}" for (learner, word), count in totals.items())
 
-    def _enter_choice(self, learner: str) -> None:
-        """Record the choice in the ledger of the party with labels, once for each search."""
-        bits, shape = choice_bits(len(self.alternatives)), next(iter(self.shapes.values()))
-        capacity = max(1, int(shape.held_out * shape.bits_of_a_label))
-        about = (self._party.name,)
-        disclosure = Disclosure("labels", learner, about, bits, capacity, group="verdicts", numbers=1)
-        self.ledger.record_answer(self._runs[0], self._record.name, disclosure)
+    @property
+    def _choice(self) -> list[Disclosure]:
+        """What the party with labels discloses by naming the chosen alternative; one search enters it once."""
+        return choice_disclosures(len(self.alternatives), next(iter(self.shapes.values())))
 
     def _check_measurements(self, view: PreConsentView) -> None:
         """Check whether the held-out rows may be measured as often as the search needs."""

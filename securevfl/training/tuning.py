@@ -10,6 +10,7 @@ All tables are in one process here. `securevfl.organisations.tune` does the same
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,13 @@ from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.network import Network
 from securevfl.training.model_part import ModelPart
-from securevfl.training.search_disclosures import check_search, column_bits, column_outputs, most_disclosing
+from securevfl.training.search_disclosures import (
+    check_search,
+    choice_disclosures,
+    column_bits,
+    column_outputs,
+    most_disclosing,
+)
 from securevfl.training.simulate import simulate
 from securevfl.training.text_table import format_table
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
@@ -176,6 +183,9 @@ def tune(
         on_model(name)
         losses[name] = simulate(alternative, everyone, network=network, ledgers=ledgers).metrics["loss"]
     chosen = best_alternative(losses)
+    if ledgers is not None and lead.name in ledgers:
+        search = secrets.token_hex(16)
+        ledgers[lead.name].record(lead.register, (search, ""), choice_disclosures(len(alternatives), shapes[chosen]))
     on_model(f"{chosen}, chosen")
     run = simulate(finals[chosen], everyone, network=network, ledgers=ledgers)
     return build_tuning(alternatives, losses, chosen, finals[chosen], run.active, shapes)
