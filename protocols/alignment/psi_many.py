@@ -199,7 +199,7 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
     values = prf.serve(work, begin)()  # step 1
     if not work.journal.count("store"):
-        # The store is saved before it is sent, because a different store after a resume would reveal ids in both.
+        # the journal stores the store before it is sent: a different store after a resume would reveal the ids in both
         if two_parties:
             seed, table = b"", values[ascending_order(values[:, :2]), :2]
         else:

@@ -52,7 +52,8 @@ from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
-MAX_DISTANCE_BITS = 40  # target: a run's openings have a statistical distance <= 2^-40 from ones that reveal only J^T g
+# the openings of a run must have a statistical distance of at most 2^-40 from ones that reveal only J^T g
+MAX_DISTANCE_BITS = 40
 
 
 class ResidualKey(Message, frozen=True):
@@ -271,7 +272,7 @@ class SealedActive(ActiveResidual):
                     record = self._agreement.record(sender, self._context.parameters[sender], channel.me)
                     permit = channel.permit(replace(record, max_bytes=self._scheme.opened_size(shape)))
                     values = self._open_one(sender, spent, message.ciphertext, shape)  # step 2
-                    del spent  # a key must not outlive its last exchange
+                    del spent  # drop the last reference, because a key must be deleted when its last exchange is closed
                     channel.send(sender, OpenedProduct(message.exchange, values), subchannel, permit=permit)  # step 3
                 elif isinstance(message, ResidualClosed):
                     exchanges.forget(sender, message.exchange)  # step 4

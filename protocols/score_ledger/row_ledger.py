@@ -1,6 +1,7 @@
 """The score ledger: a record, in a party's account, of the scores and metrics about its rows that others have received.
 
-A *score* of a row is the sum of both parties' partial sums X_k @ theta_k, for columns X_k and secret weights theta_k. Too many scores reveal columns or weights. The ledger counts, for each row, the scores and bits that peers have
+A *score* of a row is the sum of both parties' partial sums X_k @ theta_k, for columns X_k and secret weights theta_k.
+Too many scores reveal columns or weights. The ledger counts, for each row, the scores and bits that peers have
 received, and refuses a row whose limits are reached: individually and without a reason. A score of k bits for each of c
 outputs counts as c * k bits. Rows are stored as keyed digests of their ids, on disk before the answer is sent. One
 transaction looks a row up, admits it and updates its bits; other sessions wait for it. `ScoreLedger` lists the limits.

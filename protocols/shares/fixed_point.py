@@ -33,11 +33,11 @@ from securevfl.data.scaling import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
 _MAX_RING_BITS = 56
-_MIN_W = 3  # smallest w, the number of bits of an entry of W
-_MIN_INTEGER_BITS = 7  # with headroom, at least forward sums from -64 to 64 are represented
+_MIN_W = 3  # smallest w, the number of bits that describe an entry of W
+_MIN_INTEGER_BITS = 7  # if the ring has headroom, it represents at least forward sums from -64 to 64
 _MIN_TOP_BITS, _MAX_TOP_BITS = 6, 8  # limits of `FixedPointEncoding.top_bits`
-_TOP_KNOTS_IN_REACH = 3.5  # entries of the table over the whole ring that half of a residual table must cover
-_SUM_ERROR_BITS = 10  # the standard deviation of the noise of a forward sum is at most 2^-10
+_TOP_KNOTS_IN_REACH = 3.5  # half of a residual table must span this number of entries of the coarse table
+_SUM_ERROR_BITS = 10  # the noise of a forward sum has a standard deviation of at most 2^-10
 _MIN_RESIDUAL_BITS = 7  # smallest f_g, the number of fractional bits of residuals
 
 FINE_BITS = 8
@@ -286,7 +286,8 @@ class FixedPointEncoding:
         """Return columns X (n, d) as integers with f_x fractional bits, after clipping."""
         clipped = self._clipped(X)
         clipped *= 2.0**self.f_x
-        return np.rint(clipped, out=clipped).astype(np.int64)  # exact for prepared columns, which are rounded already
+        # changes nothing in prepared columns, which are rounded already
+        return np.rint(clipped, out=clipped).astype(np.int64)
 
     def lift(self, rows: int) -> int:
         """Return how many fractional bits fewer W has in a batch of this size than in the largest batch."""

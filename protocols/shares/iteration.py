@@ -155,7 +155,8 @@ def lookup_requests(blocks: int, *, lifts: bool) -> list[RequestStep]:
     Returns:
         The requests.
     """
-    steps, lag = list[RequestStep](), 4 if lifts else 2  # lag: from a block's request to the one with its delta
+    # lag: number of requests from that for a block to that which contains its delta
+    steps, lag = list[RequestStep](), 4 if lifts else 2
 
     def one(number: int, distance: int) -> range:
         return range(max(0, number - distance), max(0, number - distance + 1))
@@ -199,8 +200,8 @@ class TrainingRole(ABC):
     8b. A -> B   Y_j = c_a * [j = e] - alpha - p_j       for j = 0, 1, modulo 2^(L-k); c_a: 1 - (the top bit of a)
         B        g_B = b + (Y_c + p_c - 1) * 2^k, which is g - psi_A
 
-    They process one block of rows at a time. B sends the request for the next block before it receives the tables of
-    the current one, so that nobody waits (`lookup_requests`). A receives delta together with the request for a later
+    The steps process one block of rows at a time. B sends the request for the next block before it receives the tables
+    of the current one, so that nobody waits (`lookup_requests`). A receives delta together with the request for a later
     block, or for the next iteration, whose first sums depend on the last delta. Look-ups by oblivious transfer are
     those of Dessouky et al. 2017; a table can represent any loss that depends on one sum. With two parties an iteration
     is one round trip. With more parties it is three messages in sequence, whatever the number of columns. Steps 8a and
@@ -237,7 +238,8 @@ class TrainingRole(ABC):
         self._lift = CarryLift(params.encoding.lift_bits, self._ring) if params.encoding.lift_bits else None
         self._entry_ring = self._lift.short_ring if self._lift else self._ring
         self._columns, self._offline = columns, offline
-        self._change: Words = np.zeros((0, 0), np.uint64)  # share of W^T g over the blocks processed so far
+        # this party's share of W^T g, summed over the blocks of the batch so far
+        self._change: Words = np.zeros((0, 0), np.uint64)
         self._peer_changes: Mapping[str, Words] = {}
         self._passives = tuple(name for name in context.passives if name != params.partner)
         is_holder = context.me in (context.active, params.partner)
@@ -401,7 +403,7 @@ class LabelParty(TrainingRole):
         request = self._recv(partner, LookupRequest)  # step 7
         self._check_chunk(partner, chunk_name, request.chunk)
         for iteration in range(iterations):
-            blocks = dict[int, PreprocessedBlock]()  # the blocks whose delta has not arrived
+            blocks = dict[int, PreprocessedBlock]()  # material of the blocks whose delta has not arrived yet
             requests = self._requests(material)
             for step, following in pairwise(requests):
                 tables = b""
@@ -409,10 +411,10 @@ class LabelParty(TrainingRole):
                     indices = self._indices(material, request.offsets, chunk_name)
                     tables = self._mask_tables(material.block, indices, masks)
                     blocks[step.block] = material
-                    del masks  # to free memory: the masks are as large as the tables
+                    del masks  # frees memory now, because the masks are as large as the tables
                 lifts = self._lift_words([blocks[block] for block in step.carries], request.carries)
                 self._send(partner, MaskedTables(tables, lifts))  # steps 8 and 8b
-                # take the next block's material now, because the partner computes at the same time
+                # the next block's material is read while the partner computes
                 if following.block is not None:
                     material, masks = self._take(chunk, iteration, following.block)
                 elif following is requests[-1] and iteration + 1 < iterations:

@@ -49,7 +49,7 @@ from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.runtime import eventlog
 
-_MAX_PENDING_VALUES = 1 << 19  # entries of psi whose products are computed at once, so that memory stays limited
+_MAX_PENDING_VALUES = 1 << 19  # maximum number of entries of psi whose products are computed at once, to limit memory
 
 Factors = Callable[[RowBlock], tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]]
 """A function that returns X and W (n, d) of a block of n rows."""
@@ -120,8 +120,7 @@ class OfflinePhase:
     and one, v_kh, at h. r_kh follows from v_kh alone. So every holder knows its r and psi before any iteration starts,
     and the products X_k @ r_kh can be computed here as well (as in the offline phase of Delphi, Mishra et al. 2020). A
     chunk is a number of epochs whose random products are computed together and stored. A batch that occurs in `count`
-    iterations of the chunk needs just one product with a matrix of `count * c` columns. For each chunk, each holder h
-    and each other party k:
+    iterations of the chunk needs just one product with a matrix of `count * c` columns.
 
     Products, transfers and stored records cover blocks of rows of a public size (shares_params.py), so memory does not
     grow with the batch. Sums over blocks are exact modulo 2^L: the division into blocks changes the weights only by
@@ -158,7 +157,8 @@ class OfflinePhase:
         session_context = replace(context, subchannel=f"{context.subchannel}/ahead")
         self.session = SharesSession(session_context, params.partner, scheme, params.encoding, base)
         total, parties = sum(params.columns.values()), len(context.parties)
-        self._factor_width = -(-total * (parties - 1) // parties)  # columns of an average W that psi is multiplied with
+        # average number of columns of the matrices W that multiply this holder's psi
+        self._factor_width = -(-total * (parties - 1) // parties)
         self._caches, self._sums_scheme = (BatchCache(), BatchCache()), scheme
         self._iteration = 0
         self.is_holder = context.me in (context.active, params.partner)
@@ -254,7 +254,7 @@ class OfflinePhase:
             uses=params.chunks,
         )
         scheme: ShareScheme = self._context.meter("keygen", select)
-        if scheme != self._sums_scheme:  # the cache has encodings for other primes
+        if scheme != self._sums_scheme:  # the cached encodings are for the primes of the previous scheme
             self._caches, self._sums_scheme = (self._caches[0], BatchCache()), scheme
         return scheme
 

@@ -299,7 +299,7 @@ class ScoringSession:
         if self._other in states:
             scored &= ~stored | (
                 states[self._other] == ROW_STORED
-            )  # if O has lost its share, the row gets no new score
+            )  # a row whose share O has lost gets no new score either
             stored &= scored
         fresh = scored & ~stored
         if context.me != requester:
