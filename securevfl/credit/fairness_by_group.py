@@ -60,6 +60,8 @@ from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.peers import Peers
 
 MAX_GROUPS = 50
+MERGED_GROUP = "others"
+"""Name of the group of all groups that are too small by themselves."""
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
@@ -68,7 +70,7 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
 
 
 def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
-    """Merge groups of fewer than 100 rows into one group "others".
+    """Merge groups of fewer than 100 rows into one group, "others" or "(others)" if a remaining group has this name.
 
     If the merged rows are still too few, the smallest other group is merged as well.
 
@@ -97,8 +99,10 @@ def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]
     indicators = [positions == k for k in large]
     if merged_rows:
         indicators.append(~np.isin(positions, large))
-    group_names = [str(names[k]) for k in large] + ["others"] * (merged_rows > 0)
-    return group_names, np.stack(indicators, axis=1).astype(np.int64)
+    group_names, merged_name = [str(names[k]) for k in large], MERGED_GROUP
+    while merged_name in group_names:
+        merged_name = f"({merged_name})"
+    return group_names + [merged_name] * (merged_rows > 0), np.stack(indicators, axis=1).astype(np.int64)
 
 
 def request_group_rates(

@@ -240,7 +240,8 @@ class Party:
         party = copy(self)
         party.X, party.columns = self._select_columns(remaining), [self.columns[j] for j in remaining]
         party.categories = {name: texts for name, texts in self.categories.items() if name not in columns}
-        party.dates = self.dates.difference(columns)
+        party.dates, party.percents = self.dates.difference(columns), self.percents.difference(columns)
+        party.types = {name: kind for name, kind in self.types.items() if name not in columns}
         party.constant = [name for name in self.constant if name not in columns]
         return party
 

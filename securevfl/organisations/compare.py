@@ -121,7 +121,7 @@ def compare_with(
                     executor=pool,
                     workers=size,
                     ledger=party_ledger.with_reserved_measurements(reserved.of(name)),
-                    agreed=PublicSizes.of(view.sizes),
+                    consent=PublicSizes.of(view.sizes),
                 )
                 talk = partial(train_over, train, on_round)
                 try:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from securevfl.account.database import AccountDatabase
+from securevfl.account.database import AccountDatabase, Tables
 from securevfl.base.checked_files import DamagedFileError, read_checked_json, write_checked_json
 from securevfl.data.party import Party
 from securevfl.errors import DataError, StorageError
@@ -71,16 +71,23 @@ class SearchRecord:
             self.remaining, (self.chosen, sizes) = dict(reserved), row
             self.sizes = {name: PublicSizes.read(plain) for name, plain in json.loads(sizes).items()}
 
-    def begin(self, measurements: Mapping[str, int], sizes: Mapping[str, PublicSizes]) -> None:
-        """Record that this party has agreed to these numbers of measurements and public sizes of each training."""
+    def begin(self, tables: Tables, measurements: Mapping[str, int], sizes: Mapping[str, PublicSizes]) -> None:
+        """Record that this party has agreed to a search, in the change of the account that counts its measurements.
+
+        If the process ends before this change is on disk, the search starts again, and nothing has been counted.
+
+        Args:
+            tables: the account's tables, inside a transaction.
+            measurements: number of measurements of each training.
+            sizes: public sizes of each alternative's training.
+        """
         if self._path is not None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_checked_json(self._path, {"name": self.name})
         stored_sizes = json.dumps({name: size.plain() for name, size in sizes.items()})
-        with self._database.changing() as tables:
-            tables.execute("INSERT INTO search_records VALUES (?, NULL, ?)", (self.name, stored_sizes))
-            reserved = [(self.name, training, count) for training, count in measurements.items()]
-            tables.executemany("INSERT INTO reserved VALUES (?, ?, ?)", reserved)
+        tables.execute("INSERT INTO search_records VALUES (?, NULL, ?)", (self.name, stored_sizes))
+        reserved = [(self.name, training, count) for training, count in measurements.items()]
+        tables.executemany("INSERT INTO reserved VALUES (?, ?, ?)", reserved)
         self.is_agreed, self.remaining = True, dict(measurements)
         self.sizes = dict(sizes)
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from securevfl.consent.consent_sheet import ConsentSheet
-from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -37,7 +36,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.organisations.reserved_measurements import ReservedMeasurements
 from securevfl.organisations.search_record import SearchRecord
-from securevfl.protocols.alternative_choice import choice_bits, receive_choice, send_choice
+from securevfl.protocols.alternative_choice import receive_choice, send_choice
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
@@ -46,10 +45,11 @@ from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, check_unused
 from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
+from securevfl.training.search_disclosures import check_search, choice_disclosures, most_disclosing
 from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
-from securevfl.training.tuning import Tuning, best_alternative, build_tuning, most_disclosing
+from securevfl.training.tuning import Tuning, best_alternative, build_tuning
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
 CHOSEN = "the chosen alternative"
@@ -174,19 +174,16 @@ class _Search:
                     self._record.sizes[name].check(channel.me, shape)
                 return views
             largest = most_disclosing(self.finals, self.shapes)
-            together = [(item, self.shapes[name]) for name, item in self.alternatives.items()]
-            together += [(self.finals[largest], self.shapes[largest])]
-            check_together(together, [self._party], {self._party.name: self.ledger})
-            self._count(views[0], reserve=False)
+            ledgers = {self._party.name: self.ledger}
+            check_search(self.alternatives, self.finals, self.shapes, [self._party], ledgers)
+            self._check_measurements(views[0])
             if consent is not None:
                 consent(self._sheet(dict(zip(self.finals, views, strict=True))[largest]))
             return views
 
         views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
         if not self._record.is_agreed:
-            self._count(views[0], reserve=True)
-            sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
-            self._record.begin(self.measurements, sizes)
+            self._begin(views[0])
 
     @property
     def measurements(self) -> dict[str, int]:
@@ -206,7 +203,7 @@ class _Search:
             workers=self.pool["workers"],
             checkpoints=self._states,
             ledger=self.ledger.with_reserved_measurements(reserved.of(CHOSEN if is_final else name)),
-            agreed=self._record.sizes[name],
+            consent=self._record.sizes[name],
         )
         try:
             part = run_session(
@@ -246,8 +243,7 @@ class _Search:
                 return index
             index = names.index(best_alternative(losses)) if self._record.chosen is None else self._record.chosen
             self._record.store_choice(index)
-            for name in others:
-                self._enter_choice(name)
+            self.ledger.record(self._party.register, (self._record.name, ""), self._choice)
             send_choice(channel, others, index, len(names))
             return index
 
@@ -272,27 +268,44 @@ class _Search:
                 totals[key] = totals.get(key, 0) + entry.disclosure.count
         return tuple(f"{learner} received {count:,} bits about {word}" for (learner, word), count in totals.items())
 
-    def _enter_choice(self, learner: str) -> None:
-        """Record the choice in the ledger of the party with labels, once for each search."""
-        bits, shape = choice_bits(len(self.alternatives)), next(iter(self.shapes.values()))
-        capacity = max(1, int(shape.held_out * shape.bits_of_a_label))
-        about = (self._party.name,)
-        disclosure = Disclosure("labels", learner, about, bits, capacity, group="verdicts", numbers=1)
-        self.ledger.record_answer(self._runs[0], self._record.name, disclosure)
+    @property
+    def _choice(self) -> list[Disclosure]:
+        """What the party with labels discloses by naming the chosen alternative; one search enters it once."""
+        return choice_disclosures(len(self.alternatives), next(iter(self.shapes.values())))
 
-    def _count(self, view: PreConsentView, *, reserve: bool) -> None:
-        """Check whether the held-out rows may be measured as often as the search needs, or count these measurements."""
+    def _check_measurements(self, view: PreConsentView) -> None:
+        """Check whether the held-out rows may be measured as often as the search needs."""
+        if not self._party.active and not _accepts_measurements(view):
+            times = sum(self.measurements.values())
+            ScoreLedger(self.ledger.path).check_evaluations(self._active, _measured_ids(view), times)
+
+    def _begin(self, view: PreConsentView) -> None:
+        """Count all measurements and record the consent, in one change of the account."""
+        sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
+        begin = partial(self._record.begin, measurements=self.measurements, sizes=sizes)
         if self._party.active:
+            with self.ledger.database.changing() as tables:
+                begin(tables)
             return
-        limited = "small_metrics" not in view.job.accepts
-        rows = select_measured(view.schedule.test, view.sizes.outputs)
-        scores, ids = ScoreLedger(self.ledger.path), view.party.keys_of(rows)
-        if reserve:
-            me, times = self._party.name, sum(self.measurements.values())
-            scores.record_evaluation(self._active, ids, limited=limited, me=me, times=times)
-        elif limited:
-            scores.check_evaluations(self._active, ids, sum(self.measurements.values()))
+        ScoreLedger(self.ledger.path).record_evaluation(
+            self._active,
+            _measured_ids(view),
+            limited=not _accepts_measurements(view),
+            me=self._party.name,
+            times=sum(self.measurements.values()),
+            alongside=begin,
+        )
 
     def _sheet(self, view: PreConsentView) -> ConsentSheet:
         rows = len(select_measured(view.schedule.test, view.sizes.outputs))
         return search_sheet(self.alternatives, self.finals, self.shapes, rows, view.sheet)
+
+
+def _accepts_measurements(view: PreConsentView) -> bool:
+    """Return whether the job accepts any number of measurements of the held-out rows."""
+    return "small_metrics" in view.job.accepts
+
+
+def _measured_ids(view: PreConsentView) -> list[bytes]:
+    """Return the ids of the rows that each training of the search is measured on."""
+    return view.party.keys_of(select_measured(view.schedule.test, view.sizes.outputs))

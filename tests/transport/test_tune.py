@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ import pytest
 import securevfl as vfl
 from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
 from securevfl.errors import (
     ConfigError,
     ConsentError,
@@ -111,6 +113,7 @@ def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) 
     for party in search.parties:
         part = ModelPart.load(search.folder / f"{party.name}.model.json")
         assert part.parsed_job.digest == bank.job.digest
+        assert not [*(search.folder / f"{party.name}.states").glob("*")]  # no checkpoint of any training, and no record
         (sheet,) = search.sheets[party.name]
         assert "trains 3 alternatives" in sheet
         assert "4 measurements" in sheet
@@ -209,6 +212,46 @@ def test_a_restored_record_allows_no_further_measurement(search: Search) -> None
     assert isinstance(results["shop"], LeakageError), results
     assert "all measurements that its consent covers" in str(results["shop"])
     assert measured(shop, search.ledger(shop)) == 4
+
+
+def test_measurements_are_counted_with_the_record_of_the_search(search: Search) -> None:
+    """The shop stops after its consent, before it can write the record; the next run counts each measurement once."""
+    shop, states = search.parties[1], search.folder / "shop.states"
+
+    def block(name: str) -> None:
+        if name == "shop":
+            shutil.rmtree(states, ignore_errors=True)
+            states.write_text("a file where the folder should be")
+
+    assert isinstance(search.run(consent=block)["shop"], Exception)
+    assert measured(shop, search.ledger(shop)) == 0
+    states.unlink()
+    results = search.run()
+    assert "auc" in results["bank"].part.metrics, results
+    assert measured(shop, search.ledger(shop)) == 4
+
+
+def test_choices_of_searches_add_up_to_the_limit_of_labels(meet: Any, tmp_path: Path) -> None:
+    """The same search with other columns of the peer discloses another choice, and the bank's limit counts it."""
+    job = TUNED_JOB.model_copy(update={"accepts": ("small_metrics",), "epochs": 4})
+    grid, (bank, shop) = {"l2": (0.01, 0.1, 1.0)}, tables(800)
+    search, ledger = (
+        Search(meet(2, None, job), tmp_path, [bank, shop], job),
+        DisclosureLedger(tmp_path / "bank.ledger", "bank"),
+    )
+    ledger.set_limit("labels", Limit(5))
+    for number in (1, 2, 3):
+        X = np.random.default_rng(number).normal(size=shop.X.shape)
+        search.parties = [bank, vfl.Party("shop", X, ids=shop.ids)]
+        forecast = explain_search(job, grid, search.parties, ledgers={"bank": ledger})
+        results = search.run({"bank": grid, "shop": grid})
+        counted = [entry.disclosure for entry in ledger.counted_for(bank.register)]
+        assert [(item.kind, item.learner, item.count) for item in counted] == [("labels", "shop", 2)] * min(2, number)
+        for path in tmp_path.glob("*.model.json"):
+            path.unlink()
+        assert bool(forecast.refusals) == isinstance(results["bank"], LeakageError) == (number == 3), results
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="bank"):
+        vfl.tune(job, grid, search.parties, ledgers={"bank": ledger})
 
 
 def exchanged(party: vfl.Party, change: str) -> vfl.Party:
