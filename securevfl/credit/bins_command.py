@@ -12,6 +12,7 @@ import typer
 from securevfl.cli import option_groups
 from securevfl.cli.unused_options import refuse_unused
 from securevfl.credit.own_table_options import OwnTableOptions
+from securevfl.data.column_types import MAX_DECLARED_BINS
 from securevfl.errors import ConfigError
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -92,8 +93,11 @@ def _read_bins(text: str) -> Any:
     """Return bins that are written as in a declaration, with or without the outer brackets."""
     for written in (f"[{text}]", text):
         try:
-            bins = tomllib.loads(f"bins = {written}")["bins"]
+            values = tomllib.loads(f"bins = {written}")
         except tomllib.TOMLDecodeError:
+            continue
+        bins = values.pop("bins")
+        if values or not isinstance(bins, list):
             continue
         is_wrapped_twice = len(bins) == 1 and isinstance(bins[0], list) and not all(isinstance(x, str) for x in bins[0])
         if bins and not is_wrapped_twice:
@@ -107,9 +111,12 @@ def _read_bins(text: str) -> Any:
 
 def _read_numbers(text: str) -> list[int]:
     """Return the numbers of bins of a text such as 2-4 or 1,3."""
-    if not _NUMBERS.fullmatch(text):
-        raise ConfigError(
-            f"--merge {text} names no bins", "write it as in --merge 2-4 or --merge 1,3", code="SVFL-COMMAND-USAGE"
-        )
-    ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
-    return [number for ends in ranges for number in range(ends[0], min(ends[-1], 10_000) + 1)]
+    if _NUMBERS.fullmatch(text):
+        ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        if all(1 <= ends[0] <= ends[-1] <= MAX_DECLARED_BINS + 1 for ends in ranges):
+            return [number for ends in ranges for number in range(ends[0], ends[-1] + 1)]
+    raise ConfigError(
+        f"--merge {text} names no bins of the table, or a range that does not begin with its smallest number",
+        "write the numbers of at least two bins of the table, as in --merge 2-4 or --merge 1,3",
+        code="SVFL-COMMAND-USAGE",
+    )
