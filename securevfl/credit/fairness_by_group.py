@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
+from securevfl.consent.sheet_document import SheetBlock, SheetSection, section
 from securevfl.consent.statistics_consent import Consent, record_joint_statistics
 from securevfl.credit import joint_statistics
 from securevfl.credit.joint_statistics import TableShape
@@ -56,6 +57,8 @@ from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.peers import Peers
 
 MAX_GROUPS = 50
+MERGED_GROUP = "others"
+"""Name of the group of all groups that are too small by themselves."""
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
@@ -64,7 +67,7 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
 
 
 def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
-    """Merge groups of fewer than 100 rows into one group "others".
+    """Merge groups of fewer than 100 rows into one group, "others" or "(others)" if a remaining group has this name.
 
     If the merged rows are still too few, the smallest other group is merged as well.
 
@@ -93,8 +96,10 @@ def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]
     indicators = [positions == k for k in large]
     if merged_rows:
         indicators.append(~np.isin(positions, large))
-    group_names = [str(names[k]) for k in large] + ["others"] * (merged_rows > 0)
-    return group_names, np.stack(indicators, axis=1).astype(np.int64)
+    group_names, merged_name = [str(names[k]) for k in large], MERGED_GROUP
+    while merged_name in group_names:
+        merged_name = f"({merged_name})"
+    return group_names + [merged_name] * (merged_rows > 0), np.stack(indicators, axis=1).astype(np.int64)
 
 
 def request_group_rates(
@@ -324,17 +329,23 @@ def _min_rows(indicators: NDArray[np.int64]) -> int:
 
 def _sheet(party: Party, names: list[str], disclosure: Disclosure, before: Sequence[LedgerEntry]) -> ConsentSheet:
     learner = disclosure.learner
-    lines = [
-        f"counts by group, for {party.name}, {len(party):,} rows in {len(names)} groups: {', '.join(names)}",
-        f"assumes: {ASSUMPTIONS}",
-        f"  reveals   to {learner} these names, and for each group the number of rows by class and predicted class:",
-        f"            {disclosure.count} counts of {bits_per_count(len(party))} bits, rounded at random to {COUNT_STEP}"
-        f" rows; groups of fewer than {MIN_SHARED_GROUP_ROWS} rows are merged.",
-        f"            They are {disclosure.share:.2g} of the bits in the groups of all rows. If {learner} uses weights "
-        "instead",
-        "            of outcomes, it learns equally many bits",
-        f"  revealed  {statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at most"
-        f" {MAX_STATISTICS_SHARE:g} in all",
-        "  learns    only sizes",
-    ]
-    return ConsentSheet("\n".join(lines))
+    title = f"counts by group, for {party.name}, {len(party):,} rows in {len(names)} groups: {', '.join(names)}"
+    statements = (
+        (
+            "reveals",
+            f"to {learner} these names, and for each group the number of rows by class and predicted class: "
+            f"{disclosure.count} counts of {bits_per_count(len(party))} bits, rounded at random to {COUNT_STEP} rows; "
+            f"groups of fewer than {MIN_SHARED_GROUP_ROWS} rows are merged. They are {disclosure.share:.2g} of the "
+            f"bits in the groups of all rows. If {learner} uses weights instead of outcomes, it learns equally many "
+            "bits",
+        ),
+        (
+            "revealed",
+            f"{statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at most "
+            f"{MAX_STATISTICS_SHARE:g} in all",
+        ),
+        ("learns", "only sizes"),
+    )
+    return ConsentSheet.of_sections(
+        [SheetSection(title, (SheetBlock(statements),)), section("Assumptions", ASSUMPTIONS)]
+    )
