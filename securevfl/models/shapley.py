@@ -95,8 +95,8 @@ def game(o: NDArray[np.bool_], z: Floats) -> Floats:
 
     m is the number of columns on the leaf's path. A set S of these columns has the worth (product over i in S of o_i) *
     (product over i not in S of z_i). The Shapley value of column i is the integral of a polynomial, which
-    Gauss-Legendre quadrature computes exactly: (o_i - z_i) * integral over t from 0 to 1 of (product over j != i of (t * o_j + (1 - t)
-    * z_j)).
+    Gauss-Legendre quadrature computes exactly: (o_i - z_i) * integral over t from 0 to 1 of (product over j != i of
+    (t * o_j + (1 - t) * z_j)).
     """
     m = len(z)
     points, weights = np.polynomial.legendre.leggauss(-(-m // 2))
