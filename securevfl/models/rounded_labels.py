@@ -27,6 +27,8 @@ from securevfl.models.metrics import calibration
 Codes = NDArray[np.uint8]
 MIN_CODE_ROWS = 130
 """Expected number of rows with each code; the party with labels could recognise the rows of a rare code."""
+MAX_GROUP_ERROR = 0.1
+"""Largest standard deviation of the mean rounded label of a tenth of the rows, as a share of the mean label."""
 _CANDIDATES = 48
 """Number of quantiles of the labels among which the inner knots are chosen."""
 
@@ -37,7 +39,8 @@ class RankedMetrics(NamedTuple):
     Attributes:
         values: Gini index, R2 and RMSE.
         errors: their standard errors. They contain the rounding of labels, and the choice of the rows.
-        curve: mean prediction, mean label and number of rows, for ten groups of rows by rising prediction.
+        curve: mean prediction, mean label and number of rows, for ten groups of rows by rising prediction. It is empty
+            if the rounding of labels changes the mean label of a group by more than `MAX_GROUP_ERROR`.
     """
 
     values: dict[str, float]
@@ -110,7 +113,9 @@ def ranked_metrics(f: Floats, predicted: Floats, rounded: Floats, y: Floats, spa
     error = float(((rounded - predicted) ** 2).std()) / math.sqrt(n)
     values |= {"r2": 1 - square / float(y.var()), "rmse": math.sqrt(square)}
     errors |= {"r2": error / float(y.var()), "rmse": error / (2 * math.sqrt(square)) if square else math.nan}
-    return RankedMetrics(values, errors, calibration(rounded, predicted).tolist())
+    group_error = math.sqrt(10 * max(0.0, float(rounded.var() - y.var())) / n)
+    curve = calibration(rounded, predicted).tolist() if group_error <= MAX_GROUP_ERROR * y.mean() else []
+    return RankedMetrics(values, errors, curve)
 
 
 def _between(y: Floats, knots: Floats) -> tuple[NDArray[np.intp], Floats]:
