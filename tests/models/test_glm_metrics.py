@@ -12,10 +12,10 @@ from sklearn.metrics import auc, mean_gamma_deviance, mean_poisson_deviance, r2_
 import securevfl as vfl
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
-from securevfl.models.rounded_labels import MAX_GROUP_ERROR
+from securevfl.models.rounded_labels import MAX_ROUNDED_ERROR
 
 ROWS = 3000
-ROWS_ON_SHARES = 20_000  # labels are rounded at random on shares, so that more rows are needed
+ROWS_ON_SHARES = 30_000  # labels are rounded at random on shares, so that more rows are needed
 DEVIANCES = {"poisson": mean_poisson_deviance, "gamma": mean_gamma_deviance}
 LABELS = tuple(DEVIANCES)
 ACCEPTED = ["columns", "rank", "label_auc", "fresh_equations"]
@@ -71,18 +71,21 @@ def test_on_shares_figures_agree_within_their_errors(name: str) -> None:
     values = DEVIANCES[name](y, predicted)
     spread = np.std([DEVIANCES[name](y[rows], predicted[rows]) for rows in np.array_split(np.arange(len(y)), 30)])
     assert abs(run.metrics["deviance"] - values) <= spread / np.sqrt(30)
-    errors = run.metric_std_errors
-    assert abs(run.metrics["gini"] - lorenz_gini(y, predicted)) <= 4 * errors["gini"]
-    assert abs(run.metrics["rmse"] - np.sqrt(np.mean((y - predicted) ** 2))) <= 4 * errors["rmse"]
-    assert abs(run.metrics["r2"] - r2_score(y, predicted)) <= 4 * errors["r2"]
-    if name == "gamma":
-        assert any("calibration is not measured" in note for note in run.notes)  # large amounts are rounded too far
-    else:
-        groups = np.array_split(np.argsort(predicted, kind="stable"), 10)
-        for group, (mean, actual, rows) in zip(groups, run.calibration, strict=True):
-            assert rows == len(group)
-            assert abs(mean - predicted[group].mean()) <= 0.1 * predicted[group].mean()
-            assert abs(actual - y[group].mean()) <= 4 * MAX_GROUP_ERROR * y.mean()
-    (note,) = [note for note in run.notes if "rounded at random" in note]
+    exact = {
+        "gini": lorenz_gini(y, predicted),
+        "r2": r2_score(y, predicted),
+        "rmse": float(np.sqrt(np.mean((y - predicted) ** 2))),
+    }
+    assert "gini" in run.metrics
+    for metric, error in run.metric_std_errors.items():
+        assert abs(run.metrics[metric] - exact[metric]) <= 6 * error, metric
+    missing = (exact.keys() - run.metrics.keys()) | ({"calibration"} if not run.calibration else set())
+    assert all(figure in str([note for note in run.notes if "imprecise" in note]) for figure in missing)
+    groups = np.array_split(np.argsort(predicted, kind="stable"), 10) if run.calibration else []
+    for group, (mean, actual, rows) in zip(groups, run.calibration, strict=True):
+        assert rows == len(group)
+        assert abs(mean - predicted[group].mean()) <= 0.1 * predicted[group].mean()
+        assert abs(actual - y[group].mean()) <= 6 * MAX_ROUNDED_ERROR * y.mean()
+    (note,) = [note for note in run.notes if "are computed from model outputs" in note]
     assert note.startswith("gini, r2, rmse and calibration")
     assert run.summary()["notes"] == run.notes

@@ -10,19 +10,14 @@ from collections.abc import Collection
 
 from securevfl.models.loss import Loss
 from securevfl.models.pair_metrics import supports_pairs
-from securevfl.models.rounded_labels import MAX_GROUP_ERROR, MIN_CODE_ROWS
-from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS
+from securevfl.models.rounded_labels import MAX_ROUNDED_ERROR, MIN_CODE_ROWS, MIN_ROUNDED_ROWS
 
 ROUNDED_LABELS = (
     "gini, r2, rmse and calibration are computed from model outputs that are rounded to 64 levels, and from labels "
     "that are rounded at random to one of a few values. Their standard errors contain that; deviance and loss are exact"
 )
-NO_CALIBRATION = (
-    "calibration is not measured, because the rounding of labels would change the mean label of a tenth of the rows by "
-    f"more than {MAX_GROUP_ERROR:.0%}. Hold out more rows (test_fraction)"
-)
 _WEIGHED_PAIRS = "rows have weights or an exposure, and no party knows to which row an opened pair belongs"
-_FEW_PAIRS = f"fewer than {MIN_PAIR_ROWS} rows are measured. Hold out more rows (test_fraction)"
+_FEW_PAIRS = f"fewer than {MIN_ROUNDED_ROWS:,} rows are measured. Hold out more rows (test_fraction)"
 _RARE_CODES = (
     f"labels are rounded to a few values before they are opened, and fewer than {MIN_CODE_ROWS} of the measured rows "
     "would have one of these values"
@@ -96,6 +91,15 @@ def no_ranking(*, weighed: bool = False, few_rows: bool = False) -> str:
     return (
         f"gini, calibration, r2, rmse and standard errors are not measured, because {reason}. run.evaluate measures "
         "them on rows whose scores this party may receive"
+    )
+
+
+def imprecise(names: Collection[str]) -> str:
+    """Return the statement that the rounding of labels leaves no precise value of these metrics."""
+    return (
+        f"{', '.join(names)} would be imprecise and {'are' if len(names) > 1 else 'is'} not measured, because labels "
+        f"are rounded at random: the standard error would exceed {MAX_ROUNDED_ERROR:g}, or {MAX_ROUNDED_ERROR:.0%} of "
+        "the mean label for the calibration. Hold out more rows (test_fraction)"
     )
 
 

@@ -7,11 +7,11 @@ from typing import TypeGuard
 from securevfl.base.config import mismatched_fields
 from securevfl.models.linear import LinearModel
 from securevfl.models.pair_metrics import supports_pairs
+from securevfl.models.rounded_labels import MIN_ROUNDED_ROWS
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import JobOptions
 from securevfl.protocols.protocol_options import Protocol
-from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS
 from securevfl.protocols.shares.shares_options import Shares
 
 WHY_NOT = {
@@ -89,7 +89,7 @@ def opens_pairs(job: SharesJob, rows: int | None = None) -> bool:
     """
     if job.protocol.shares.metrics != "pairs":
         return False
-    return supports_pairs(job.model.loss) or (not weighs_rows(job) and (rows is None or rows >= MIN_PAIR_ROWS))
+    return supports_pairs(job.model.loss) or (not weighs_rows(job) and (rows is None or rows >= MIN_ROUNDED_ROWS))
 
 
 def weighs_rows(job: SharesJob) -> bool:

@@ -23,9 +23,9 @@ from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
 from securevfl.families.shares.metric_notes import (
-    NO_CALIBRATION,
     ONLY_LOSS,
     far_labels,
+    imprecise,
     metric_notes,
     no_ranking,
     rounded_auc,
@@ -212,8 +212,9 @@ class Measurements:
         notes = metric_notes(loss, weighted=data.metric_weights(rows.rows) is not None)
         if isinstance(metric_labels, RoundedMetricLabels) and metric_labels.knots is None:
             notes = [no_ranking()]
-        elif isinstance(metric_labels, RoundedMetricLabels) and not curve:
-            notes.append(NO_CALIBRATION)
+        elif isinstance(metric_labels, RoundedMetricLabels):
+            missing = [name for name in ("gini", "r2", "rmse") if name not in values] + ["calibration"] * (not curve)
+            notes += [imprecise(missing)] if missing else []
         if "auc" in values:
             bias, is_subtracted = metric_labels.auc_bias(pairs)
             if np.isfinite(bias):
