@@ -60,6 +60,8 @@ class Setting:
     batch_size: int
     epochs: int
     scale: Literal["standard", "none"] = "none"
+    widths: tuple[float, ...] = KERNEL_WIDTHS
+    step_sizes: tuple[float, ...] = STEP_SIZES
 
 
 TABLE_SETTINGS = {
@@ -68,7 +70,10 @@ TABLE_SETTINGS = {
     "ijcnn1": Setting(Kernel(kernel="laplace", gamma=0.1, loss="smooth_hinge", blocks=4), 2048, 20, "standard"),
     "default_credit": Setting(Kernel(gamma=0.03, loss="logistic", blocks=4), 1024, 15, "standard"),
 }
-SMALL_SETTING = Setting(Kernel(gamma=0.3, loss="smooth_hinge", blocks=2, block_size=64), 128, 12)
+SMALL_SETTING = Setting(
+    Kernel(gamma=0.3, loss="smooth_hinge", blocks=4, block_size=64), 128, 12, widths=(1.0,), step_sizes=(0.1,)
+)
+"""The setting of the generated table. A choice between errors of so few rows is random, so there is none."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +134,8 @@ class Table:
 def read(data: Path | None, name: str) -> Table:
     """Read one of the tables. DataError if its file is missing."""
     if data is None:
-        X = np.random.default_rng(0).integers(0, 2, (400, 6)).astype(float)
-        return Table(name, X, (X[:, 0] != X[:, 3]).astype(np.intp), (np.arange(3), np.arange(3, 6)), None)
+        X = np.random.default_rng(0).integers(0, 2, (1200, 8)).astype(float)
+        return Table(name, X, (X[:, 0] != X[:, 4]).astype(np.intp), (np.arange(4), np.arange(4, 8)), None)
     if name == "default_credit":
         parties = READERS[name](data)
         local, others = (len(party.columns) for party in parties)
@@ -212,9 +217,9 @@ def choices(table: Table, setting: Setting, runs: Runs) -> tuple[Choice, Choice]
         result = _split(rows, setting, model, optimizer, 0, runs)
         return NEVER if result is None else result["error"]
 
-    grid = [float(f"{setting.model.gamma * width:.3g}") for width in KERNEL_WIDTHS]
+    grid = [float(f"{setting.model.gamma * width:.3g}") for width in setting.widths]
     width = choose(grid, lambda gamma: error(gamma, FDSKL(rho=1.0)))
-    return width, choose(STEP_SIZES, lambda eta: error(width.step, FDSKL(lr=eta, precondition=False)))
+    return width, choose(setting.step_sizes, lambda eta: error(width.step, FDSKL(lr=eta, precondition=False)))
 
 
 def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
@@ -340,6 +345,7 @@ def scaling(data: Path | None, plan: ScalingPlan, runs: Runs) -> Rows:
 
 
 PARTS = {
-    "errors": Part(Plan(), Plan(("phishing",), 1, 100, 80), run),
+    # the frequencies of an FDSKL training follow from a key that its parties draw
+    "errors": Part(Plan(), Plan(("phishing",), 1, 100, 80), run, lambda row: str(row["method"]).startswith("FDSKL")),
     "scaling": Part(ScalingPlan(), ScalingPlan("phishing", (100, 200)), scaling),
 }

@@ -5,6 +5,7 @@ No name of a host and no path is recorded.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -25,11 +26,12 @@ SOURCES = (
     ),
 )
 """The code that decides what a part computes, as paths of git: not the pages, and not this module."""
+UNKNOWN = "unknown"
 SPLIT_FIELDS = ("splits", "seeds")
 
 
 def origin(plan: Any) -> dict[str, Any]:
-    """Describe a run of this plan that ends now.
+    """Describe a run of this plan that begins now.
 
     Args:
         plan: the plan of a part, from whose fields the numbers of splits and random starts are read.
@@ -53,6 +55,24 @@ def origin(plan: Any) -> dict[str, Any]:
     }
 
 
+def checked(begun: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the origin of a run that ends now, from its origin when it began.
+
+    If the sources changed during the run, no commit computed it, and a `+` follows the commit.
+    """
+    commit = str(begun["commit"])
+    changed = not commit.endswith("+") and commit != UNKNOWN and bool(_git("diff", commit, "--", *SOURCES))
+    return {**begun, "commit": f"{commit}+" if changed else commit}
+
+
+def sources() -> str:
+    """Return a name for the sources of this checkout: the commit, and a digest of what differs from it."""
+    commit = _commit()
+    if not commit.endswith("+"):
+        return commit
+    return f"{commit[:-1]}-{hashlib.sha256(_git('diff', 'HEAD', '--', *SOURCES).encode()).hexdigest()[:8]}"
+
+
 def is_current(part: Mapping[str, Any]) -> bool:
     """Return whether a stored part was computed by the sources of this checkout."""
     commit = str(part["origin"]["commit"])
@@ -64,20 +84,22 @@ def is_current(part: Mapping[str, Any]) -> bool:
         return False
 
 
-def words(origin: Mapping[str, Any]) -> str:
-    """Return the sentence of the page about one part."""
+def words(origin: Mapping[str, Any], sample: Mapping[str, Any]) -> str:
+    """Return the sentences of the page about one part and its sample."""
     splits, starts = origin["splits"], origin["starts"]
     one = "one split" if splits == 1 else f"splits 0 to {splits - 1}"
     seeds = f"{one}, {starts} random starts each" if starts else f"{one}, one random start each"
     computer = f"{origin['processor']}, {origin['cores']} cores"
+    since = "" if sample["commit"] == origin["commit"] else f" Its sample is of commit {sample['commit']}."
     if origin.get("stored_only"):
+        memory = f", {origin['memory_gb']} GB of memory" if "memory_gb" in origin else "; its memory was not recorded"
         return (
             f"*Stored by commit {origin['commit']} on {origin['date']}, and not computed again since: today's code may "
-            f"give other figures. {seeds.capitalize()}. {computer}; its memory was not recorded.*"
+            f"give other figures. {seeds.capitalize()}. {computer}{memory}.{since}*"
         )
     return (
         f"*Computed by commit {origin['commit']} on {origin['date']}. {seeds.capitalize()}. {computer}, "
-        f"{origin['memory_gb']} GB of memory, Python {origin['python']}.*"
+        f"{origin['memory_gb']} GB of memory, Python {origin['python']}.{since}*"
     )
 
 
@@ -100,7 +122,7 @@ def _commit() -> str:
         commit = _git("rev-parse", "--short=8", "HEAD")
         return f"{commit}+" if _git("diff", "HEAD", "--", *SOURCES) else commit
     except (OSError, subprocess.CalledProcessError):  # a copy of the files without their history
-        return "unknown"
+        return UNKNOWN
 
 
 def _git(*words: str) -> str:

@@ -31,15 +31,23 @@ PAGE_HEAD = """# The papers' tables
 
 `python -m benchmarks.papers page` generates this page from the files in `benchmarks/papers/results`; nobody types a
 figure. `make results` runs all experiments again, which takes hours, and `make results PART=ftl` or `PART=ftl/small`
-one paper or one part; an interrupted command resumes. Each section ends with the commit that computed it, its date, its
-seeds and its machine. For every part, a sample of a few seconds is stored with the rows, and a test computes it again:
-it fails if the code computes something else. The [list of the papers' tables](papers.md) names the command of each one.
+one paper or one part; an interrupted command resumes. The [list of the papers' tables](papers.md) names the command of
+each one.
 
-*Own step*: each method has the step that is best for it,
-on validation rows that this split does not report. *One step*: all have the step that is best for all of them together
-on those rows. One choice serves all splits, so what one split reports may have been another's validation rows. Means of
-several splits, with sample deviations; a dash where a split does not get there. Seconds are virtual, at
-300 Mbps and 20 ms unless said otherwise. Machines were busy, so seconds of computing are too high.
+Each section ends with its origin: the commit whose code computed it, the date, the seeds and the machine. *Stored by
+commit* marks a section that was computed before the latest changes of the code and not again; its figures may differ
+from those of today's code. A test computes a small version of every part again (a sample on generated tables, in
+seconds), and fails if its figures are no longer those of the commit that the section names as the sample's. The test
+notices later changes of the code. It does not check the figures of this page, and it does not protect a section from
+changes that are older than its sample.
+
+*Own step*: each method has the step that is best for it, on validation rows that this split does not report. *One
+step*: all have the step that is best for all of them together on those rows. One choice serves all splits, so what one
+split reports may have been another's validation rows. Rounds are means over all splits and starts with sample
+deviations; if some starts do not reach the target, the cell has the median and the number of starts that do, and a dash
+if fewer than half of them do. Rows of one start for each split have a dash as soon as one split misses the target.
+Seconds and bytes under encryption are those of the median of the rounds. Seconds are virtual, at 300 Mbps and 20 ms
+unless said otherwise. Machines were busy, so seconds of computing are too high.
 """
 
 
@@ -60,7 +68,7 @@ def text(results: Path) -> str:
         parts.append(f"\n## {title}\n\n```sh\npython -m benchmarks.papers {paper} --data ../shared/data\n```\n")
         for name, part in result.items():
             if name in sections:
-                parts.append(f"\n{sections[name](part)}\n{origin.words(part['origin'])}\n")
+                parts.append(f"\n{sections[name](part)}\n{origin.words(part['origin'], part['sample'])}\n")
         if paper == "celu" and {"long", "seconds"} <= result.keys():
             parts.append(f"\n{celu_line(result)}")
         if lacking := [f"`--only {name}`" for name in sections if name not in result]:

@@ -44,8 +44,13 @@ class Choice:
 
 
 def choose(grid: Sequence[float], merit: Callable[[float], float]) -> Choice:
-    """Find the smallest step of least merit; the grid grows by its ratio while that is at an edge."""
+    """Find the smallest step of least merit; the grid grows by its ratio while that is at an edge.
+
+    A grid of one step does not grow.
+    """
     steps = sorted(grid)
+    if len(steps) == 1:
+        return Choice(steps[0], {steps[0]: merit(steps[0])})
     ratio = steps[1] / steps[0]
     tried = {step: merit(step) for step in steps}
     for _ in range(MAX_GRID_STEPS):
@@ -143,13 +148,20 @@ class Runs:
 Rows = list[dict[str, Any]]
 
 
+def _never(row: Mapping[str, Any]) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Part:
     """One table of a paper: its full and its small plan, and the program.
 
-    The program gets the data (None: generated), the plan, and the finished runs.
+    The program gets the data (None: generated), the plan, and the finished runs. `varies` returns whether the figures
+    of a row differ between two runs with equal seeds: because the parties draw fresh keys or noise, or because stale
+    sums depend on the time at which messages arrive.
     """
 
     full: Any
     quick: Any
     run: Callable[[Path | None, Any, Runs], Rows]
+    varies: Callable[[Mapping[str, Any]], bool] = _never

@@ -37,7 +37,6 @@ Transfers are generated in blocks of rows, which are numbered over the session, 
 from __future__ import annotations
 
 import hmac
-import math
 import os
 import struct
 from collections.abc import Sequence
@@ -109,6 +108,11 @@ class _FieldEndpoint(TransferEndpoint):
         super().__init__(coin)
         self._hash = RowHash(derive_key(coin, FIELD_TRANSFER_LABEL, bits, pad_octets)[:16])
         self._bits, self._widths, self._octets = bits, symbol_widths(bits), pad_octets
+
+    @property
+    def bits(self) -> int:
+        """The number b; a transfer selects one of 2^b pads."""
+        return self._bits
 
     def _symbol_rows(self, columns: Octets, rows: int) -> Words:
         """Return the first 128 bits of Q or V for each symbol and row (symbols, rows, 2), from all columns."""
@@ -327,12 +331,13 @@ class SenderBlock(Secret):
         secret: the number Delta_i of each of the 43 blocks of seeds, one byte each.
     """
 
-    __slots__ = ("_bits", "_hash", "_multiples", "_octets", "_q", "_secret", "_start", "_widths", "rows")
+    __slots__ = ("_bits", "_hash", "_multiples", "_octets", "_q", "_secret", "_start", "_tiled", "_widths", "rows")
 
     def __init__(self, hashed: RowHash, bits: int, octets: int, start: int, q: Words, secret: bytes) -> None:
         self._hash, self._bits, self._octets, self._start, self._q = hashed, bits, octets, start, q
         self._widths, self._secret, self._multiples = symbol_widths(bits), secret, _multiples(secret)
         self.rows = q.shape[1]
+        self._tiled: Words | None = None
 
     def stored(self, first: int, last: int) -> tuple[bytes, ...]:
         """Return rows `first` to `last` (exclusive) of this block as secret bytes, which `restored` reads."""
@@ -349,24 +354,29 @@ class SenderBlock(Secret):
         return cls(RowHash(key), bits, octets, start, words, secret)
 
     def pads(self) -> NDArray[Any]:
-        """Return the pads (2^b, rows)."""
-        out = np.empty((1 << self._bits, self.rows), PAD_TYPES[self._octets])
+        """Return the pads (2^b, rows); those of a row are adjacent in memory."""
+        out = np.empty((self.rows, 1 << self._bits), PAD_TYPES[self._octets])
         for first in range(0, self.rows, _ROWS_AT_ONCE):
             part = slice(first, min(first + _ROWS_AT_ONCE, self.rows))
-            out[:, part] = self._pads(part)
-        return out
+            out[part] = self._pads(part)
+        return out.T
+
+    def _keys(self, rows: slice, symbol: int) -> NDArray[Any]:
+        """Return the words of the keys for each value of a symbol (values, rows, words)."""
+        size, count = 1 << self._widths[symbol], rows.stop - rows.start
+        if self._tiled is None:  # XOR of arrays of one shape is much faster than with a broadcast pair of words
+            self._tiled = np.repeat(self._multiples[:, None], min(self.rows, _ROWS_AT_ONCE), axis=1)
+        inputs = self._q[symbol, rows] ^ self._tiled[:size, :count]
+        words = (1 << self._bits) // size
+        return _expand(self._hash, inputs, self._start + rows.start, symbol, words, self._octets)
 
     def _pads(self, rows: slice) -> NDArray[Any]:
-        """Return the pads of some rows (2^b, rows)."""
-        sizes = [1 << width for width in self._widths]
-        symbols, count = len(sizes), rows.stop - rows.start
-        total = np.zeros((*reversed(sizes), count), PAD_TYPES[self._octets])  # the last symbol is the first dimension
-        for symbol, size in enumerate(sizes):
-            inputs = self._q[symbol, rows] ^ self._multiples[:size, None]
-            words = math.prod(sizes) // size
-            keys = _expand(self._hash, inputs, self._start + rows.start, symbol, words, self._octets)
-            others = [other for other in reversed(range(symbols)) if other != symbol]
-            shaped = keys.reshape(size, count, *(sizes[other] for other in others))
-            axes = {symbol: 0} | {other: 2 + place for place, other in enumerate(others)}
-            total += shaped.transpose(*(axes[item] for item in reversed(range(symbols))), 1)
-        return total.reshape(-1, count)
+        """Return the pads of some rows (rows, 2^b)."""
+        count, octets = rows.stop - rows.start, self._octets
+        total = np.zeros((count, 1 << self._bits), PAD_TYPES[octets])
+        low = 1  # number of values of all lower symbols
+        for symbol, width in enumerate(self._widths):
+            runs = self._keys(rows, symbol).view(f"V{low * octets}")  # words that stay adjacent are moved together
+            total += np.ascontiguousarray(runs.transpose(1, 2, 0)).view(total.dtype).reshape(count, -1)
+            low <<= width
+        return total

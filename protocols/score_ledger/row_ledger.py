@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -422,7 +422,14 @@ class ScoreLedger:
             check_evaluations(tables, peer, self._digests(ids), times)
 
     def record_evaluation(
-        self, peer: str, ids: Iterable[bytes], *, limited: bool = True, me: str = "", times: int = 1
+        self,
+        peer: str,
+        ids: Iterable[bytes],
+        *,
+        limited: bool = True,
+        me: str = "",
+        times: int = 1,
+        alongside: Callable[[Tables], object] = lambda tables: None,
     ) -> None:
         """Record that `peer` evaluates models on these rows.
 
@@ -432,6 +439,7 @@ class ScoreLedger:
             limited: whether to enforce the limit on evaluations.
             me: name of this party, for the log.
             times: number of evaluations.
+            alongside: makes another change of the account, which is on disk if and only if the evaluations are.
 
         Raises:
             LeakageError: the number of evaluations would exceed the limit. Nothing is recorded then.
@@ -442,6 +450,7 @@ class ScoreLedger:
                 check_evaluations(tables, peer, rows, times)
             for _ in range(times):
                 increment_counts(tables, rows, EVALUATION)
+            alongside(tables)
         eventlog.emit(me, "metrics disclosed", {"peer": peer, "rows": len(rows)})
 
     def evaluation_count(self, ids: Iterable[bytes]) -> int:

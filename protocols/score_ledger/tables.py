@@ -24,6 +24,8 @@ CREATE TABLE IF NOT EXISTS alike (peer INTEGER, model INTEGER, asked INTEGER, al
     WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS codes (row BLOB, source TEXT, bits REAL, PRIMARY KEY (row, source)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS times (row BLOB, what INTEGER, count INTEGER, PRIMARY KEY (row, what)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS reserved (search TEXT, training TEXT, remaining INTEGER NOT NULL,
+    PRIMARY KEY (search, training)) WITHOUT ROWID;
 """
 """The tables contain the following; "equal" means equal in this party's columns.
 
@@ -34,6 +36,7 @@ scored: one record for each row, requesting peer and model.
 alike: how many rows a peer has requested (`asked`), and how many of them equal a training row.
 codes: bits that reason codes have disclosed about a row.
 times: counters of evaluations for each row.
+reserved: evaluations that are counted in `times` and that a training of a search may still make.
 """
 
 ANY_ROW = b""
@@ -112,12 +115,15 @@ def disclosed_bits(tables: Tables, row: bytes) -> tuple[float, float]:
 def use_up_everything(tables: Tables) -> None:
     """Record that every model may have been scored and every row evaluated as often as allowed.
 
+    Searches that had been interrupted may not evaluate any further model either.
+
     Args:
         tables: the SQL tables of the ledger, inside a transaction.
     """
     for statement in filter(str.strip, SCORE_TABLES_SQL.split(";")):
         tables.execute(statement)
     tables.execute("UPDATE models SET visits = 0")
+    tables.execute("UPDATE reserved SET remaining = 0")
     tables.executemany("INSERT OR REPLACE INTO times VALUES (?, ?, ?)", [(ANY_ROW, kind, _USED_UP) for kind in (0, 1)])
 
 

@@ -121,7 +121,7 @@ class MaskedTables(Message, frozen=True):
     """The label party's answer to a request.
 
     Attributes:
-        entries: the masked table entries of every row and output of the requested block: packed integers (2^b, n * c).
+        entries: the masked table entries of every row and output of the requested block: packed integers (n * c, 2^b).
         lifts: the words Y of step 8b for the bits in the request: packed integers (2, n * c) for each block. They turn
             the partner's shares of k bits into shares of L bits.
     """
@@ -433,15 +433,15 @@ class LabelParty(TrainingRole):
         return self._encoding.index(self._ring.reduce(h)).ravel() + rotation
 
     def _take(self, chunk: int, iteration: int, part: int) -> tuple[PreprocessedBlock, NDArray[Any]]:
-        """Return the material of a block, and the masks (2^b, n * c) of its table entries: psi or a, plus the pads."""
+        """Return the material of a block, and the masks (n * c, 2^b) of its table entries: psi or a, plus the pads."""
         material = self._offline.take(chunk, iteration, part)
         masks: NDArray[Any]
         if self._lift is None:
-            masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
-            masks += material.psi.ravel()
+            masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring)).T
+            masks += material.psi.reshape(-1, 1)
             return material, masks
-        masks = self._context.meter("transfer", lambda: table_transfers.short_pads(material.transfer))
-        masks += self._split_psi(self._lift, material).low.astype(masks.dtype)
+        masks = self._context.meter("transfer", lambda: table_transfers.short_pads(material.transfer)).T
+        masks += self._split_psi(self._lift, material).low.astype(masks.dtype)[:, None]
         return material, masks
 
     def _split_psi(self, lift: CarryLift, material: PreprocessedBlock) -> SplitMask:
@@ -467,7 +467,7 @@ class LabelParty(TrainingRole):
         Args:
             block: the block of rows.
             indices: for each row and output (n * c,), the index of the table entry that is sent first.
-            masks: the masks of the entries (2^b, n * c).
+            masks: the masks of the entries (n * c, 2^b).
 
         Returns:
             The bytes of `MaskedTables.entries`.
@@ -476,8 +476,8 @@ class LabelParty(TrainingRole):
         for start in range(0, len(indices), _ROWS_PER_TABLE_CHUNK):
             rows = slice(start, start + _ROWS_PER_TABLE_CHUNK)
             entries = tables.entries(indices[rows], self._prg, start).view(masks.dtype)
-            entries -= masks[:, rows]
-            packing.put((slice(None), rows), entries)
+            entries -= masks[rows]
+            packing.put(rows, entries)
         return packing.packed()
 
 
@@ -612,7 +612,7 @@ class PartnerParty(TrainingRole):
                 code="SVFL-PROTOCOL-SIZE",
                 party=self._context.active,
             )
-        return ring.unpack(entries, (self._encoding.entries, rows), (chi, np.arange(rows)))
+        return ring.unpack(entries, (rows, self._encoding.entries), (np.arange(rows), chi))
 
 
 class FeatureParty(TrainingRole):

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,7 @@ from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.quantizer import Quantizer
+from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import ROLE_PAIRS, Products, unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.table_lookup import declares_lookup, look_up_shares
@@ -366,9 +368,10 @@ class ScoringSession:
         if transfers is None:
             return h
         quantizer, encoding = self._scoring.quantizer, self._params.encoding
-        ring, table = ShareRing(quantizer.bits), quantizer.overflow_shifts(encoding.top_knots)
-        index = encoding.top_index(h)
-        shifts = look_up_shares(self._products, transfers, self._params.partner, index, encoding.top_bits, table, ring)
+        ring, index = ShareRing(quantizer.bits), encoding.top_index(h)
+        table = quantizer.overflow_shifts(encoding.top_knots)
+        tables = partial(rotated_tables, table[None], np.zeros(index.size, np.intp))
+        shifts = look_up_shares(self._products, transfers, self._params.partner, index, encoding.top_bits, tables, ring)
         return self._ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
 
     def _stored(self, query: ScoreQuery | None) -> tuple[Words, NDArray[np.bool_]]:

@@ -25,6 +25,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.errors import RangeError
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding, table_distances
 from securevfl.protocols.shares.projection import projected
+from securevfl.protocols.shares.rotated_tables import rotated_tables
 
 _DITHER_BITS = 16  # additional fractional bits of stored entries, which random rounding removes
 _MAX_TARGETS_PER_CHUNK = 4096
@@ -67,7 +68,6 @@ class ResidualTables:
         self._tables = np.concatenate([tables for tables, _ in computed])
         self._bases = np.concatenate([bases for _, bases in computed])
         self._table_of_row = table_of_row.astype(np.int32)
-        self._start = self._table_of_row << encoding.table_bits
         self._encoding = encoding
         self._dtype = {0: np.int64, 8: np.uint8, 16: np.uint16}[encoding.lift_bits]
 
@@ -122,15 +122,13 @@ class ResidualTables:
             first: the position of the first of the n rows in the batch.
 
         Returns:
-            The entries (2^b, n), as unsigned integers of k bits if they are lifted. Entry [j, i] is the table of row
+            The entries (n, 2^b), as unsigned integers of k bits if they are lifted. Entry [i, j] is the table of row
             `first + i` at `indices[i] + j`, modulo 2^b.
         """
-        encoding = self._encoding
+        entries, table_of_row = self._encoding.entries, self._table_of_row[first : first + len(indices)]
         dither = prg.array(len(indices), np.uint16).astype(np.int32)
-        rotated = np.arange(encoding.entries, dtype=np.uint8)[:, None] + indices
-        rotated &= np.uint8(encoding.entries - 1)
-        values = np.take(self._tables, rotated + self._start[first : first + len(indices)])
-        values += dither
+        values = rotated_tables(self._tables.reshape(-1, entries), table_of_row, indices & np.uint8(entries - 1))
+        values += dither[:, None]
         values >>= _DITHER_BITS
         return values.astype(self._dtype)
 

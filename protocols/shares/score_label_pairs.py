@@ -28,6 +28,7 @@ multiset of the words, because B permutes them: at most log2 C(n + 2^(k+m) - 1, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ from securevfl.protocols.shares.fixed_point import FINE_BITS, table_distances
 from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.quantizer import Quantizer
+from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.table_lookup import look_up_shares
@@ -133,10 +135,11 @@ def open_pairs(
     if clip_transfers is not None:
         index, shifts = encoding.fine_index(h).ravel(), []
         for start in range(0, index.size, _SUMS_PER_LOOKUP):
-            block, table = slice(start, start + _SUMS_PER_LOOKUP), None
+            block, tables = slice(start, start + _SUMS_PER_LOOKUP), None
             if inputs is not None:
-                centres = inputs.centres[block]
-                table = quantizer.clip_shifts(table_distances(encoding.fine_knots, centres) + centres)
+                centres, table_of_sum = np.unique(inputs.centres[block], return_inverse=True)
+                shifts_at = quantizer.clip_shifts(table_distances(encoding.fine_knots, centres) + centres)
+                tables = partial(rotated_tables, shifts_at.T, table_of_sum)
             shifts.append(
                 look_up_shares(
                     products,
@@ -144,7 +147,7 @@ def open_pairs(
                     params.partner,
                     index[block],
                     FINE_BITS,
-                    table,
+                    tables,
                     ShareRing(quantizer.bits),
                 )
             )  # step 1

@@ -98,7 +98,15 @@ def declares() -> list[MessageDeclaration]:
     return declarations
 
 
-def unpack_words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...], content: str = "shares") -> Words:
+def unpack_words(
+    name: str,
+    data: bytes,
+    ring: ShareRing,
+    shape: tuple[int, ...],
+    content: str = "shares",
+    *,
+    where: tuple[Any, ...] = (),
+) -> Words:
     """Return the ring elements that a party has sent.
 
     Args:
@@ -107,6 +115,7 @@ def unpack_words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]
         ring: the integers modulo 2^L.
         shape: the expected shape.
         content: a word for the elements in the error message.
+        where: an index into an array of this shape, to read only some of the elements.
 
     Returns:
         The elements.
@@ -119,7 +128,7 @@ def unpack_words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]
         raise ProtocolError(
             f"{name} sent {len(data)} bytes of {content} instead of {size}", code="SVFL-PROTOCOL-SIZE", party=name
         )
-    return ring.unpack(data, shape)
+    return ring.unpack(data, shape, where)
 
 
 def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.uint8]:

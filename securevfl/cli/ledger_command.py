@@ -149,7 +149,7 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
     for name in dict.fromkeys(entry.table for entry in contents.entries):
         out.print("")
         (entries, shared), known = ledger.table_disclosures(name), contents.tables[name]
-        others = [  # if one of the tables has no ids, only an upper bound of the number of shared rows is known
+        others = [  # if one of the two tables has no ids, only the largest possible number of shared rows is known
             f"{other[:8]} ({'' if None not in (known.members, contents.tables[other].members) else 'up to '}{count:,})"
             for other, count in sorted(shared.items())
         ]
@@ -181,7 +181,7 @@ def _plain(ledger: DisclosureLedger) -> dict[str, Any]:
 
 
 def _rows(contents: LedgerContents, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:
-    """Return the rows of the printed table: for each kind of disclosure one for each peer, and one for all peers.
+    """Return the rows of the printed table: for each kind of disclosure, one row for each peer and one for all peers.
 
     Limits apply to all peers together.
     """

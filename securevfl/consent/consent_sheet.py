@@ -87,15 +87,15 @@ class ConsentSheet(str):
 
     @property
     def footer(self) -> str:
-        """Lines with the digest, the date and the version, which the digest does not cover."""
+        """Lines with the digest, the date and the version. The digest does not cover them."""
         today = datetime.now(UTC).date().isoformat()
         return f"Sheet {self.digest}, printed on {today} by securevfl {__version__}"
 
     @property
     def learned(self) -> list[dict[str, str]]:
-        """The rows of the table that states who learns what, by the heads of its columns.
+        """The table of who learns what: for each row, its cells by the head of their column.
 
-        Empty if the sheet was written without tables, because only these determine the numbers.
+        It is empty if the sheet was made without tables, because the numbers are then unknown.
         """
         tables = (item.table for item in self.sections if item.title == LEARNED_TITLE)
         return [dict(zip(table.heads, row, strict=True)) for table in tables if table is not None for row in table.rows]
@@ -113,7 +113,7 @@ class ConsentSheet(str):
         )
 
     def __contains__(self, words: object) -> bool:
-        """Return whether the sheet contains these words one after the other."""
+        """Return whether the sheet contains these words in this order, ignoring line breaks and indentation."""
         return isinstance(words, str) and " ".join(words.split()) in " ".join(self.split())
 
     def __repr__(self) -> str:
@@ -199,7 +199,7 @@ def sheet_for_party(
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party.
-        cast: the roles of all parties.
+        cast: the role of each party in the job.
         columns: number of columns d_k of each party.
         outputs: see `local_run_facts`.
         ledgers: the party's ledger by its name, if it has one.
@@ -328,7 +328,7 @@ def _weight_statements(job: Job) -> list[Statement]:
 
 
 def _role(declared: Sequence[MessageDeclaration], roles: Sequence[Role]) -> list[Statement]:
-    """Return the messages that a party with these roles sends and receives."""
+    """Return statements on the messages that a party with these roles sends and receives."""
     sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender in roles))
     received = [item for item in declared if item.receiver in roles]
     return [
@@ -341,7 +341,7 @@ def _role(declared: Sequence[MessageDeclaration], roles: Sequence[Role]) -> list
 
 
 def _is_new(ledger: DisclosureLedger, run: str) -> bool:
-    """Return whether a ledger has no limits, no trusted peers, and no entries of other runs than this one."""
+    """Return whether a ledger holds nothing that concerns another run: no limit, no trusted peer, no other entry."""
     if ledger.is_empty or not run:
         return ledger.is_empty
     contents = ledger.read()
@@ -349,7 +349,7 @@ def _is_new(ledger: DisclosureLedger, run: str) -> bool:
 
 
 def _refused(leak: Leak) -> str:
-    """Return the words that introduce a leak that is not accepted: where the job would be refused because of it."""
+    """Return the words that introduce a leak which the job does not accept; they say who would refuse the job."""
     return "would be refused between organisations" if leak.apart else "would be refused"
 
 

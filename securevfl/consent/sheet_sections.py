@@ -44,7 +44,7 @@ REFUSAL = (
 
 
 def subject_section(job: Job, roles: Roles, facts: RunFacts | None, heading: str) -> SheetSection:
-    """Return the title of the sheet, with the model, the method, and the rows and columns of the training."""
+    """Return the first section: the sheet's title, the model, the method, and the rows and columns of the training."""
     title = f"Consent sheet {heading}" if heading else "Consent sheet: what this job discloses, and to whom"
     statements = [
         *_readable_shares(job, roles, facts),
@@ -62,7 +62,7 @@ def subject_section(job: Job, roles: Roles, facts: RunFacts | None, heading: str
 
 
 def _readable_shares(job: Job, roles: Roles, facts: RunFacts | None) -> list[Statement]:
-    """Return how much of one column of each party scores of new rows can reveal, by an attack."""
+    """Return sentences on how much of one column of each party an attack could read from scores of new rows."""
     if facts is None or not job.family.score_bits(job, facts.shape):
         return []
     requester = job.family.score_requester(job, roles.lead)
@@ -141,7 +141,7 @@ def _learned_rows(name: str, outputs: Sequence[Output], explained: bool) -> list
 
 
 def _later_statements(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[Statement]:
-    """Return what a party learns or sends when scores of new rows are requested."""
+    """Return statements on what a party learns or sends when scores of new rows are requested after the training."""
     statements = [("learns", text) for word, text in job.family.statements(job, roles, name, facts) if word == LATER]
     statements += tool_lines(job, roles, facts, name)
     if facts is not None and name == job.family.score_requester(job, roles.lead):
@@ -161,7 +161,7 @@ def _score_texts(job: Job, facts: RunFacts, requester: str) -> list[str]:
 
 
 def without_repeated_words(statements: Sequence[Statement]) -> list[Statement]:
-    """Replace a word that is that of the previous statement by "also"."""
+    """Replace the word that introduces a statement by "also" if the previous statement has the same word."""
     previous = ["", *(word for word, _ in statements)]
     return [
         ("also" if word == before else word, text) for before, (word, text) in zip(previous, statements, strict=False)

@@ -1,17 +1,14 @@
 """The schema of a party's table: the type of each column, which the party's part of the model stores.
 
-A type is decided once, in this order:
-
+The first of these sources that exists decides a column's type:
     declared   columns = { branch = "category", income = { type = "number", missing = ["-999", "?"], bins = [1000] } }
     file       the type of the column in a frame or a Parquet file: numbers, booleans, dates, categories
     values     the values of a CSV file, or of a column of texts (`securevfl.data.text_types`)
 
-New rows are read by the types of the model, whatever their reader would decide. So one value never changes the type of
-a column. A value that does not fit is an error that names its row, or is read as missing if the declaration says
-on_error = "missing". A declaration for "*" holds for all columns without one of their own.
-
-A declaration may also fix the bins of a column (`securevfl.data.declared_bins`). It belongs to one party: neither the
-job nor a message contains it.
+New rows are read with the types of the training. A value that does not fit the type is an error that names its row, or
+is read as missing if the declaration has on_error = "missing". A declaration for "*" holds for all undeclared columns.
+A declaration may also fix *bins*, the intervals or groups of texts into which the column is divided. It belongs to one
+party: neither the job nor a message contains it.
 """
 
 from __future__ import annotations
@@ -19,11 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
 from securevfl.base.config import Config
+from securevfl.data.text_values import is_number
 from securevfl.data.validation import name_list
 from securevfl.errors import ConfigError, TableError
 
@@ -78,11 +77,13 @@ class ColumnType(Config):
     def _write_numbers(cls, marks: Any) -> Any:
         if not isinstance(marks, list | tuple):
             return marks
-        return [repr(mark).removesuffix(".0") if _is_number(mark) else mark for mark in marks]
+        return [_text_of_mark(mark) if _is_number(mark) else mark for mark in marks]
 
     @field_validator("bins", mode="before")
     @classmethod
     def _check_bins(cls, bins: Any) -> Any:
+        if isinstance(bins, list | tuple) and all(map(_is_number, bins)):
+            bins = tuple(float(edge) for edge in bins)
         if not isinstance(bins, list | tuple) or not (all(map(_is_number, bins)) or all(map(_are_texts, bins))):
             raise ValueError('write edges, as in [1000, 2000], or lists of texts, as in [["A", "B"], ["C"]]')
         if len(bins) > MAX_DECLARED_BINS:
@@ -133,22 +134,27 @@ class ColumnType(Config):
 
     @property
     def kind(self) -> Kind:
-        """The kind of a type that has been decided."""
+        """The kind of the column (number, category, date ...), once it has been decided."""
         return self.type or "number"
 
     @property
+    def missing_numbers(self) -> tuple[float, ...]:
+        """The marks of missing values that are numbers."""
+        return tuple(float(mark) for mark in self.missing if is_number(mark))
+
+    @property
     def declared(self) -> bool:
-        """Whether a user has declared the kind."""
+        """Whether the user has declared the kind, so that it is not decided from the file or the values."""
         return self.type is not None and self.origin == "declared"
 
     @property
     def is_divided(self) -> bool:
-        """Whether the declaration has special codes or bins."""
+        """Whether the declaration contains special codes or bins, so that the column is divided into them."""
         return bool(self.special or self.bins)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the column holds numbers without marks of missing values, so that it needs no conversion."""
+        """Whether the column holds plain numbers without texts that mean "missing", so no value is converted."""
         return self.kind == "number" and not (self.missing or self.special) and self.on_error == "refuse"
 
     def __str__(self) -> str:
@@ -163,7 +169,11 @@ def group_name(texts: Sequence[str]) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)  # numbers of numpy are Real, too
+
+
+def _text_of_mark(mark: Real) -> str:
+    return str(int(mark)) if isinstance(mark, Integral) else repr(float(mark)).removesuffix(".0")
 
 
 def _are_texts(value: Any) -> bool:
@@ -239,12 +249,12 @@ def decided_from_values(types: Types) -> str:
 
 
 def declared_type(types: Types, name: str) -> ColumnType:
-    """Return the declaration of a column, or else the one of all columns; a type without a kind if there is none."""
+    """Return the declaration of a column, or else that for "*"; a type whose kind is undecided if there is neither."""
     return types.get(name) or types.get(ALL_COLUMNS) or ColumnType()
 
 
 def check_declared(types: Types, names: Any, party: str | None = None) -> None:
-    """Check that the columns that are declared exist.
+    """Raise TableError if a declaration names a column that the table does not have.
 
     Args:
         types: the declarations.

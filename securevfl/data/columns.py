@@ -1,8 +1,9 @@
-"""Columns of a table as numbers: numeric columns, dates, and texts with a set of categories.
+"""A table as one float64 array, with the name and type of each column.
 
-A text is stored as its position in the sorted `categories` of its column, and a missing value as NaN, so that one
-float64 array holds the whole table. Missing values are not filled here, because that takes the training rows
-(`securevfl.data.preparation`). The type of each column is decided as `securevfl.data.column_types` documents.
+A numeric column holds its numbers and a date column days since 1970-01-01. A text column holds, for each row, the
+position of its text among the column's sorted distinct texts (`categories`). A missing value is NaN. Missing values are
+filled later, because that depends on which rows are training rows (`securevfl.data.preparation`). How a column gets its
+type is documented in `securevfl.data.column_types`.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ class Columns:
         return ColumnType(type="percent" if name in self.percents else kind, origin="file")
 
     def special_codes(self, name: str) -> tuple[tuple[str, float], ...]:
-        """Return the special codes of a column, such as "-999", each with the number that represents it in `X`."""
+        """Return the special codes of a column (such as "-999"), each with the number that stands for it in `X`."""
         kind = self.types.get(name)
         return () if kind is None else tuple(special_numbers(kind).items())
 
     def without_codes(self, block: Floats, positions: Sequence[int]) -> Floats:
-        """Return these columns of some rows (m, c), with missing values in place of special codes.
+        """Return some columns of a block of rows as a copy (m, c), with NaN in place of special codes.
 
         Args:
             block: the rows (m, d).
             positions: the positions of the columns.
 
         Returns:
-            A copy of the columns.
+            The columns (m, c).
         """
         numbers = block[:, list(positions)]
         for column, position in enumerate(positions):

@@ -1,4 +1,7 @@
-"""The advice to a user whose tables have no id, or few ids, in common. It shows patterns of ids, and no id."""
+"""Advice to a user whose tables have no ids, or few ids, in common.
+
+The advice shows patterns of ids (9 for a digit, A or a for a letter), never an id itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ def no_match_error(ids: Mapping[str, Any], by_rule: bool | None = None) -> IdErr
 
     Args:
         ids: the ids (n,) of each party.
-        by_rule: whether the ids are composed by the rule for spellings; None if the caller cannot use the rule.
+        by_rule: whether the rule for spellings (`securevfl.data.composite_ids`) composes the ids; None if the caller
+            cannot use that rule.
 
     Returns:
         The error. It states the rule, or the lost leading zeros, with which most ids would match.

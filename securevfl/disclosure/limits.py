@@ -46,7 +46,7 @@ class DisclosureTotal:
         return self.count > other.count or self.share > other.share
 
     def of(self, kind: Kind) -> str:
-        """Return this total as text for a kind of disclosure, such as "3 numbers about the labels (17% of the ...)"."""
+        """Return this total in the words of a kind, such as "3 numbers about the labels (17% of the ...)"."""
         share = f" ({self.share:.0%} of the {KIND_TOTALS[kind]})" if kind in KIND_TOTALS else ""
         return f"{self.count:,} {KIND_UNITS[kind]}{share}"
 
@@ -90,7 +90,7 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
 
 
 def largest(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
-    """Return the largest count and the largest share of these disclosures."""
+    """Return the largest count and the largest share of these disclosures, which may be those of different ones."""
     items = list(disclosures)
     return max(item.count for item in items), max(item.share for item in items)
 
@@ -182,7 +182,7 @@ class Limit:
         return f"{math.ceil(total.share * 100 - 1e-9)}%" if self.share else str(total.count)
 
     def of(self, kind: Kind) -> str:
-        """Return this limit as text for a kind of disclosure, such as "25% of the residuals"."""
+        """Return this limit in the words of a kind, such as "25% of the residuals"."""
         return f"{self.most:.0%} of the {KIND_TOTALS[kind]}" if self.share else f"{self.most:,.0f} {KIND_UNITS[kind]}"
 
     def __str__(self) -> str:

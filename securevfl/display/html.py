@@ -88,7 +88,7 @@ _WIDE = (
 
 
 def escape(text: str) -> str:
-    """Escape text for HTML, control characters and direction marks too; Markup stays unchanged."""
+    """Escape text for HTML, including control characters and direction marks. A `Markup` is returned unchanged."""
     return text if isinstance(text, Markup) else markup.escape(printable(text))
 
 
@@ -184,7 +184,10 @@ def cell_text(cell: Cell) -> str:
 
 
 def with_error(value: float, error: float | None = None) -> str:
-    """Format a number with its standard error after ±, to two significant digits of the error; see `decimals_of`."""
+    """Format "value ± standard error". The error has two significant digits, and the value as many decimals.
+
+    See `decimals_of` for the number of decimals.
+    """
     decimals = decimals_of(error)
     if error is None or decimals is None or not math.isfinite(value):
         return cell_text(value)
@@ -192,7 +195,7 @@ def with_error(value: float, error: float | None = None) -> str:
 
 
 def decimals_of(error: float | None) -> int | None:
-    """Return how many digits after the decimal point a number with this standard error deserves; None if unknown."""
+    """Return the number of decimals to print for a value with this standard error, or None without an error."""
     if error is None or not math.isfinite(error) or error <= 0:
         return None
     return min(MAX_DECIMALS, max(0, 1 - math.floor(math.log10(error))))

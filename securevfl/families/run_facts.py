@@ -1,7 +1,7 @@
-"""Derivation of the facts about a run before it starts, for one process with all tables or for one party.
+"""The facts about a run before it starts, for a process that has all tables or for one party.
 
-The facts are the tables that are available in this process, the schedule (which rows form which batch), and the shape
-of the run (its public sizes, `securevfl.families.run_shape`). The leading party has the labels.
+Facts are the available tables, the *schedule* (which rows form which batch), and the *shape* of the run (its public
+sizes, `securevfl.families.run_shape`). The leading party has the labels.
 """
 
 from __future__ import annotations

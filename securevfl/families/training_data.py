@@ -32,7 +32,7 @@ from securevfl.models.loss import Loss, check_split
 from securevfl.models.row_weights import Weights, row_weights
 from securevfl.protocols.residuals.base import Batch
 
-_RANGE_TOLERANCE = 1e-9  # a value may exceed the limit of its column by this share of the range, because of rounding
+_RANGE_TOLERANCE = 1e-9  # rounding may move a value beyond the limit of its column, by this share of the column's range
 
 
 class TrainingData:
@@ -89,7 +89,7 @@ class TrainingData:
         self.offsets: Floats | None = None
         self.target_classes: NDArray[Any] | None = None
         if party.y is not None:
-            # all rows determine the classes, because a training row may lack a rare one; training rows scale numbers
+            # all rows determine the classes, as training rows may lack a rare one; training rows scale numeric labels
             labels = party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]
             self.target_classes = self.classes = find_classes(party.name, loss, labels, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)

@@ -1,24 +1,14 @@
 """Update rules: how a gradient changes the weights.
 
 As in optax (DeepMind 2020), a rule is a pair of functions without mutable state:
-
     init(theta) -> memory
     step(gradient, memory, eta) -> (change, memory)        theta + change are the new weights
+theta are weights and eta is the step size of the round.
 
-theta are weights and eta is the step size of the round. `begin` is called at the start of the local steps on every new
-exchange of outputs and residuals.
-
-A *linear* rule uses only +, - and products with constants that are fixed in advance, on weights and gradients. It
-therefore runs on any type with these operations (`Vector`): on floats, and on additive shares, where the changes that
-the share holders compute add up to the change of the weights. A rule that is not linear squares, divides or takes roots
-of gradients, and runs only on floats (numpy arrays).
-
-    SGD, proximal, momentum    linear
-    AdaGrad, Adam              not linear
-
-The l2 penalty is part of the objective (FedBCD 2019, section 2): a rule receives the gradient of the mean loss plus
-l2 * theta (`Linear.regularised`). The penalty's gradient therefore passes through momentum, AdaGrad and Adam like the
-rest of the gradient; it is not decoupled as in AdamW.
+A *linear* rule (SGD, proximal, momentum) uses only +, - and products with constants that are fixed in advance. It also
+runs on additive shares, where the changes that the share holders compute add up to the change of the weights. A rule
+that is not linear (AdaGrad, Adam) squares, divides or takes roots of gradients, and runs only on numpy arrays. The
+gradient that a rule receives includes the l2 penalty (`Linear.regularised`); it is not decoupled as in AdamW.
 """
 
 from __future__ import annotations

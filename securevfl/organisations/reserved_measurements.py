@@ -1,45 +1,52 @@
 """Measurements of held-out rows that one consent covers and that the score ledger has counted in advance.
 
-Trainings of a comparison or a search use them up one by one. When none is left, a further measurement is refused, even
-if a peer claims that it has lost its results and repeats a training.
+Each training of a comparison or a search has its own number of measurements, which it uses up one by one. When none is
+left, a further measurement is refused, even if a peer claims that it has lost its results and repeats the training. A
+training cannot use the measurements of another one: a peer could otherwise claim that it knows the results of some
+trainings already, and have the scores and labels of the chosen model opened several times in their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from securevfl.errors import LeakageError
 
 
 class ReservedMeasurements:
-    """A number of measurements that are still allowed.
+    """The numbers of measurements that the trainings of a comparison or a search may still make.
 
     Args:
         party: name of the party whose rows are measured.
-        count: number of measurements.
-        store: is called with the remaining number before a measurement begins; it may write the number to disk.
-
-    Attributes:
-        remaining: number of measurements that are still allowed.
+        counts: number of measurements of each training, by its name.
+        store: is called with the name of a training and its remaining number before a measurement begins; it may write
+            the number to disk.
     """
 
-    def __init__(self, party: str, count: int, store: Callable[[int], None] = lambda remaining: None) -> None:
+    def __init__(
+        self,
+        party: str,
+        counts: Mapping[str, int],
+        store: Callable[[str, int], None] = lambda training, remaining: None,
+    ) -> None:
         self._party, self._store = party, store
-        self.remaining = count
+        self._remaining = dict(counts)
 
-    def use_one(self) -> None:
-        """Use up one measurement.
+    def of(self, training: str) -> Callable[[], None]:
+        """Return a function that uses up one measurement of a training, and raises LeakageError if none is left."""
+        return partial(self._use_one, training)
 
-        Raises:
-            LeakageError: none is left.
-        """
-        if not self.remaining:
+    def _use_one(self, training: str) -> None:
+        remaining = self._remaining.get(training, 0)
+        if remaining <= 0:
             raise LeakageError(
-                f"{self._party}: all measurements that its consent covers have been made, and a peer asks for another",
+                f"{self._party}: the training of {training} has made all measurements that its consent covers, and a "
+                "peer asks for another",
                 "ask the peer for the reason; to start again, remove the folder of checkpoints at every party, which "
                 "asks for consent and counts all measurements again",
                 code="SVFL-LIMIT-REACHED",
                 party=self._party,
             )
-        self._store(self.remaining - 1)
-        self.remaining -= 1
+        self._store(training, remaining - 1)
+        self._remaining[training] = remaining - 1

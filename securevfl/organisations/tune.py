@@ -9,9 +9,10 @@ Steps:
     4. active -> all   the number of the alternative with the smallest loss
     5. all <-> all     train this alternative again, with all metrics; each party stores its part of the model
 
-All parties name the same alternatives, or step 1 ends. A measurement beyond those that step 2 has counted is refused
-(`ReservedMeasurements`). With a folder of checkpoints, the same command resumes an interrupted search: finished
-alternatives are not trained again, and nobody is asked again.
+All parties name the same alternatives, or step 1 ends. Step 2 counts one measurement for each training, and a second
+measurement of the same training is refused (`ReservedMeasurements`). A training whose public sizes differ from those
+that step 1 was about is refused as well (`PublicSizes`). With a folder of checkpoints, the same command
+resumes an interrupted search: finished alternatives are not trained again, and nobody is asked again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from securevfl.consent.consent_sheet import ConsentSheet
-from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -36,34 +36,39 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.organisations.reserved_measurements import ReservedMeasurements
 from securevfl.organisations.search_record import SearchRecord
-from securevfl.protocols.alternative_choice import choice_bits, receive_choice, send_choice
+from securevfl.protocols.alternative_choice import receive_choice, send_choice
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, check_unused
+from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
+from securevfl.training.search_disclosures import check_search, choice_disclosures, most_disclosing
 from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
-from securevfl.training.tuning import Tuning, best_alternative, build_tuning, most_disclosing
+from securevfl.training.tuning import Tuning, best_alternative, build_tuning
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
+CHOSEN = "the chosen alternative"
+"""Name of the last training of a search; the other trainings have the names of their alternatives."""
 _ENTRY_WORDS = {"columns": "this party's columns", "labels": "this party's labels"}
 
 
 class SearchFiles(NamedTuple):
-    """The files of one party of a search.
+    """The paths at which one party stores the files of a search.
 
     Attributes:
         ledger: the party's ledger; see `join`.
-        checkpoints: a folder for its checkpoints. If every party has one, the same call resumes an interrupted search.
+        checkpoints: a folder for its checkpoints, or the checkpoints. If every party has them, the same call resumes an
+            interrupted search.
         save: a file for its part of the chosen model; a file that exists is never overwritten.
     """
 
     ledger: DisclosureLedger | str | Path | None = None
-    checkpoints: str | Path | None = None
+    checkpoints: str | Path | Checkpoints | None = None
     save: str | Path | None = None
 
 
@@ -124,7 +129,7 @@ def tune_with(
 
 
 class _Search:
-    """One party's side of a search."""
+    """One party's part in a search, from its consent to the choice."""
 
     def __init__(
         self,
@@ -133,7 +138,7 @@ class _Search:
         party: Party,
         settings: PeerSettings,
         ledger: DisclosureLedger,
-        checkpoints: str | Path | None,
+        checkpoints: str | Path | Checkpoints | None,
     ) -> None:
         self.ledger, self.alternatives = ledger, alternatives
         self.finals = {name: final_job(tuned_job(job), item) for name, item in alternatives.items()}
@@ -148,8 +153,8 @@ class _Search:
             "parties": list(self._parties),
             "task": "tune",
         }
-        folder = None if checkpoints is None else Path(checkpoints)
-        self._states = None if folder is None else Checkpoints(folder, party.name)
+        self._states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
+        folder = None if self._states is None else self._states.folder
         needs = SessionNeeds({} if folder is None else {folder: 0}, len(party))
         check_preconditions(ledger, needs)
         self._record = SearchRecord(folder, ledger.path, party, self._handshake)
@@ -165,28 +170,29 @@ class _Search:
             ]
             self.shapes = {name: view.sizes for name, view in zip(self.finals, views, strict=True)}
             if self._record.is_agreed:
+                for name, shape in self.shapes.items():
+                    self._record.sizes[name].check(channel.me, shape)
                 return views
             largest = most_disclosing(self.finals, self.shapes)
-            together = [(item, self.shapes[name]) for name, item in self.alternatives.items()]
-            together += [(self.finals[largest], self.shapes[largest])]
-            check_together(together, [self._party], {self._party.name: self.ledger})
-            self._count(views[0], reserve=False)
+            ledgers = {self._party.name: self.ledger}
+            check_search(self.alternatives, self.finals, self.shapes, [self._party], ledgers)
+            self._check_measurements(views[0])
             if consent is not None:
                 consent(self._sheet(dict(zip(self.finals, views, strict=True))[largest]))
             return views
 
         views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
         if not self._record.is_agreed:
-            self._count(views[0], reserve=True)
-            self._record.begin(self.measurements)
+            self._begin(views[0])
 
     @property
-    def measurements(self) -> int:
-        """The number of measurements of the search."""
-        return len(self.alternatives) + 1
+    def measurements(self) -> dict[str, int]:
+        """The number of measurements of each training of the search."""
+        return dict.fromkeys((*self.alternatives, CHOSEN), 1)
 
     def train(self, name: str, job: Job) -> ModelPart:
         """Train one alternative, or the chosen one again; a training that has finished is not repeated."""
+        is_final = job is self.finals[name]
         reserved = ReservedMeasurements(self._party.name, self._record.remaining, self._record.store_remaining)
         train = partial(
             take_part,
@@ -196,9 +202,9 @@ class _Search:
             executor=self.pool["executor"],
             workers=self.pool["workers"],
             checkpoints=self._states,
-            ledger=self.ledger.with_reserved_measurements(reserved.use_one),
+            ledger=self.ledger.with_reserved_measurements(reserved.of(CHOSEN if is_final else name)),
+            consent=self._record.sizes[name],
         )
-        is_final = job is self.finals[name]
         try:
             part = run_session(
                 self._party.name,
@@ -237,8 +243,7 @@ class _Search:
                 return index
             index = names.index(best_alternative(losses)) if self._record.chosen is None else self._record.chosen
             self._record.store_choice(index)
-            for name in others:
-                self._enter_choice(name)
+            self.ledger.record(self._party.register, (self._record.name, ""), self._choice)
             send_choice(channel, others, index, len(names))
             return index
 
@@ -255,7 +260,7 @@ class _Search:
         self._record.delete()
 
     def entered(self) -> tuple[str, ...]:
-        """Return what this party's ledger has entered for the search, one line for each peer and kind."""
+        """Return one line for each peer and kind of disclosure that this party's ledger has counted for the search."""
         totals: dict[tuple[str, str], int] = {}
         for entry in self.ledger.read().entries:
             if entry.run in (*self._runs, self._record.name):
@@ -263,27 +268,44 @@ class _Search:
                 totals[key] = totals.get(key, 0) + entry.disclosure.count
         return tuple(f"{learner} received {count:,} bits about {word}" for (learner, word), count in totals.items())
 
-    def _enter_choice(self, learner: str) -> None:
-        """Enter the choice in the ledger of the party with labels; the same search enters it once."""
-        bits, shape = choice_bits(len(self.alternatives)), next(iter(self.shapes.values()))
-        capacity = max(1, int(shape.held_out * shape.bits_of_a_label))
-        about = (self._party.name,)
-        disclosure = Disclosure("labels", learner, about, bits, capacity, group="verdicts", numbers=1)
-        self.ledger.record_answer(self._runs[0], self._record.name, disclosure)
+    @property
+    def _choice(self) -> list[Disclosure]:
+        """What the party with labels discloses by naming the chosen alternative; one search enters it once."""
+        return choice_disclosures(len(self.alternatives), next(iter(self.shapes.values())))
 
-    def _count(self, view: PreConsentView, *, reserve: bool) -> None:
-        """Check that the held-out rows may be measured as often as the search does, or count the measurements."""
+    def _check_measurements(self, view: PreConsentView) -> None:
+        """Check whether the held-out rows may be measured as often as the search needs."""
+        if not self._party.active and not _accepts_measurements(view):
+            times = sum(self.measurements.values())
+            ScoreLedger(self.ledger.path).check_evaluations(self._active, _measured_ids(view), times)
+
+    def _begin(self, view: PreConsentView) -> None:
+        """Count all measurements and record the consent, in one change of the account."""
+        sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
+        begin = partial(self._record.begin, measurements=self.measurements, sizes=sizes)
         if self._party.active:
+            with self.ledger.database.changing() as tables:
+                begin(tables)
             return
-        limited = "small_metrics" not in view.job.accepts
-        rows = select_measured(view.schedule.test, view.sizes.outputs)
-        scores, ids = ScoreLedger(self.ledger.path), view.party.keys_of(rows)
-        if reserve:
-            me, times = self._party.name, self.measurements
-            scores.record_evaluation(self._active, ids, limited=limited, me=me, times=times)
-        elif limited:
-            scores.check_evaluations(self._active, ids, self.measurements)
+        ScoreLedger(self.ledger.path).record_evaluation(
+            self._active,
+            _measured_ids(view),
+            limited=not _accepts_measurements(view),
+            me=self._party.name,
+            times=sum(self.measurements.values()),
+            alongside=begin,
+        )
 
     def _sheet(self, view: PreConsentView) -> ConsentSheet:
         rows = len(select_measured(view.schedule.test, view.sizes.outputs))
         return search_sheet(self.alternatives, self.finals, self.shapes, rows, view.sheet)
+
+
+def _accepts_measurements(view: PreConsentView) -> bool:
+    """Return whether the job accepts any number of measurements of the held-out rows."""
+    return "small_metrics" in view.job.accepts
+
+
+def _measured_ids(view: PreConsentView) -> list[bytes]:
+    """Return the ids of the rows that each training of the search is measured on."""
+    return view.party.keys_of(select_measured(view.schedule.test, view.sizes.outputs))

@@ -1,4 +1,7 @@
-"""Quality of a model of one party's columns alone: the quality that the party reaches without any message."""
+"""Quality of a model of one party's columns alone (a *baseline*), which the party trains without any message.
+
+A report compares it with the joint model, so that readers see what the other parties' columns add.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
 from securevfl.data.schedule import Rows, Schedule
-from securevfl.families.table_preparation import prepare_party, prepare_rows
+from securevfl.families.table_preparation import prepare_rows
 from securevfl.families.training_data import TrainingData
+from securevfl.families.weights_of_evidence import encode_evidence_pooled
 from securevfl.models import metrics
 from securevfl.models.inputs import FittingData, InputShape, private_stream
 from securevfl.models.linear import LinearModel
@@ -54,11 +58,11 @@ def baseline_figures(job: JobOptions, party: Party) -> LocalQuality | None:
 
     The result is None if the job or the table does not allow it.
 
-    The job must hold out rows and name no exposure, its model must be linear in inputs derived from the columns, and
-    the table must fit in memory.
+    The job must hold out rows, its model must be linear in inputs derived from the columns, and the table must fit in
+    memory.
     """
     linear = isinstance(job.model, LinearModel) and job.model.loss.curvature is not None
-    if not (linear and job.exposure is None and job.test_fraction and party.active and party.columns):
+    if not (linear and job.test_fraction and party.active and party.columns):
         return None
     return None if len(party) * len(party.columns) > MAX_TABLE_VALUES else local_figures(job, party)
 
@@ -73,15 +77,17 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     Returns:
         The metrics. Rows have the same weights as in the metrics of the run.
     """
-    weights = _test_weights(job, party)
-    f, labels, classes = local_scores(job, party)
-    return metrics.evaluate(job.model.loss, f, labels, classes, weights)
+    return local_figures(job, party).metrics
 
 
 def local_figures(job: JobOptions, party: Party) -> LocalQuality:
     """Return `local_metrics` with their standard errors."""
-    weights, loss = _test_weights(job, party), job.model.loss
-    f, labels, classes = local_scores(job, party)
+    schedule, loss = job.schedule(party.register), job.model.loss
+    model, rows = fit_local(job, party, schedule), schedule.test
+    if job.exposure is not None and job.protocol.shares is not None:  # only the sum of losses is opened in a run
+        values = model.losses(rows)
+        return LocalQuality({"loss": float(values.mean())}, {"loss": float(values.std() / np.sqrt(len(rows)))})
+    f, labels, weights, classes = model.outputs(rows), np.asarray(party.y)[rows], model.weights(rows), model.classes
     spread = None
     if loss.classifies and loss.single:
         points = metrics.calibration(labels == classes[1], loss.proba(f)[:, 1], weights=weights)
@@ -90,16 +96,8 @@ def local_figures(job: JobOptions, party: Party) -> LocalQuality:
     return LocalQuality(measured, standard_errors(loss, f, labels, classes, weights), spread)
 
 
-def _test_weights(job: JobOptions, party: Party) -> Floats | None:
-    """Return the weights (n,) of the held-out rows, or None if all rows count once."""
-    if job.weights is None or job.weights.column is None or _counts_rows_once(job):
-        return None
-    weights = prepare_party(job, party, party.register).weights
-    return None if weights is None else weights[job.schedule(party.register).test]
-
-
 def _counts_rows_once(job: JobOptions) -> bool:
-    """Return whether the run's metrics ignore row weights, as pairs of a score and a label on shares do."""
+    """Return whether the run's metrics ignore row weights, as those on secret shares from scores and labels do."""
     return job.protocol.shares is not None and supports_pairs(job.model.loss)
 
 
@@ -125,24 +123,60 @@ class LocalModel:
     """A model of one party's columns.
 
     Attributes:
-        classes: the classes of the labels.
-        outputs: computes the outputs (m, c) for rows of the party's table.
+        linear_part: computes the outputs (m, c) for rows of the party's table, without the offset of exposures.
+        data: the party's prepared columns and targets.
+        job: the options of the training.
     """
 
-    classes: NDArray[Any]
-    outputs: Callable[[Rows], Floats]
+    linear_part: Callable[[Rows], Floats]
+    data: TrainingData
+    job: JobOptions
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The classes of the labels, or location and scale of numeric labels."""
+        assert self.data.target_classes is not None, "the party has the labels"
+        return self.data.target_classes
+
+    def outputs(self, rows: Rows) -> Floats:
+        """Return the outputs (m, c) of these rows; with an exposure they are for the whole exposure of each row."""
+        return self.data.with_offsets(self.linear_part(rows), rows)
+
+    def weights(self, rows: Rows) -> Floats | None:
+        """Return the weights (m,) of these rows in metrics, or None if all rows count once, as in the job's metrics."""
+        return None if _counts_rows_once(self.job) else self.data.metric_weights(rows)
+
+    def losses(self, rows: Rows) -> Floats:
+        """Return the loss (m,) of each row with its exposure, times its weight relative to the mean of these rows."""
+        targets = self.data.targets
+        assert targets is not None, "the party has the labels"
+        weights, y = self.weights(rows), targets[rows]
+        loss = self.job.model_copy(update={"weights": None}).loss
+        y = y if self.data.offsets is None else np.column_stack([y, self.data.offsets[rows]])
+        values = loss.value(self.linear_part(rows), y)
+        return values if weights is None else values * (weights / weights.mean())
 
 
 def fit_local(job: JobOptions, party: Party, schedule: Schedule) -> LocalModel:
-    """Train the job's model on one party's columns and on the training rows of a schedule; see `local_scores`."""
+    """Train the job's model on one party's columns and a schedule's training rows; the method is in `local_scores`."""
     party, model, options = prepare_rows(job, party, schedule), job.model, job.protocol.shares
+    if party.preparation is not None and party.preparation.has_evidence:
+        (party,) = encode_evidence_pooled(job, [party], schedule.batch_order)
     assert isinstance(model, LinearModel), "other models have no baseline"
     clip = np.inf if options is None else options.clip
-    loss = model.loss
-    data = TrainingData(party, schedule, loss, scale=job.scaling, weights=job.weights, positive=job.positive)
+    data = TrainingData(
+        party,
+        schedule,
+        model.loss,
+        scale=job.scaling,
+        weights=job.weights,
+        exposure=job.exposure,
+        positive=job.positive,
+    )
     train = schedule.train
+    targets = data.loss_targets(train)
+    assert targets is not None, "the party has the labels"
     assert data.targets is not None, "the party has the labels"
-    assert data.classes is not None, "the party has the labels"
     y, row_weights = data.targets[train], None if data.weights is None else data.weights[train]
     training_rows = data.scaled(train)
     shape = InputShape(active=True, columns=data.columns, outputs=y.shape[1], parties=BASELINE_PARTIES, rows=len(train))
@@ -150,17 +184,28 @@ def fit_local(job: JobOptions, party: Party, schedule: Schedule) -> LocalModel:
     fitting_data = FittingData(party.name, training_rows, data.sources, y, row_weights, key=key)
     inputs = model.inputs(shape, None, lambda: fitting_data)
     X = inputs.trained(training_rows, np.arange(len(train))).clip(-clip, clip)
-    theta = _block_descent(job, model, X, y, np.ones((len(y), 1)) if row_weights is None else row_weights[:, None])
-    return LocalModel(data.classes, lambda rows: inputs(data.scaled(rows)).clip(-clip, clip) @ theta)
+    theta = _block_descent(job, model, X, targets, y.shape[1])
+    return LocalModel(lambda rows: inputs(data.scaled(rows)).clip(-clip, clip) @ theta, data, job)
 
 
-def _block_descent(job: JobOptions, model: LinearModel, X: Floats, y: Floats, row_weights: Floats) -> Floats:
-    """Return weights (d, c) after the job's steps on all rows by `BlockDescent`, with one block.
+def _block_descent(job: JobOptions, model: LinearModel, X: Floats, targets: Floats, outputs: int) -> Floats:
+    """Train by `BlockDescent` with one block that has all columns, and return the weights (d, c).
 
-    A model whose training would end by itself takes a fixed number of steps, which is enough for most tables. So does a
-    job with another optimizer.
+    The number of steps is the job's. If the job would stop by itself, or has another optimizer, it is a fixed number
+    that is enough for most tables.
+
+    Args:
+        job: the options of the training.
+        model: the job's model.
+        X: the inputs (n, d) of the training rows, the last of which is the intercept.
+        targets: the targets of the job's loss (n, c + 0 to 2), with offsets and weights of rows.
+        outputs: c, the number of outputs.
+
+    Returns:
+        The weights.
     """
     loss, n, descends = model.loss, len(X), isinstance(job.optimizer, BlockDescent)
+    row_weights = np.ones((n, 1)) if job.weights is None else targets[:, -1:]
     optimizer = job.optimizer if isinstance(job.optimizer, BlockDescent) else BlockDescent(ridge=DEFAULT_RIDGE)
     steps = job.epochs if descends else PRECISE_ITERATIONS
     multiple = loss.step_factor if loss.reports_standard_errors else 1.0
@@ -169,9 +214,9 @@ def _block_descent(job: JobOptions, model: LinearModel, X: Floats, y: Floats, ro
     decay[-1] = 0.0  # the intercept is not penalised
     curvature = (loss.curvature or 1.0) * (X.T @ (row_weights * X)) / n
     preconditioner = np.linalg.inv(curvature + np.diag(ridge + decay[:, 0]))
-    theta = previous = np.zeros((X.shape[1], y.shape[1]))
+    theta = previous = np.zeros((X.shape[1], outputs))
     for step in range(1, 1 + (model.defaults["epochs"] if model.ends_early else steps)):
         point = theta + optimizer.extrapolation(step) * (theta - previous)
-        gradient = X.T @ (row_weights * loss.residual(X @ point, y)) / n + decay * point
+        gradient = X.T @ job.loss.residual(X @ point, targets) / n + decay * point
         previous, theta = theta, point - multiple * (preconditioner @ gradient)
     return theta

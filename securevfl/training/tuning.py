@@ -1,8 +1,8 @@
-"""A search for the values of options: each alternative opens one sum of losses, and the best one is trained again.
+"""A search for the values of options: each *alternative* is trained and measured once, the best one is trained again.
 
-The party with labels chooses the alternative with the smallest mean loss on the held-out rows. Only that alternative
-is measured with all metrics, from pairs of a score and a label, and only its model is stored. Its metrics are measured
-on the rows that it was chosen on, so they are slightly too good; the loss of each alternative is reported as well.
+The measurement of an alternative *opens* (discloses) one sum of losses on the held-out rows to the party with labels,
+which chooses the smallest. The chosen alternative is also measured with all metrics, from pairs of a score and a label,
+and its model is stored. Its metrics are slightly too good, because the choice used the same rows.
 
 All tables are in one process here. `securevfl.organisations.tune` does the same between organisations, and
 `securevfl.training.cross_validation` on the columns of the party with labels alone.
@@ -10,23 +10,28 @@ All tables are in one process here. `securevfl.organisations.tune` does the same
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party, check_parties, register_of
-from securevfl.disclosure.counts import COLUMN_BIT_GROUP, RunShape
+from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.outputs import Output
 from securevfl.display import html
 from securevfl.families.run_facts import pooled_run_facts
-from securevfl.families.run_outputs import run_outputs
 from securevfl.job import Job
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.network import Network
 from securevfl.training.model_part import ModelPart
+from securevfl.training.search_disclosures import (
+    check_search,
+    choice_disclosures,
+    column_bits,
+    column_outputs,
+    most_disclosing,
+)
 from securevfl.training.simulate import simulate
 from securevfl.training.text_table import format_table
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
@@ -44,7 +49,7 @@ class Alternative:
     Attributes:
         name: the values of its options.
         loss: its mean loss on the measured rows; None at a party that does not learn it.
-        bits: the number of bits about columns that it opened.
+        bits: the number of bits about columns that measuring it has opened.
     """
 
     name: str
@@ -59,11 +64,11 @@ class Tuning:
     Attributes:
         alternatives: the alternatives, in the order of the grid.
         chosen: name of the chosen one.
-        job: the job of the chosen one, with all metrics.
+        job: the chosen alternative's job for the final training, with all metrics.
         part: this party's part of the chosen model.
         rows: number of measured rows.
         bits: number of bits about columns that the chosen model's training opened, in addition to the alternatives'.
-        entered: what this party's ledger has entered for the search, in words; empty without a ledger.
+        entered: what this party's ledger has counted for the search, as sentences; empty without a ledger.
     """
 
     alternatives: tuple[Alternative, ...]
@@ -167,8 +172,7 @@ def tune(
     everyone = [lead, *others]
     shapes = {name: pooled_run_facts(final, everyone).shape for name, final in finals.items()}
     largest = most_disclosing(finals, shapes)
-    together = [*((alternative, shapes[name]) for name, alternative in alternatives.items())]
-    check_together([*together, (finals[largest], shapes[largest])], everyone, ledgers or {})
+    check_search(alternatives, finals, shapes, everyone, ledgers or {})
     rows = select_measured(finals[largest].schedule(register_of(everyone)).test, shapes[largest].outputs)
     for party in others:
         if party.name in (ledgers or {}) and party.has_ids and "small_metrics" not in job.accepts:
@@ -179,6 +183,9 @@ def tune(
         on_model(name)
         losses[name] = simulate(alternative, everyone, network=network, ledgers=ledgers).metrics["loss"]
     chosen = best_alternative(losses)
+    if ledgers is not None and lead.name in ledgers:
+        search = secrets.token_hex(16)
+        ledgers[lead.name].record(lead.register, (search, ""), choice_disclosures(len(alternatives), shapes[chosen]))
     on_model(f"{chosen}, chosen")
     run = simulate(finals[chosen], everyone, network=network, ledgers=ledgers)
     return build_tuning(alternatives, losses, chosen, finals[chosen], run.active, shapes)
@@ -187,20 +194,6 @@ def tune(
 def best_alternative(losses: Mapping[str, float]) -> str:
     """Return the name of the alternative with the smallest loss; of equal ones the first in the grid."""
     return min(losses, key=lambda name: losses[name])
-
-
-def most_disclosing(finals: Mapping[str, Job], shapes: Mapping[str, RunShape]) -> str:
-    """Return the name of the alternative whose final training opens the most bits about columns."""
-    return max(finals, key=lambda name: column_bits(finals[name], shapes[name]))
-
-
-def column_bits(job: Job, shape: RunShape) -> int:
-    """Return the number of bits about columns that a training opens by sums of losses, pairs and counts."""
-    return sum(output.count for output in _column_outputs(job, shape))
-
-
-def _column_outputs(job: Job, shape: RunShape) -> list[Output]:
-    return [output for output in run_outputs(job.family, job, shape) if output.group == COLUMN_BIT_GROUP]
 
 
 def build_tuning(
@@ -228,5 +221,5 @@ def build_tuning(
         Alternative(name, losses.get(name), column_bits(alternative, shapes[name]))
         for name, alternative in alternatives.items()
     ]
-    rows = max(output.rows for output in _column_outputs(final, shapes[chosen]) if output.occasion == "evaluation")
+    rows = max(output.rows for output in column_outputs(final, shapes[chosen]) if output.occasion == "evaluation")
     return Tuning(tuple(items), chosen, final, part, rows, column_bits(final, shapes[chosen]))

@@ -189,6 +189,14 @@ def test_a_pipe_requires_a_digest_and_the_error_names_it(tmp_path: Path) -> None
             agree(agreed, accept, "securevfl join job.toml", sheet)
         assert str(caught.value).startswith("the scores are disclosed\n\n")
         assert f"securevfl join job.toml ... --accept {sheet.digest}" in str(caught.value)
+    program, *before = sys.argv
+    sys.argv[:] = ["/opt/bin/securevfl", "join", "job.toml", "--accept", "0" * 16, "--data", "my shop.csv"]
+    try:
+        with raises_code(ConsentError, "SVFL-CONSENT-REFUSED") as refused:
+            agree(agreed, "0" * 16, "securevfl join job.toml", sheet)
+    finally:
+        sys.argv[:] = [program, *before]
+    assert str(refused.value).endswith(f"    securevfl join job.toml --data 'my shop.csv' --accept {sheet.digest}")
     agree(agreed, sheet.digest, "securevfl join job.toml", sheet)
     agree(agreed, None, "securevfl join job.toml", sheet)  # not asked again
     with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # and yet the digest must be right

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -533,3 +536,100 @@ def test_one_value_decides_the_order_of_dates(order: str, reader: str, tmp_path:
     with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=4, misfits=1):
         read([*(day.strftime(order) for day in days[:3]), "32/13/2023", *(day.strftime(order) for day in days[4:])],
              reader, tmp_path, known=columns.types)  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READER_NAMES)
+@pytest.mark.parametrize("bad", ["45/01/2023", "01/45/2023", "31/02/2023", "00/05/2023"])
+def test_an_impossible_date_decides_no_order_and_is_named(bad: str, reader: str, tmp_path: Path) -> None:
+    days = [datetime.date(2023, 1 + k % 12, 1 + k % 9) for k in range(40)]
+    for order, decides in (("%d/%m/%Y", "31/12/2023"), ("%m/%d/%Y", "12/31/2023")):
+        values = [day.strftime(order) for day in days]
+        values[4] = bad
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=5):
+            read(values, reader, tmp_path)
+        values[7] = decides
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=5, misfits=1):
+            read(values, reader, tmp_path)
+
+
+MARKS: dict[str, Any] = {
+    "text": "-999",
+    "text of a float": "-999.0",
+    "int": -999,
+    "float": -999.0,
+    "numpy int": np.int64(-999),
+    "numpy float": np.float32(-999),
+}
+
+
+@pytest.mark.parametrize("reader", READER_NAMES)
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_that_is_a_number_stands_for_all_its_spellings(mark: str, reader: str, tmp_path: Path) -> None:
+    declared = read_types({"c": {"missing": [MARKS[mark], "k.A."]}})
+    (written,) = {declared["c"].missing[0].removesuffix(".0")}
+    assert written == "-999"
+    columns: dict[str, list[Any]] = {
+        "number": [f"{k}.25" for k in range(40)],
+        "category": [f"t{k % 4}" for k in range(40)],
+        "currency": [f"{k},000.50" for k in range(40)],
+    }
+    for kind, values in columns.items():
+        for spelling in ("-999", "-999.0", "-999.00", "k.A."):
+            values[3], values[4] = spelling, "k.A."
+            read_columns = read(values, reader, tmp_path, declared=declared)
+            assert np.flatnonzero(np.isnan(read_columns.X[:, 0])).tolist() == [3, 4], (kind, spelling)
+    assert read(["007", "7", "a"] * 5, reader, tmp_path, declared=read_types({"c": {"missing": [7]}})).categories[
+        "c"
+    ] == ("007", "a")
+
+
+def test_bins_and_special_codes_may_be_numbers_of_numpy() -> None:
+    kind = read_types({"c": {"bins": list(np.array([1, 2.5])), "special": [np.int32(-1), np.float64(2.5)]}})["c"]
+    assert kind.edges == (1.0, 2.5)
+    assert kind.special == ("-1", "2.5")
+
+
+def test_no_result_depends_on_the_order_of_a_set(tmp_path: Path) -> None:
+    program = tmp_path / "read.py"
+    units = ["CHF", "Fr.", "EUR", "€", "PLN", "zł"]
+    program.write_text(
+        "import warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "from securevfl.data.column_types import read_types\n"
+        "from securevfl.data.columns import columns_of\n"
+        f"for unit in {units!r}:\n"
+        "    values = [f'{sign}{k}' for k in range(100, 110) for sign in ('Fr.', 'Fr', 'CHF') if unit in\n"
+        "              ('CHF', 'Fr.')] or [f'{k} {unit}' for k in range(100, 110)]\n"
+        "    declared = read_types({'c': {'type': 'currency', 'unit': unit}})\n"
+        "    print(columns_of('shop', {'c': values}, declared=declared).X.tolist())\n"
+    )
+    outputs = set()
+    for seed in "01234567":
+        run = subprocess.run(
+            [sys.executable, str(program)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        outputs.add(run.stdout)
+    assert len(outputs) == 1
+    assert "100.0" in outputs.pop()
+
+
+@pytest.mark.parametrize("brought", [np.arange(40.0), np.arange(40).astype("M8[D]")], ids=["numbers", "dates"])
+@pytest.mark.parametrize("kind", ["number", "date", "percent", "currency"])
+def test_nothing_is_to_be_declared_for_new_rows(kind: str, brought: Any) -> None:
+    known = read_types({"c": {"type": kind, **({"unit": "$"} if kind == "currency" else {})}})
+    known["c"] = known["c"].model_copy(update={"origin": "values"})
+    fits = kind == ("number" if brought.dtype.kind == "f" else "date")
+    if fits:
+        assert len(columns_of("shop", {"c": brought}, known=known).X) == 40
+        return
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as refused:
+        columns_of("shop", {"c": brought}, known=known)
+    assert "declare" not in (refused.value.remedy or "")
+    if kind not in ("percent", "currency") or brought.dtype.kind == "M":  # numbers fit a declared amount
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as refused:
+            columns_of("shop", {"c": brought}, declared=read_types({"c": {"type": kind}}))
+        assert "declare another" in (refused.value.remedy or "")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import make_job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -300,3 +301,17 @@ def test_a_sample_reaches_over_the_whole_table() -> None:
         assert sample.max() > 980
         assert np.diff(sample).max() < 40
     assert len(schedule.sample(5000)) == 800
+
+
+@pytest.mark.parametrize("batch_size", [50, "all", "growing"])
+def test_other_training_rows_give_the_sizes_of_a_new_schedule(batch_size: Any) -> None:
+    job = make_job(batch_size=batch_size) if isinstance(batch_size, int) else vfl.Job(model="logistic")
+    schedule = job.schedule(200_000 if batch_size == "growing" else 1000)
+    assert len(schedule.batch_order) == len(schedule.by_ids)
+    assert len(schedule.fitting_rows)
+    changed = schedule.with_training_rows(schedule.train[: len(schedule.train) // 2])
+    n = len(schedule.train) // 2
+    assert {len(changed.batch_order), len(changed.by_ids), len(changed.fitting_rows)} == {n}
+    assert sum(map(len, changed.partition(0))) == n or changed.uses_subsets
+    assert changed.smallest_batch == min(map(len, changed.partition(0)))
+    assert len(changed) == len(list(changed.iterations()))

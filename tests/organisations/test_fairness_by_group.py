@@ -84,6 +84,21 @@ def test_every_number_of_groups_is_told(groups: int) -> None:
         assert abs(rates["rows"] - (names == name).sum()) < 4 * COUNT_STEP
 
 
+@pytest.mark.parametrize("groups", [2, 3, 5])
+def test_empty_cells_and_full_ones_are_counted(groups: int) -> None:
+    """Without errors, with errors alone, and with one predicted class: half of the counts are 0."""
+    names = np.array(["a", "b", "c", "d", "e"])[np.arange(N) % groups]
+    for predicted in (Y, 1 - Y, np.zeros(N, int), np.ones(N, int)):
+        by_group = simulate_group_rates(BANK, predicted, SHOP, names)
+        for name, rates in by_group.items():
+            rows, positive = names == name, Y == 1
+            assert abs(rates["rows"] - rows.sum()) < 4 * COUNT_STEP
+            assert abs(rates["selected"] * rates["rows"] - (predicted[rows] == 1).sum()) < 2 * COUNT_STEP
+            for rate, members in (("true_positive", rows & positive), ("false_positive", rows & ~positive)):
+                of_members = (predicted[members] == 1).mean()
+                assert abs(rates[rate] - of_members) < 2 * COUNT_STEP / (members.sum() - 2 * COUNT_STEP)
+
+
 def test_counts_are_right_in_the_mean_and_rounded_anew() -> None:
     """A count errs by 4 rows at most in deviation, four of them by 8, the mean of 20 looks by 1.8: 12 is 6.7 times as
     much, which four groups exceed once in 1e10. Shares that are cut and not rounded would be 16 too low."""

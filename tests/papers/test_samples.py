@@ -1,6 +1,7 @@
 """A sample that differs is noticed, pages state the origin of every part, and rows of real tables come out again."""
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,41 +9,61 @@ from typing import Any
 import pytest
 from builders import REAL_TABLES
 
-from benchmarks.papers.origin import is_current, origin, words
+from benchmarks.papers.origin import checked, is_current, origin, sources, words
 from benchmarks.papers.page_cells import rounds_cell, typical
-from benchmarks.papers.samples import compute, differences, sample
+from benchmarks.papers.samples import REPETITIONS, differences, sample
 from benchmarks.papers.study import Part, Rows, Runs, median
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "papers" / "results"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "papers" / "results"
 MADE = {"commit": "abc12345", "date": "2026-11-27"}
 
 
-def counting(values: list[float]) -> Part:
+def counting(values: list[float], *, varies: bool = False, name: str = "auc") -> Part:
     """Return a part whose k-th run reports the k-th of these values."""
     left = list(values)
 
     def run(data: Path | None, plan: Any, runs: Runs) -> Rows:
-        return [{"method": "ours", "auc": left.pop(0), "cpu_s": 1.0, "rounds": None}]
+        return [{"method": "ours", name: left.pop(0), "cpu_s": 1.0, "rounds": None}]
 
-    return Part(None, None, run)
+    return Part(None, None, run, lambda row: varies)
 
 
-def test_a_sample_is_compared_within_its_range() -> None:
-    stored = sample(counting([0.7, 0.72, 0.71]), MADE)
-    assert stored["rows"] == [{"method": "ours", "auc": [pytest.approx(0.71), pytest.approx(0.02)], "rounds": None}]
-    row = {"method": "ours", "auc": 0.76, "cpu_s": 99.0, "rounds": None}
+def test_a_seeded_figure_is_compared_within_one_percent() -> None:
+    stored = sample(counting([20.0] * 2), MADE)
+    assert stored["rows"] == [{"method": "ours", "auc": [20.0, pytest.approx(0.2)], "rounds": None}]
+    row = {"method": "ours", "auc": 20.1, "cpu_s": 99.0, "rounds": None}
     assert differences(stored["rows"], [row]) == []
-    assert differences(stored["rows"], [row | {"auc": 0.78}]) != []
-    assert differences(stored["rows"], [row | {"rounds": 3.0}]) != []
-    assert differences(stored["rows"], [row | {"method": "theirs"}]) != []
-    assert differences(stored["rows"], [{"method": "ours"}]) != []
+    for other in ({"auc": 20.3}, {"rounds": 3.0}, {"method": "theirs"}):
+        assert len(differences(stored["rows"], [row | other])) == 1
+    assert len(differences(stored["rows"], [{"method": "ours"}])) == 2
     assert differences(stored["rows"], [row, row]) == ["2 rows instead of 1"]
 
 
-def test_a_sample_without_deviation_allows_one_percent() -> None:
-    stored = sample(counting([20.0] * 3), MADE)
-    assert differences(stored["rows"], compute(counting([20.1]))) == []
-    assert differences(stored["rows"], compute(counting([20.3]))) != []
+def test_a_random_figure_is_compared_within_its_deviations() -> None:
+    values = [0.7 + 0.005 * (-1) ** number for number in range(REPETITIONS)]
+    stored = sample(counting(values, varies=True), MADE)["rows"]
+    assert set(stored[0]) == {"method", "auc"}
+    row = {"method": "ours", "auc": 0.735}
+    assert differences(stored, [row]) == []
+    assert differences(stored, [row | {"auc": 0.745}]) != []
+
+
+def test_an_error_of_zero_may_be_a_few_rows_and_no_more() -> None:
+    stored = sample(counting([0.0] * REPETITIONS, varies=True, name="error"), MADE)["rows"]
+    assert differences(stored, [{"method": "ours", "error": 0.05}]) == []
+    assert differences(stored, [{"method": "ours", "error": 0.06}]) != []
+
+
+def test_a_figure_with_a_tolerance_above_itself_is_not_compared() -> None:
+    values = [0.1 * (number % 4) for number in range(REPETITIONS)]
+    assert sample(counting(values, varies=True, name="error"), MADE)["rows"] == [{"method": "ours"}]
+
+
+def test_a_random_figure_of_a_row_that_does_not_vary_is_refused() -> None:
+    with pytest.raises(ValueError) as refusal:
+        sample(counting([0.7, 0.71]), MADE)
+    assert "auc differs between repetitions" in str(refusal.value)
 
 
 def test_the_origin_names_no_host_and_no_path() -> None:
@@ -55,11 +76,26 @@ def test_the_origin_names_no_host_and_no_path() -> None:
     assert not is_current({"origin": {"commit": "HEAD", "stored_only": True}})
 
 
+def test_the_origin_is_that_of_the_beginning_of_a_run() -> None:
+    """The commit gets a mark if the sources differ at the end, and unfinished runs of other sources are not resumed."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs the history of the checkout")
+    words = ["git", "-C", str(ROOT), "rev-list", "HEAD", "--max-parents=0"]
+    first = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1]
+    if is_current({"origin": {"commit": first}}):
+        pytest.skip("the checkout has one commit")
+    assert checked({"commit": first, "date": "then"}) == {"commit": f"{first}+", "date": "then"}
+    here = origin(None)["commit"]
+    assert checked({"commit": here}) == {"commit": here}
+    assert sources().startswith(here.removesuffix("+"))
+    assert ("-" in sources()) == here.endswith("+")
+
+
 def test_the_page_states_the_origin_of_every_part() -> None:
     page = (RESULTS.parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
     for file in sorted(RESULTS.glob("*.json")):
         for name, part in json.loads(file.read_text()).items():
-            text = words(part["origin"])
+            text = words(part["origin"], part["sample"])
             assert text in page, (file.stem, name)
             assert ("not computed again since" in text) == part["origin"].get("stored_only", False)
 

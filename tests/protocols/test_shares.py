@@ -327,7 +327,7 @@ def test_the_residual_is_unbiased():
         h = np.full(4000, int(H * 2.0**numbers.shift) % 2**numbers.bits, np.uint64)
         h_a = ring.uniform(prg, 4000)
         i_a, i_b = numbers.index(h_a), numbers.index(ring.reduce(h - h_a))
-        g = np.ldexp(look.entries(i_a, prg)[i_b, np.arange(4000)].astype(float), -numbers.f_g)
+        g = np.ldexp(look.entries(i_a, prg)[np.arange(4000), i_b].astype(float), -numbers.f_g)
         low, high = (LOSS.residual(np.array([[f]]), np.ones((1, 1)))[0, 0] for f in (np.floor(H), np.floor(H) + 1))
         line = low + (H - np.floor(H)) * (high - low)
         assert abs(g.mean() - line) < 6 * max(g.std(), 1e-3) / 4000**0.5

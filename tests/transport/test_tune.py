@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,24 @@ import pytest
 import securevfl as vfl
 from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, ConsentError, LeakageError, PeerStopped, TransportError
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import (
+    ConfigError,
+    ConsentError,
+    LeakageError,
+    PeerLost,
+    PeerStopped,
+    ProtocolError,
+    TransportError,
+)
+from securevfl.families.score_results import Measurement
 from securevfl.organisations.compare import exclusive_comparison
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.organisations.tune import SearchFiles, tune_with
+from securevfl.organisations.reserved_measurements import ReservedMeasurements
+from securevfl.organisations.tune import CHOSEN, SearchFiles, tune_with
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.training.checkpoint import Checkpoint, Checkpoints
+from securevfl.training.evaluation_records import FINAL_EVALUATION, EvaluationFile
 from securevfl.training.model_part import ModelPart
 from securevfl.training.search_sheet import explain_search
 from tests.builders import raises_code
@@ -44,14 +60,20 @@ def measured(party: vfl.Party, ledger: Path) -> int:
 class Search:
     """The same search at all parties."""
 
-    def __init__(self, meeting: Any, folder: Path, parties: list[vfl.Party]) -> None:
-        self.meeting, self.folder, self.parties = meeting, folder, parties
+    def __init__(self, meeting: Any, folder: Path, parties: list[vfl.Party], job: vfl.Job = TUNED_JOB) -> None:
+        self.meeting, self.folder, self.parties, self.job = meeting, folder, parties, job
         self.sheets: dict[str, list[str]] = {party.name: [] for party in parties}
 
     def ledger(self, party: vfl.Party) -> Path:
         return self.folder / f"{party.name}.ledger"
 
-    def run(self, grids: dict[str, Any] | None = None, consent: Any = None, **options: Any) -> dict[str, Any]:
+    def run(
+        self,
+        grids: dict[str, Any] | None = None,
+        consent: Any = None,
+        checkpoints: dict[str, Checkpoints] | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
         def play(party: vfl.Party, kit: Path) -> Any:
             def ask(sheet: Any) -> None:
                 self.sheets[party.name].append(sheet)
@@ -59,13 +81,13 @@ class Search:
                     consent(party.name)
 
             return tune_with(
-                TUNED_JOB,
+                self.job,
                 (grids or {}).get(party.name, GRID),
                 party,
                 PeerSettings.of(kit / "peers.toml", **LINE),
                 files=SearchFiles(
                     self.ledger(party),
-                    self.folder / f"{party.name}.states",
+                    (checkpoints or {}).get(party.name, self.folder / f"{party.name}.states"),
                     self.folder / f"{party.name}.model.json",
                 ),
                 consent=ask,
@@ -91,6 +113,7 @@ def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) 
     for party in search.parties:
         part = ModelPart.load(search.folder / f"{party.name}.model.json")
         assert part.parsed_job.digest == bank.job.digest
+        assert not [*(search.folder / f"{party.name}.states").glob("*")]  # no checkpoint of any training, and no record
         (sheet,) = search.sheets[party.name]
         assert "trains 3 alternatives" in sheet
         assert "4 measurements" in sheet
@@ -189,6 +212,148 @@ def test_a_restored_record_allows_no_further_measurement(search: Search) -> None
     assert isinstance(results["shop"], LeakageError), results
     assert "all measurements that its consent covers" in str(results["shop"])
     assert measured(shop, search.ledger(shop)) == 4
+
+
+def test_measurements_are_counted_with_the_record_of_the_search(search: Search) -> None:
+    """The shop stops after its consent, before it can write the record; the next run counts each measurement once."""
+    shop, states = search.parties[1], search.folder / "shop.states"
+
+    def block(name: str) -> None:
+        if name == "shop":
+            shutil.rmtree(states, ignore_errors=True)
+            states.write_text("a file where the folder should be")
+
+    assert isinstance(search.run(consent=block)["shop"], Exception)
+    assert measured(shop, search.ledger(shop)) == 0
+    states.unlink()
+    results = search.run()
+    assert "auc" in results["bank"].part.metrics, results
+    assert measured(shop, search.ledger(shop)) == 4
+
+
+def test_choices_of_searches_add_up_to_the_limit_of_labels(meet: Any, tmp_path: Path) -> None:
+    """The same search with other columns of the peer discloses another choice, and the bank's limit counts it."""
+    job = TUNED_JOB.model_copy(update={"accepts": ("small_metrics",), "epochs": 4})
+    grid, (bank, shop) = {"l2": (0.01, 0.1, 1.0)}, tables(800)
+    search, ledger = (
+        Search(meet(2, None, job), tmp_path, [bank, shop], job),
+        DisclosureLedger(tmp_path / "bank.ledger", "bank"),
+    )
+    ledger.set_limit("labels", Limit(5))
+    for number in (1, 2, 3):
+        X = np.random.default_rng(number).normal(size=shop.X.shape)
+        search.parties = [bank, vfl.Party("shop", X, ids=shop.ids)]
+        forecast = explain_search(job, grid, search.parties, ledgers={"bank": ledger})
+        results = search.run({"bank": grid, "shop": grid})
+        counted = [entry.disclosure for entry in ledger.counted_for(bank.register)]
+        assert [(item.kind, item.learner, item.count) for item in counted] == [("labels", "shop", 2)] * min(2, number)
+        for path in tmp_path.glob("*.model.json"):
+            path.unlink()
+        assert bool(forecast.refusals) == isinstance(results["bank"], LeakageError) == (number == 3), results
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="bank"):
+        vfl.tune(job, grid, search.parties, ledgers={"bank": ledger})
+
+
+def exchanged(party: vfl.Party, change: str) -> vfl.Party:
+    """Return the party with a table of other sizes."""
+    if change == "classes":
+        return vfl.Party(party.name, party.X, np.arange(ROWS) % 3, ids=party.ids)
+    return vfl.Party(party.name, np.hstack([party.X, party.X[:, :1] ** 2]), party.y, ids=party.ids)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(("name", "change"), [("bank", "classes"), ("bank", "columns"), ("shop", "columns")])
+def test_sizes_of_a_search_stay_those_agreed_on(
+    meet: Any, tmp_path: Path, name: str, change: str, resumed: bool
+) -> None:
+    """One party exchanges its table after the consent; the other one, which has read its sheet, refuses."""
+    several = {"model": vfl.OneVsRest(), "protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))}
+    job = TUNED_JOB.model_copy(update=several) if change == "classes" else TUNED_JOB
+    search = Search(meet(2, None, job), tmp_path, tables(ROWS), job)
+    (party,) = (party for party in search.parties if party.name == name)
+    (other,) = (party for party in search.parties if party.name != name)
+    first, calls = exchanged(party, change), Counter[int]()
+
+    def exchange(model: str) -> None:
+        calls[threading.get_ident()] += 1
+        if calls.total() == 1 + resumed:
+            vars(party).clear()
+            vars(party).update(vars(first))
+        if resumed and calls.total() <= 2:
+            raise TransportError("stopped here")
+
+    results = search.run(on_model=exchange)
+    if resumed:
+        results = search.run()
+    assert isinstance(results[other.name], ProtocolError), results
+    assert "other sizes than those that this party agreed to" in str(results[other.name])
+    entries = DisclosureLedger(search.ledger(other), other.name).read().entries
+    assert not [entry for entry in entries if entry.disclosure.kind == "columns"]
+
+
+class ClaimingCheckpoints(Checkpoints):
+    """Checkpoints of a bank that states a result of each alternative before it is measured, and loses the last one's.
+
+    After the last checkpoint of an alternative the bank stores a loss that it has made up, and joins again: its hello
+    then states that it has the result. It reads the pairs of the chosen model, and joins again without having them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "bank")
+        self.claimed: set[bytes] = set()
+        self.openings: list[float] = []
+
+    def save(self, job: bytes, checkpoint: Checkpoint) -> None:
+        super().save(job, checkpoint)
+        if checkpoint.over and job not in self.claimed and len(self.claimed) < len(GRID["l2"]):
+            self.claimed.add(job)
+            time.sleep(1.0)  # the shop stores its last checkpoint too
+            self.evaluations(job).store(FINAL_EVALUATION, Measurement({"loss": 0.5 + len(self.claimed)}))
+            raise lost_connection()
+
+    def evaluations(self, job: bytes) -> EvaluationFile:
+        path, openings = self.folder / f"evaluations of {job.hex()}", self.openings
+
+        class Evaluations(EvaluationFile):
+            def store(self, number: int, measurement: Measurement, *decision: Any) -> None:
+                if "auc" in measurement.metrics:
+                    openings.append(measurement.metrics["auc"])
+                    if len(openings) <= len(GRID["l2"]):
+                        raise lost_connection()
+                super().store(number, measurement, *decision)
+
+        return Evaluations(path)
+
+
+def lost_connection() -> PeerLost:
+    return PeerLost("lost", code="SVFL-PEER-LOST", party="bank")
+
+
+def test_pairs_are_opened_once_in_a_search(search: Search) -> None:
+    """Measurements that the bank skips for some alternatives do not permit further ones of the chosen model."""
+    claiming = ClaimingCheckpoints(search.folder / "bank.states")
+    results = search.run(checkpoints={"bank": claiming})
+    assert len(claiming.claimed) == len(GRID["l2"])
+    assert isinstance(results["shop"], LeakageError), results
+    assert "all measurements that its consent covers" in str(results["shop"])
+    assert len(claiming.openings) == 1
+    (sheet,) = search.sheets["shop"]
+    entries = DisclosureLedger(search.ledger(search.parties[1]), "shop").read().entries
+    stated = int(re.search(r"At most ([\d,]+) bits", str(sheet))[1].replace(",", ""))
+    assert sum(entry.disclosure.count for entry in entries) <= stated
+
+
+@pytest.mark.parametrize("names", [["l2 = 0.1", "l2 = 1", CHOSEN], ["logistic", "bins", "trees"]])
+def test_a_training_has_its_own_measurements(names: list[str]) -> None:
+    stored: dict[str, int] = {}
+    reserved = ReservedMeasurements("shop", dict.fromkeys(names, 1), stored.__setitem__)
+    for name in names:
+        reserved.of(name)()
+        with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
+            reserved.of(name)()
+    assert stored == dict.fromkeys(names, 0)
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
+        reserved.of("another")()
 
 
 def test_three_parties_search(meet: Any, tmp_path: Path) -> None:

@@ -82,9 +82,7 @@ def recovered_parts(
                 for kind in "vr" if message is MaskedPartial else "r":
                     row[columns[kind, names[party]]] = 1
             rows.append(row)
-            values.append(
-                _residues(recording, next(iter(observers)), names[sender], names[receiver], message, exchange)
-            )
+            values.append(_residues(recording, min(observers), names[sender], names[receiver], message, exchange))
     recovered = set()
     for name in set(parties) - set(coalition):
         part = _combine(rows, values, columns["v", name])
@@ -108,7 +106,7 @@ def _subtrees(tree: SumTree) -> dict[int, frozenset[int]]:
 def _residues(
     recording: Recording, observer: str, sender: str, receiver: str, message: type[Message], exchange: int
 ) -> Words:
-    """Return the residues of the message of this exchange from `sender` to `receiver`, as `observer` saw it."""
+    """Return the residues (numbers modulo 2^bits) of one message, as `observer` (its sender or receiver) saw it."""
     direction, peer = ("send", receiver) if observer == sender else ("recv", sender)
     messages = [
         event.message

@@ -27,7 +27,7 @@ from securevfl.protocols.shares.quantizer import Quantizer
 
 @dataclass(frozen=True)
 class EvaluatedRows:
-    """Rows of one evaluation.
+    """The rows of one evaluation, with model outputs, labels, and the grid of levels.
 
     Attributes:
         f: model outputs (m, c), less the targets if labels are subtracted; otherwise clipped to the range of metrics.

@@ -1,9 +1,9 @@
 """The measurements of one training on secret shares: metrics, sums of losses and counts of out-of-range rows.
 
-An evaluation opens one sum of losses. Only the evaluation of the final model also opens (score, label) pairs, from
-which all other metrics follow. A lookup table converts the output of a row to its residual; outputs outside the table's
-range get wrong residuals. A shuffle is precomputed random material that lets the two share holders put rows in a random
-order that neither knows.
+An evaluation *opens* (discloses) one sum of losses; that of the final model also opens (score, label) pairs, from which
+all other metrics follow. A lookup table converts a row's output to its residual, wrongly if the output is outside the
+table's range. A *shuffle* is random material, generated in advance, with which the two share holders put rows in a
+random order that neither knows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from securevfl.runtime.costs import Stage
 
 MAX_WRAPPED_SHARE = 0.005  # the training is aborted if a larger share of rows is beyond the end of the table
 MAX_NEAR_END_SHARE = 0.01  # a larger share of rows near the range's end causes a warning
-# rows beyond this share of the range are near its end; many of them suggest that the outputs of others have wrapped
+# rows whose output exceeds this share of the range are near its end; if many are, other outputs have probably wrapped
 OUTER_SHARE = 0.75
 
 _OUT_OF_RANGE = (
@@ -120,9 +120,9 @@ class Measurements:
         self._training, self._job, self._context = training, job, context
         self._chunk = -1
         self._shuffles: dict[int, Shuffle] = {}
-        self._losses: dict[int, Measurement] = {}  # by number of finished iterations
+        self._losses: dict[int, Measurement] = {}  # the measured loss by number of finished iterations
         self._recorded: set[int] = set()  # numbers of iterations whose measurement this session has recorded
-        self._reported_share = 0.0  # share of rows that the latest warning reported
+        self._reported_share = 0.0  # share of out-of-range rows in the latest warning, so that it is not repeated
 
     def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int, *, last: bool) -> Measurement:
         """Measure the model on the evaluated rows.
@@ -146,7 +146,7 @@ class Measurements:
             return Measurement(notes=[statement])
         mean_loss = self._losses.get(state.iterations)
         with_pairs = last and opens_pairs(self._job, len(rows))
-        # a loss of an earlier session does not cover pairs: the active party could rejoin to have them opened again
+        # pairs are counted again in each session, because the active party could rejoin to have them opened again
         if mean_loss is None or (with_pairs and state.iterations not in self._recorded):
             self._record_evaluation(data, rows)
             self._recorded.add(state.iterations)

@@ -1,11 +1,11 @@
 """The disclosures of a training on secret shares, as a list of outputs, and the leaks that a job must accept by name.
 
-An output is something that a run discloses to a party (`securevfl.disclosure.outputs`). Scores of new rows are rounded
-to a few bits by one party, the rounder. An evaluation opens one sum of losses, and the last one also (score, label)
-pairs. Weights are opened only to the parties in the option `open_weights`.
+An *output* is something that a run discloses to a party (`securevfl.disclosure.outputs`). An evaluation *opens* one sum
+of losses, and the last one also (score, label) pairs. Scores of new rows are rounded to a few bits by one party, the
+*rounder*. Weights are opened only to the parties in the option `open_weights`.
 
-Sums of losses, pairs and counts are read through tables and labels of the active party, which nobody checks. They are
-therefore counted in bits about the columns of all other parties.
+The active party could choose its tables and labels so that sums, pairs and counts reveal other parties' columns. They
+are therefore counted in bits about the columns of all other parties.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
 def loss_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of sums of losses, one for each evaluated model."""
     rows = measured_rows(shape)
-    times = max(1, measurements_of(job, shape)) if rows else 0  # a run that resumes at its end measures its model
+    times = max(1, measurements_of(job, shape)) if rows else 0  # even a run that resumes at its end measures its model
     return Output(
         LOSS_SUMS,
         occasion="evaluation",

@@ -23,6 +23,7 @@ from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.iteration import MaskedResidual
+from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.opened_weights import WeightQuantizer
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.spent_chunks import SpentChunks
@@ -100,13 +101,16 @@ class _SameKappa(Prg):
 
 
 def _bare(party: str) -> Any:
-    """`Products.send_uniform_queries` that returns zeros at this party, so that its psi hides nothing of residuals."""
+    """`Products.send_uniform_queries` that encrypts zeros at this party, so that its psi hides nothing of residuals."""
 
-    def send(self: Any, *args: Any, **options: Any) -> Any:
-        psi = _uniform(self, *args, **options)
+    def send(
+        self: Any, executor: Any, names: Any, holder: Any, shapes: Any, *, columns: int, uses: int
+    ) -> dict[int, Any]:
         if self.context.me != self.holders[0 if party == ACTIVE else 1]:
-            return psi
-        return {batch: np.zeros_like(words) for batch, words in psi.items()}
+            return _uniform(self, executor, names, holder, shapes, columns=columns, uses=uses)
+        psi = {batch: np.zeros(shape, np.uint64) for batch, shape in shapes.items()}
+        self.send_queries(executor, names, holder, psi, columns=lambda _: columns, uses=uses)
+        return psi
 
     return send
 
@@ -191,7 +195,11 @@ MUTANTS = [
         "steps and sums are multiplied under one holder's key",
         "job shares",
         "fresh",
-        patched((Products, "keys", _one_key)),
+        patched(
+            (Products, "keys", _one_key),
+            # the schemes are equal here, because keys of two schemes cannot be one key
+            (OfflinePhase, "_scheme_of_sums", lambda self, vectors: self.session.products.scheme),
+        ),
     ),
     Mutant(
         "scale of steps from the data",
