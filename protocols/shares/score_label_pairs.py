@@ -83,6 +83,23 @@ class ScoreLabelPairs:
         return self.codes.astype(bool)
 
 
+class PairWords(NamedTuple):
+    """The format of the words that are shuffled.
+
+    Attributes:
+        quantizer: the levels to which scores are rounded.
+        code_bits: the number of bits m of a code.
+    """
+
+    quantizer: Quantizer
+    code_bits: int = 1
+
+    @property
+    def bits(self) -> int:
+        """The number of bits k + m of a word."""
+        return self.quantizer.bits + self.code_bits
+
+
 class PairInputs(NamedTuple):
     """The values that the active party alone contributes to an evaluation.
 
@@ -103,9 +120,8 @@ def open_pairs(
     params: SharesParams,
     state: SharedState,
     X: ColumnSource,
-    quantizer: Quantizer,
+    pair_words: PairWords,
     inputs: PairInputs | None = None,
-    code_bits: int = 1,
     clip_transfers: Transfers | None = None,
 ) -> ScoreLabelPairs | None:
     """Evaluate the current model on some rows, together with all other parties.
@@ -116,15 +132,15 @@ def open_pairs(
         params: the agreed parameters of the training.
         state: this party's shares of the weights; each state is evaluated at most once in a session.
         X: this party's columns (n, d) of the rows.
-        quantizer: the levels to which scores are rounded.
+        pair_words: the format of the words that are shuffled.
         inputs: at the active party, the labels and the shifts of its scores; None elsewhere.
-        code_bits: the number of bits m of a code.
         clip_transfers: at A and B, oblivious transfers for a fine table, with which scores beyond the range are
             clipped; if None, such scores wrap modulo 2^k levels.
 
     Returns:
         The pairs at the active party; None elsewhere.
     """
+    quantizer, code_bits = pair_words
     context, encoding, ring = products.context, params.encoding, ShareRing(params.encoding.bits)
     h = ForwardSums(products, params, state, "measure", state.iterations, len(X)).block(0, X)  # step 1
     if h is None or shuffle is None:

@@ -52,7 +52,7 @@ from securevfl.protocols.shares.opened_loss import (
 )
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
-from securevfl.protocols.shares.score_label_pairs import PairInputs, open_pairs
+from securevfl.protocols.shares.score_label_pairs import PairInputs, PairWords, open_pairs
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
 from securevfl.protocols.shares.word_shuffle import Shuffle, prepare_shuffle
@@ -200,9 +200,8 @@ class Measurements:
             self._training.params,
             state,
             self._training.inputs_of(data, rows.rows),
-            quantizer,
+            PairWords(quantizer, code_bits(loss)),
             inputs,
-            code_bits(loss),
             session.fine_transfers if clips else None,
         )
         if pairs is None or metric_labels is None:
@@ -366,7 +365,7 @@ class Measurements:
             return None
         (peer,) = (name for name in holders if name != self._context.me)
         loss = self._job.model.loss
-        bits = self._quantizer(loss).bits + code_bits(loss)
+        bits = PairWords(self._quantizer(loss), code_bits(loss)).bits
         return prepare_shuffle(session.products.context, peer, transfers, rows, bits, blocks=self._context.outputs)
 
     def enter_chunk(self, chunk: int) -> None:
