@@ -76,7 +76,7 @@ def residual_metrics(loss: Loss, r: Floats, targets: Floats, classes: NDArray[An
         loss: a loss that depends on the difference of f and y.
         r: residuals f - y (n, 1), in any order.
         targets: y (n, 1), in any order.
-        classes: mean and deviation of the labels.
+        classes: mean and standard deviation of the labels, as `loss.classes` returns them.
 
     Returns:
         The metrics by name.
