@@ -208,7 +208,7 @@ class Loss(ABC):
 
 
 class NumberLoss(Loss):
-    """A regression loss; targets are scaled to mean 0 and deviation 1, so that g can be bounded."""
+    """A regression loss; targets are scaled to mean 0 and standard deviation 1, so that g can be bounded."""
 
     classifies = False
     retains_targets = True
@@ -223,11 +223,11 @@ class NumberLoss(Loss):
         return f[:, 0] * classes[1] + classes[0]
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
-        """Return the deviation and the mean of the labels."""
+        """Return the standard deviation and the mean of the labels."""
         return float(classes[1]), float(classes[0])
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return mean and deviation of the labels, which scale the targets.
+        """Return the mean and the standard deviation of the labels, which scale the targets.
 
         Args:
             y: the labels (n,).

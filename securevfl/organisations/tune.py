@@ -12,7 +12,8 @@ Steps:
 All parties name the same alternatives, or step 1 ends. Step 2 counts one measurement for each training, and a second
 measurement of the same training is refused (`ReservedMeasurements`). A training whose public sizes differ from those
 that step 1 was about is refused as well (`PublicSizes`). With a folder of checkpoints, the same command
-resumes an interrupted search: finished alternatives are not trained again, and nobody is asked again.
+resumes an interrupted search: finished alternatives are not trained again, and nobody is asked again. A party that has
+stopped after its last training gets its model from its checkpoints, even if the others have ended the search.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ProtocolError, TransportError
+from securevfl.families.run_facts import local_run_facts
 from securevfl.job import Job
 from securevfl.organisations.compare import exclusive_comparison
 from securevfl.organisations.join import check_role, train_over
@@ -42,7 +44,7 @@ from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.model_part import ModelPart, check_unused
+from securevfl.training.model_part import ModelPart, PartStatus, check_unused
 from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
 from securevfl.training.search_disclosures import check_search, choice_disclosures, most_disclosing
@@ -108,11 +110,15 @@ def tune_with(
     alternatives = alternative_jobs(job, grid)
     ledger = DisclosureLedger.open(party.name, files.ledger)
     search = _Search(job, alternatives, party, settings, ledger, files.checkpoints)
-    if files.save is not None:
-        check_unused(Path(files.save))
+    save = None if files.save is None or search.is_result(Path(files.save)) else Path(files.save)
+    if save is not None:
+        check_unused(save)
     with exclusive_comparison(search.ledger), pool_for(job, None, None) as (pool, size):
         search.pool = {"executor": pool, "workers": size, "on_round": on_round}
-        search.agree(consent)
+        if (stored := search.agree(consent)) is not None:
+            if save is not None:
+                stored.part.save(save)
+            return stored
         losses: dict[str, float] = {}
         for name, alternative in alternatives.items():
             on_model(name)
@@ -121,11 +127,10 @@ def tune_with(
         chosen = search.choose(losses)
         on_model(f"{chosen}, chosen")
         part = search.train(chosen, search.finals[chosen])
-        if files.save is not None:
-            part.save(files.save)
+        if save is not None:
+            part.save(save)
         search.end()
-    tuning = build_tuning(alternatives, losses, chosen, search.finals[chosen], part, search.shapes)
-    return replace(tuning, entered=search.entered())
+    return search.result(losses, chosen, part)
 
 
 class _Search:
@@ -159,10 +164,18 @@ class _Search:
         check_preconditions(ledger, needs)
         self._record = SearchRecord(folder, ledger.path, party, self._handshake)
 
-    def agree(self, consent: Callable[[ConsentSheet], None] | None) -> None:
-        """Check and count all trainings, and ask for consent, unless an earlier session has done so."""
+    def agree(self, consent: Callable[[ConsentSheet], None] | None) -> Tuning | None:
+        """Check and count all trainings, and ask for consent, unless an earlier session has done so.
 
-        def talk(channel: Channel) -> list[PreConsentView]:
+        Args:
+            consent: receives the consent sheet.
+
+        Returns:
+            None; or the result of an earlier run of the command that stopped after the last training, if the other
+            parties cannot be reached. They have probably ended the search.
+        """
+
+        def talk(channel: Channel) -> list[PreConsentView] | Tuning:
             channel.clock.stage = Stage.SETUP
             views = [
                 view_before_consent(final, self._party, channel, parties=self._parties, ledger=self.ledger)
@@ -181,9 +194,59 @@ class _Search:
                 consent(self._sheet(dict(zip(self.finals, views, strict=True))[largest]))
             return views
 
-        views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
+        stored = self._stored_result()
+        views = run_session(
+            self._party.name,
+            self._settings,
+            self._handshake,
+            talk,
+            ledger=self.ledger,
+            resumes=True,
+            stored_result=None if stored is None else lambda: stored,
+        )
+        if isinstance(views, Tuning):
+            return views
         if not self._record.is_agreed:
             self._begin(views[0])
+        return None
+
+    def is_result(self, path: Path) -> bool:
+        """Return whether a file contains this party's part of the model that an earlier run of the search trained."""
+        part = self._stored_part()
+        return part is not None and path.is_file() and ModelPart.load(path).run == part.run
+
+    def result(self, losses: Mapping[str, float], chosen: str, part: ModelPart) -> Tuning:
+        """Return the result of the search."""
+        tuning = build_tuning(self.alternatives, losses, chosen, self.finals[chosen], part, self.shapes)
+        return replace(tuning, entered=self._entered())
+
+    def _stored_part(self) -> ModelPart | None:
+        """Return this party's part of the chosen model if an earlier run has trained it, else None."""
+        if self._states is None or self._record.chosen is None:
+            return None
+        chosen = list(self.finals)[self._record.chosen]
+        return self._states.final(run_key(self.finals[chosen], self._party))
+
+    def _stored_result(self) -> Tuning | None:
+        """Return the result that an earlier run of this command has computed, from its files."""
+        part = self._stored_part()
+        if part is None or self._states is None or self._record.chosen is None:
+            return None
+        part.status = PartStatus.KEPT
+        stored = {name: self._states.final(run_key(job, self._party)) for name, job in self.alternatives.items()}
+        self._runs = [item.run for item in (*stored.values(), part) if item is not None]
+        losses = {name: item.metrics["loss"] for name, item in stored.items() if item is not None and item.metrics}
+        self.shapes = {
+            name: local_run_facts(
+                final,
+                self._party,
+                self._record.sizes[name].columns,
+                outputs=self._record.sizes[name].outputs,
+                module_parameters=self._record.sizes[name].parameters,
+            ).shape
+            for name, final in self.finals.items()
+        }
+        return self.result(losses, list(self.finals)[self._record.chosen], part)
 
     @property
     def measurements(self) -> dict[str, int]:
@@ -259,7 +322,7 @@ class _Search:
                 self._states.clear(run_key(job, self._party))
         self._record.delete()
 
-    def entered(self) -> tuple[str, ...]:
+    def _entered(self) -> tuple[str, ...]:
         """Return one line for each peer and kind of disclosure that this party's ledger has counted for the search."""
         totals: dict[tuple[str, str], int] = {}
         for entry in self.ledger.read().entries:

@@ -186,7 +186,7 @@ def test_the_order_of_the_grid_changes_nothing(name: str, limit: Limit | None, t
         assert forecast_of(name, permuted, tmp_path, limit) == expected
 
 
-def test_an_alternative_that_only_another_place_of_the_grid_would_check_is_refused(tmp_path: Path) -> None:
+def test_every_alternative_that_may_be_chosen_is_checked(tmp_path: Path) -> None:
     """All open the same bits about columns. With many bins, the opened weights have as many bits as the labels."""
     job = PERMUTED["weights opened to the partner"][0]
     parties = tables(2400)

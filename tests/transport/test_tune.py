@@ -254,6 +254,34 @@ def test_choices_of_searches_add_up_to_the_limit_of_labels(meet: Any, tmp_path: 
         vfl.tune(job, grid, search.parties, ledgers={"bank": ledger})
 
 
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_a_party_that_stopped_before_saving_gets_its_model(search: Search, name: str) -> None:
+    """One party cannot write its model, the other one ends the search; the same command again completes the search."""
+    (party,) = (party for party in search.parties if party.name == name)
+    model, calls = search.folder / f"{name}.model.json", list[str]()
+
+    def block(alternative: str) -> None:
+        calls.append(alternative)
+        if "chosen" in alternative:
+            model.mkdir(exist_ok=True)
+
+    results = search.run(on_model=block)
+    assert isinstance(results[name], Exception)
+    model.rmdir()
+    first = next(result for result in results.values() if not isinstance(result, Exception))
+    for _ in range(2):  # the other party has its model, and does not take part again
+        results = search.run()
+        assert sum(isinstance(result, ConfigError) for result in results.values()) == 1
+        again = results[name]
+        assert (again.chosen, again.opened_bits, again.rows) == (first.chosen, first.opened_bits, first.rows)
+        assert again.part.run == first.part.run == ModelPart.load(model).run
+        assert [item.loss is not None for item in again.alternatives] == [party.active] * 3
+        assert bool(again.entered)
+    assert [len(sheets) for sheets in search.sheets.values()] == [1, 1]
+    shop = search.parties[1]
+    assert measured(shop, search.ledger(shop)) == 4
+
+
 def exchanged(party: vfl.Party, change: str) -> vfl.Party:
     """Return the party with a table of other sizes."""
     if change == "classes":
