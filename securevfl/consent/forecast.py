@@ -115,6 +115,7 @@ def check_together(
     ledgers: Mapping[str, DisclosureLedger],
     *,
     last: Sequence[tuple[Job, RunShape]] = (),
+    extra: Sequence[Disclosure] = (),
 ) -> None:
     """Check that leak checks and ledgers would allow all these jobs, run one after the other; change no ledger.
 
@@ -125,6 +126,7 @@ def check_together(
         parties: the parties, each with its name and its table.
         ledgers: ledgers of some of them, by name.
         last: jobs of which exactly one runs after these. Each of them must be allowed.
+        extra: what is disclosed in addition to the jobs' outputs. Only ledgers count it.
 
     Raises:
         LeakageError: if a job would disclose more than is allowed.
@@ -145,6 +147,7 @@ def check_together(
         if party.name not in ledgers:
             continue
         certain = [item for job, sizes in jobs for item in disclosures_about(party.name, job, sizes)]
+        certain += [item for item in extra if party.name in item.about]
         ends = dict.fromkeys(tuple(disclosures_about(party.name, job, sizes)) for job, sizes in last) or {(): None}
         for end in ends:
             _, refusals = ledgers[party.name].forecast(party.register, [*certain, *end])

@@ -12,11 +12,15 @@ from collections.abc import Mapping, Sequence
 
 from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
-from securevfl.disclosure.counts import COLUMN_BIT_GROUP, RunShape
+from securevfl.data.schedule import Rows, Schedule
+from securevfl.disclosure.counts import COLUMN_BIT_GROUP, Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.outputs import Output
+from securevfl.errors import ConfigError
 from securevfl.families.run_outputs import run_outputs
 from securevfl.job import Job
+from securevfl.protocols.alternative_choice import choice_bits
+from securevfl.protocols.shares.opened_loss import MIN_LOSS_ROWS, select_measured
 
 
 def check_search(
@@ -41,7 +45,48 @@ def check_search(
     trained, last = (
         [(jobs[name], shapes[name]) for name in _by_amount(jobs, shapes)] for jobs in (alternatives, finals)
     )
-    check_together(trained, parties, ledgers, last=last)
+    choice = choice_disclosures(len(alternatives), shapes[_by_amount(finals, shapes)[0]])
+    check_together(trained, parties, ledgers, last=last, extra=choice)
+
+
+def choice_disclosures(alternatives: int, shape: RunShape) -> list[Disclosure]:
+    """Return what the party with labels discloses to each other party when it names the chosen alternative.
+
+    Args:
+        alternatives: number of alternatives.
+        shape: the public sizes of the search.
+
+    Returns:
+        One disclosure for each other party, in bits about the labels of the held-out rows.
+    """
+    capacity = max(1, int(shape.held_out * shape.bits_of_a_label))
+    bits, about = choice_bits(alternatives), (shape.active,)
+    others = [name for name in (*shape.columns, *shape.helpers) if name != shape.active]
+    return [Disclosure("labels", name, about, bits, capacity, group="verdicts", numbers=1) for name in others]
+
+
+def measured_rows(schedule: Schedule, outputs: int) -> Rows:
+    """Return the held-out rows that each training of a search is measured on.
+
+    Args:
+        schedule: which rows are held out.
+        outputs: number of outputs of the model.
+
+    Returns:
+        The positions of the rows.
+
+    Raises:
+        ConfigError: if there are so few rows that no loss is opened.
+    """
+    rows = select_measured(schedule.test, outputs)
+    if len(rows) < MIN_LOSS_ROWS:
+        raise ConfigError(
+            f"a search compares losses on held-out rows and needs at least {MIN_LOSS_ROWS}, and there are {len(rows)}",
+            "increase test_fraction, or use a table with more rows",
+            code="SVFL-JOB-UNSUPPORTED",
+            rows=len(rows),
+        )
+    return rows
 
 
 def most_disclosing(finals: Mapping[str, Job], shapes: Mapping[str, RunShape]) -> str:
