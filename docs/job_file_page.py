@@ -111,8 +111,9 @@ def _losses() -> list[str]:
         for name, loss in LOSSES.items()
     ]
     head = (
-        "On shares, models of counts and amounts have `deviance` (without an exposure) and `loss`, `one_vs_rest` has\n"
-        "`auc` and `loss`, and a `target` names `loss` ([reasons](modelling.md#counts-amounts-and-quantiles)).\n"
+        "On shares, models of counts and amounts have `deviance` (without an exposure) and `loss`, and the\n"
+        "others from 2,000 held-out rows on, if rows have neither weights nor an exposure. `one_vs_rest` has `auc`\n"
+        "and `loss`, and a `target` names `loss` ([reasons](modelling.md#counts-amounts-and-quantiles)).\n"
     )
     return ["\n## loss\n", head, "| loss | metrics of a run, and of a `target` |", "|---|---|", *rows]
 

@@ -297,7 +297,7 @@ class TransferSender(_FieldEndpoint):
         streams = np.zeros((ELEMENTS, size // 8), np.uint64)
         for delta, correction, column, prgs in zip(self._secret, corrections, columns, self._prgs, strict=True):
             for x, prg in enumerate(prgs):
-                if prg is not None:  # number Delta, whose factor is 0
+                if prg is not None:  # the sender lacks seed number Delta, whose factor is 0
                     prg.fill(streams[x ^ delta], number=number)
             _, w = _sums(streams.view(np.uint8))
             for bit in range(SMALL_FIELD_BITS):
@@ -376,7 +376,7 @@ class SenderBlock(Secret):
         """Return the pads of some rows (rows, 2^b)."""
         count, octets = rows.stop - rows.start, self._octets
         total = np.zeros((count, 1 << self._bits), PAD_TYPES[octets])
-        low = 1  # number of values of all lower symbols
+        low = 1  # number of values that all lower symbols of an index have together
         for symbol, width in enumerate(self._widths):
             runs = self._keys(rows, symbol).view(f"V{low * octets}")  # words that stay adjacent are moved together
             total += np.ascontiguousarray(runs.transpose(1, 2, 0)).view(total.dtype).reshape(count, -1)

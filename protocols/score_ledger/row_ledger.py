@@ -551,7 +551,7 @@ class ScoreLedger:
         return [None if record is None else record[0] for record in records]
 
     def _digests(self, ids: Iterable[bytes]) -> list[bytes]:
-        """Return the digests of ids under the key of the file."""
+        """Return the keyed digests of ids; their secret key is stored in the account file."""
         key = self._file.key
         return [hashlib.blake2b(row_id, digest_size=ROW_DIGEST_BYTES, key=key).digest() for row_id in ids]
 

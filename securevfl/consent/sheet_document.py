@@ -87,7 +87,7 @@ def combine(sheets: Mapping[str, Sequence[SheetSection]]) -> list[SheetSection]:
 
 
 def _combine_blocks(items: Mapping[str, SheetSection], count: int) -> tuple[SheetBlock, ...]:
-    """Return a block for the statements of all `count` sheets, and one for each other set of sheets."""
+    """Return a block of the statements that all `count` sheets contain, and a block for each smaller set of sheets."""
     names: dict[tuple[str, Statement], list[str]] = {}
     for name, item in items.items():
         for block in item.blocks:

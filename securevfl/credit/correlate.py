@@ -6,9 +6,8 @@
 
 Comments refer to these steps by number. Both parties of a pair learn the correlations of their columns, and the
 correlations of their columns after each party has decorrelated its own columns. Variance inflation factors follow from
-the latter (`securevfl.credit.correlations`). These are 2 d d_other numbers. The ledger counts them as numbers about
-columns, and compares their bits with the information content of the n rows of these columns. Over all joint statistics
-on a table, a peer learns at most the share MAX_STATISTICS_SHARE of these bits, and at most that share of any one column
+the latter (`securevfl.credit.correlations`). A party's ledger compares the bits of these numbers with the information
+content of its columns, and a peer learns at most the share MAX_STATISTICS_SHARE of it from all joint statistics
 (`securevfl.disclosure.summed_bits`). No party learns names of columns.
 """
 
@@ -183,8 +182,8 @@ def _information_content(columns: OwnColumns) -> float:
     """Return the information content of all rows of the columns together, in bits.
 
     The same number of correlations is disclosed about each column. So if a column has less information than the
-    average,
-    all columns are counted as if they had as little, and no column is disclosed to more than the allowed share.
+    average, all columns are counted as if they had as little, and no column is disclosed to more than the allowed
+    share.
     """
     sample = _sample(columns)
     per_row = min(InformationContent.of(sample).bits, len(columns.names) * float(entropies(sample).min()))

@@ -8,10 +8,7 @@ the group of each row. Both have the same rows in one order.
 3. both      count rows by group and outcome and open the counts to A (`protocols/shares/group_counts.py`)
 
 A is the party with labels and B the party with groups. Comments refer to these steps by number. B learns only sizes. A
-learns the names of the groups and 4 counts for each, rounded at random to 8 rows. B's ledger counts them as numbers
-about columns, and compares their bits with the information content of the groups of all rows. A may use other values
-instead of outcomes. Over all joint statistics it still learns at most the share MAX_STATISTICS_SHARE of these bits
-(`securevfl.disclosure.summed_bits`).
+learns the names of the groups and 4 counts for each, rounded at random to 8 rows; B's ledger limits their bits.
 """
 
 from __future__ import annotations
@@ -312,7 +309,11 @@ def _provide(
 
 
 def _information_content(indicators: NDArray[np.int64]) -> float:
-    """Return the information content of the groups of all rows in bits, from an indicator matrix (n, groups)."""
+    """Return the information content of the groups of all rows in bits, from an indicator matrix (n, groups).
+
+    B's ledger compares the bits of all counts with it. Even if A uses other values instead of outcomes, A learns at
+    most the share MAX_STATISTICS_SHARE of these bits from all joint statistics (`securevfl.disclosure.summed_bits`).
+    """
     p = indicators.mean(axis=0)
     return len(indicators) * float(-(p * np.log2(p)).sum())
 
