@@ -12,8 +12,8 @@ HEADS = "party", "learned", "from", "how often", "numbers", "share at most"
 SHARE_NOTE = (
     "The amounts are those of the complete run, as in the consent sheet. The share compares what the party learned "
     "with what would reveal all labels or columns that it is about; a dash: unknown here, or no bound. Every party "
-    "also learns the numbers of rows, columns and rounds. Values that a party computes from others have no numbers here. "
-    "The ledger records the disclosures of all runs: securevfl ledger --party NAME."
+    "also learns the numbers of rows, columns and rounds. Values that a party computes from others have no numbers "
+    "here. The ledger records the disclosures of all runs: securevfl ledger --party NAME."
 )
 
 NOT_STORED = (
