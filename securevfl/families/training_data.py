@@ -26,7 +26,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Iteration, Rows, Schedule
 from securevfl.data.validation import name_list
 from securevfl.errors import DataNotice, TableError
-from securevfl.models.class_labels import find_classes
+from securevfl.models.class_labels import classes_of
 from securevfl.models.exposure import offsets
 from securevfl.models.loss import Loss, check_split
 from securevfl.models.row_weights import Weights, row_weights
@@ -90,8 +90,8 @@ class TrainingData:
         self.target_classes: NDArray[Any] | None = None
         if party.y is not None:
             # all rows determine the classes, as training rows may lack a rare one; training rows scale numeric labels
-            labels = party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]
-            self.target_classes = self.classes = find_classes(party.name, loss, labels, positive)
+            rows = None if loss.classifies else np.sort(schedule.batch_order)
+            self.target_classes = self.classes = classes_of(party, loss, rows, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
             if exposure is not None and party.exposure is not None:

@@ -49,6 +49,11 @@ class MetricLabels:
     reach: float
     spacing: float = 0.0
 
+    @property
+    def codes(self) -> NDArray[np.uint8]:
+        """The code of each pair (n, c): 1 if it is flagged, otherwise 0."""
+        return self.flags.astype(np.uint8)
+
     @classmethod
     def of(
         cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float, spacing: float = 0.0
