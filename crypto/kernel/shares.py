@@ -21,22 +21,7 @@ and 1; e, e0, e1 are small random errors, and u is a random polynomial like s:
                    r = c0 - x0                                                                      `product`
     4. holder      decrypts w = c0 + c1 * s = r + q/t * W^T V + noise; its share is round(t * w / q)  `open`
 
-The numbers c0 are uniform modulo q and independent of x0, so the mask r is uniform, and the holder decrypts uniform
-values, noise included. The coefficients that contain no result are never sent. A masked product is already a share (as
-in the offline phase of Delphi, Mishra et al. 2020). The second polynomial c1 of the reply contains a * u + e1, which
-looks uniform under the RLWE (ring learning with errors) assumption for any key and any query of the holder, because no
-holder can choose a. The seed is a random number. The holder sends nothing back, so nothing that it decrypts can reveal
-its key (the attack of Li and Micciancio 2021 does not apply).
-
-The sum of the two shares differs from W^T V by one if r is close to a multiple of q/t. That happens for a fraction
-E|noise| * t / q of the values (`error_rate`). The encryption of zero adds noise with a standard deviation of about 240.
-If the last bits of products do not matter, `KernelShares.within` selects primes with a smaller q, even below t. All
-steps remain the same; a result then has an error of E|noise| * t / q units of its last bit, and both parties' shares
-are multiples of t / q, rounded. Each party checks that the noise stays within the agreed tolerance.
-docs/proof.md has the parameters and their assumptions.
-
-The protocol is the same for every library that multiplies (`share_protocol`). No step depends on secret values:
-products perform the same steps for zeros, and the time of rejection sampling depends on discarded words alone.
+The protocol is the same for every library that multiplies (`share_protocol`). `KernelShares` documents who learns what.
 """
 
 from __future__ import annotations
@@ -377,6 +362,23 @@ class KernelEvaluator(ProductHider, RingEvaluator):
 
 class KernelShares(RingShares):
     """The scheme for shared products modulo 2^bits, with 128-bit security under RLWE.
+
+    The numbers c0 are uniform modulo q and independent of x0, so the mask r is uniform, and the holder decrypts uniform
+    values, noise included. The coefficients that contain no result are never sent. A masked product is already a share
+    (as in the offline phase of Delphi, Mishra et al. 2020). The second polynomial c1 of the reply contains a * u + e1,
+    which looks uniform under the RLWE (ring learning with errors) assumption for any key and any query of the holder,
+    because no holder can choose a. The seed is a random number. The holder sends nothing back, so nothing that it
+    decrypts can reveal its key (the attack of Li and Micciancio 2021 does not apply).
+
+    The sum of the two shares differs from W^T V by one if r is close to a multiple of q/t. That happens for a fraction
+    E|noise| * t / q of the values (`error_rate`). The encryption of zero adds noise with a standard deviation of about
+    240. If the last bits of products do not matter, `KernelShares.within` selects primes with a smaller q, even below
+    t. All steps remain the same; a result then has an error of E|noise| * t / q units of its last bit, and both
+    parties' shares are multiples of t / q, rounded. Each party checks that the noise stays within the agreed tolerance.
+    docs/proof.md has the parameters and their assumptions.
+
+    No step depends on secret values: products perform the same steps for zeros, and the time of rejection sampling
+    depends on discarded words alone.
 
     Args:
         bits: the number of bits L of a share, from 8 to 56.

@@ -22,16 +22,7 @@ sums of q_i and v_i give Q and V of 43 elements, with Q = V + Delta * symbol. Th
                    one word of one key of each symbol: with 6 bits, pad(h, l) = word l of key h of the first symbol +
                    word h of key l of the second symbol
 
-For any other index at least one symbol has another value, so its key is H of V plus a non-zero multiple of Delta. It
-looks random, and the word is part of no other pad. Hence all other pads look random and independent.
-
-A receiver that puts different choices into different blocks could learn Delta from its pads. The check is that of
-ot_extension.py: h is GHASH, linear over bits, under a key that is a hash of all corrections. The receiver sends h(chi)
-and the hash of each of the three bits of v_i, and the sender tests whether h(q_i) + h(v_i) = Delta_i * h(chi), bit by
-bit. A block with other choices passes only if the receiver guesses all three bits of Delta_i. 128 further random bits
-make h(chi) uniform.
-
-Transfers are generated in blocks of rows, which are numbered over the session, so that no input of H repeats.
+`TransferSender` explains why other pads look random, and the check of the receiver.
 """
 
 from __future__ import annotations
@@ -248,6 +239,17 @@ class TransferReceiver(_FieldEndpoint):
 class TransferSender(_FieldEndpoint):
     """The sender, which gets all 2^b pads of each row.
 
+    For any other index at least one symbol has another value, so its key is H of V plus a non-zero multiple of Delta.
+    It looks random, and the word is part of no other pad. Hence all other pads look random and independent.
+
+    A receiver that puts different choices into different blocks could learn Delta from its pads. The check is that of
+    ot_extension.py: h is GHASH, linear over bits, under a key that is a hash of all corrections. The receiver sends
+    h(chi) and the hash of each of the three bits of v_i, and the sender tests whether h(q_i) + h(v_i) = Delta_i *
+    h(chi), bit by bit. A block with other choices passes only if the receiver guesses all three bits of Delta_i. 128
+    further random bits make h(chi) uniform.
+
+    Transfers are generated in blocks of rows, which are numbered over the session, so that no input of H repeats.
+
     Args:
         secret: the number Delta of each block, a byte each.
         seeds: the seeds of each block; the one with the number Delta is empty.
@@ -293,7 +295,7 @@ class TransferSender(_FieldEndpoint):
         streams = np.zeros((ELEMENTS, size // 8), np.uint64)
         for delta, correction, column, prgs in zip(self._secret, corrections, columns, self._prgs, strict=True):
             for x, prg in enumerate(prgs):
-                if prg is not None:  # number Delta, whose factor is 0
+                if prg is not None:  # the sender lacks seed number Delta, whose factor is 0
                     prg.fill(streams[x ^ delta], number=number)
             _, w = _sums(streams.view(np.uint8))
             for bit in range(SMALL_FIELD_BITS):
@@ -372,7 +374,7 @@ class SenderBlock(Secret):
         """Return the pads of some rows (rows, 2^b)."""
         count, octets = rows.stop - rows.start, self._octets
         total = np.zeros((count, 1 << self._bits), PAD_TYPES[octets])
-        low = 1  # number of values of all lower symbols
+        low = 1  # number of values that all lower symbols of an index have together
         for symbol, width in enumerate(self._widths):
             runs = self._keys(rows, symbol).view(f"V{low * octets}")  # words that stay adjacent are moved together
             total += np.ascontiguousarray(runs.transpose(1, 2, 0)).view(total.dtype).reshape(count, -1)

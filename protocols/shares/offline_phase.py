@@ -9,12 +9,9 @@ X @ r. No party knows a weight or a residual:
     g = psi_A + psi_B + delta     the residual (n, c): psi_h is a random mask of holder h, new in each iteration, and B
                                   sends delta in the online phase (iteration.py)
 
-An iteration adds W_k^T g to shares of theta_k. Its summand W_k^T psi_h is computed here, as two shares: one at k and
-one, v_kh, at h. r_kh follows from v_kh alone. So every holder knows its r and psi before any iteration starts, and the
-products X_k @ r_kh can be computed here as well (as in the offline phase of Delphi, Mishra et al. 2020). A chunk is a
-number of epochs whose random products are computed together and stored. A batch that occurs in `count` iterations of
-the chunk needs just one product with a matrix of `count * c` columns. For each chunk, each holder h and each other
-party k:
+W_k^T psi_h is computed here for each iteration, as two shares: one at k and one, v_kh, at h. r_kh follows from v_kh, so
+the products X_k @ r_kh can be computed here too. A *chunk* is a number of epochs whose products are computed together.
+For each chunk, each holder h and each other party k:
 
 0. h -> k   the holder's public keys, new for the chunk: one for step 1 and one for step 3
 1. h <-> k  products W_k^T psi_h of all iterations (share_products.py)    => shares at k, v_kh at h
@@ -25,12 +22,7 @@ party k:
 4. A, B     oblivious transfers for every row of every iteration (table_transfers.py): one that selects a table entry,
             and one of a single bit if table entries are lifted (carry_lift.py)
 
-Comments refer to these steps by number. Products, transfers and stored records cover blocks of rows of a public size
-(shares_params.py), so memory does not grow with the batch. Sums over blocks are exact modulo 2^L: the division into
-blocks changes the weights only by rounding in the last bit of products.
-
-A group of blocks of a chunk takes two round trips. Every received value is a ciphertext under another party's key, or
-uniform, so all parties learn sizes only: n, d, c, the number of iterations and L.
+Comments refer to these steps by number. Products, transfers and records cover blocks of rows of a public size.
 """
 
 from __future__ import annotations
@@ -60,7 +52,7 @@ from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.runtime import eventlog
 
-_MAX_PENDING_VALUES = 1 << 19  # entries of psi whose products are computed at once, so that memory stays limited
+_MAX_PENDING_VALUES = 1 << 19  # maximum number of entries of psi whose products are computed at once, to limit memory
 
 Factors = Callable[[RowBlock], tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]]
 """A function that returns X and W (n, d) of a block of n rows."""
@@ -127,6 +119,19 @@ def _decode_record(data: bytes) -> _Record:
 class OfflinePhase:
     """One party's side of the offline phase, for any role.
 
+    An iteration adds W_k^T g to shares of theta_k. Its summand W_k^T psi_h is computed here, as two shares: one at k
+    and one, v_kh, at h. r_kh follows from v_kh alone. So every holder knows its r and psi before any iteration starts,
+    and the products X_k @ r_kh can be computed here as well (as in the offline phase of Delphi, Mishra et al. 2020). A
+    chunk is a number of epochs whose random products are computed together and stored. A batch that occurs in `count`
+    iterations of the chunk needs just one product with a matrix of `count * c` columns.
+
+    Products, transfers and stored records cover blocks of rows of a public size (shares_params.py), so memory does not
+    grow with the batch. Sums over blocks are exact modulo 2^L: the division into blocks changes the weights only by
+    rounding in the last bit of products.
+
+    A group of blocks of a chunk takes two round trips. Every received value is a ciphertext under another party's key,
+    or uniform, so all parties learn sizes only: n, d, c, the number of iterations and L.
+
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the agreed parameters.
@@ -155,7 +160,8 @@ class OfflinePhase:
         session_context = replace(context, subchannel=f"{context.subchannel}/ahead")
         self.session = SharesSession(session_context, params.partner, scheme, params.encoding, base)
         total, parties = sum(params.columns.values()), len(context.parties)
-        self._factor_width = -(-total * (parties - 1) // parties)  # columns of an average W that psi is multiplied with
+        # average number of columns of the matrices W that multiply this holder's psi
+        self._factor_width = -(-total * (parties - 1) // parties)
         self._caches, self._sums_scheme = (BatchCache(), BatchCache()), scheme
         self._iteration = 0
         self._r_queries: dict[str, bytes] = {}  # encrypted r of the current batch, by share holder
@@ -252,7 +258,7 @@ class OfflinePhase:
             uses=params.chunks,
         )
         scheme: ShareScheme = self._context.meter("keygen", select)
-        if scheme != self._sums_scheme:  # the cache has encodings for other primes
+        if scheme != self._sums_scheme:  # the cached encodings are for the primes of the previous scheme
             self._caches, self._sums_scheme = (self._caches[0], BatchCache()), scheme
         return scheme
 

@@ -55,9 +55,9 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 MIN_LOSS_ROWS, MAX_LOSS_ROWS = 20, 65_536
 LOSS_SUM_BITS = 32
 """Bits of an opened sum: at most `MAX_LOSS_ROWS` entries below 2^15 are summed."""
-_MAX_ENTRY = 2 ** (FINE_ENTRY_BITS - 1) - 1  # the lift needs entries whose top bit is 0
-_MAX_LOSS = 4096.0  # larger losses are clipped
-_OFFSET = 1.0  # the constant in each entry; a projection is below the loss by at most spacing^2 * curvature / 12
+_MAX_ENTRY = 2 ** (FINE_ENTRY_BITS - 1) - 1  # the lift requires that the highest bit of an entry is 0
+_MAX_LOSS = 4096.0  # the loss of a row is clipped at this value
+_OFFSET = 1.0  # added to each entry, so that projections, which may be slightly below 0, become positive
 _ROUNDING_BITS = 16
 _SUMS_PER_LOOKUP = 8192
 _RING = ShareRing(LOSS_SUM_BITS)
@@ -139,7 +139,8 @@ class _LossEntries:
         self._centres = encoding.table_centres(table.minimizer(self._targets))
         farthest = encoding.fine_knots.min(), encoding.fine_knots.max()
         ends = [table.values((self._centres + distance)[:, None], self._targets) for distance in farthest]
-        self._largest = min(float(np.max(ends)), _MAX_LOSS)  # a loss is convex, so it is largest at an end
+        # a loss is convex, so its largest value is at an end of the table
+        self._largest = min(float(np.max(ends)), _MAX_LOSS)
         self._scale = (_MAX_ENTRY - 1) / (self._largest + 2 * _OFFSET)
         self._prg = Prg.fresh("rounding of losses")
 

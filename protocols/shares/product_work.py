@@ -36,8 +36,8 @@ MIN_EXECUTOR_SECONDS = 2.0
 """If all products take less time than this, starting processes for them would take longer."""
 
 _MIN_THREAD_SECONDS = 0.2
-_MAX_PENDING = 8  # calls submitted to processes before the first result is awaited
-_MAX_PENDING_THREADS = 3  # fewer for threads, because each pending call holds its matrix in memory
+_MAX_PENDING = 8  # number of calls that processes get before the first result is awaited
+_MAX_PENDING_THREADS = 3  # the same number for threads; smaller, because each pending call has its matrix in memory
 
 
 class ProductExecutor:

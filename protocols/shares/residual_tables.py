@@ -27,12 +27,12 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding, table_dis
 from securevfl.protocols.shares.projection import projected
 from securevfl.protocols.shares.rotated_tables import rotated_tables
 
-_DITHER_BITS = 16  # additional fractional bits of stored entries, which random rounding removes
+_DITHER_BITS = 16  # fractional bits of stored entries beyond those that are sent; random rounding removes them
 _MAX_TARGETS_PER_CHUNK = 4096
 _MAX_ENTRIES_PER_CHUNK = 2**18
 # coefficients of a projection may exceed the bound of residuals by this share of an entry's last bit
 _ROUNDING_SLACK = 0.01
-_UNCLIPPED_RANGE = 1.0  # residuals at forward sums from -1 to 1 must fit into an entry without clipping
+_UNCLIPPED_RANGE = 1.0  # residuals at forward sums between -1 and 1 must not be clipped to fit into an entry
 
 
 class ResidualTables:
@@ -101,7 +101,8 @@ class ResidualTables:
         else:
             g = residual(f, np.repeat(targets, encoding.entries, axis=0))[:, 0]
         limit = (2**31 - 2**_DITHER_BITS - 1) * 2.0 ** -(encoding.f_g + _DITHER_BITS)
-        if np.abs(g[np.abs(f[:, 0]) <= _UNCLIPPED_RANGE]).max() > limit:  # all other entries may be clipped
+        # residuals at other forward sums may be clipped
+        if np.abs(g[np.abs(f[:, 0]) <= _UNCLIPPED_RANGE]).max() > limit:
             raise _far_labels(encoding)
         if encoding.lift_bits:
             near = (np.abs(f[:, 0]) <= _UNCLIPPED_RANGE).reshape(knots.shape)

@@ -27,7 +27,8 @@ def rotated_tables(tables: NDArray[Any], table_of_row: NDArray[Any], first: Tabl
     Returns:
         The tables (n, 2^b): entry [i, j] is that of row i at (first[i] + j) modulo 2^b.
     """
-    if len(tables) > len(table_of_row):  # do not copy tables that no row uses
+    # select the tables of the rows first, so that tables which no row uses are not copied
+    if len(tables) > len(table_of_row):
         tables, table_of_row = tables[table_of_row], np.arange(len(table_of_row))
     twice = np.concatenate([tables, tables], axis=1)
     windows = sliding_window_view(twice, tables.shape[1], axis=1)

@@ -46,7 +46,8 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message
 
-_CHOICE_BITS_PER_EXTENSION = 6 << 17  # limits memory: 2^17 rows of tables with 64 entries
+# choice bits that are extended at once, to limit memory: those of 2^17 rows with 64 entries each
+_CHOICE_BITS_PER_EXTENSION = 6 << 17
 
 
 class TransferOffer(Message, frozen=True):

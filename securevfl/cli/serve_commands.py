@@ -17,6 +17,7 @@ from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
 from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
+from securevfl.cli.unused_options import refuse_unused
 from securevfl.errors import ConfigError, TableError
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def serve(
 
 
 def score(
+    context: typer.Context,
     model: options.Model,
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
@@ -154,6 +156,11 @@ def score(
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, rows_of_file
 
+    if http is None:
+        unused = ("http_token", "http_cert", "http_key", "sessions")
+        refuse_unused(context, unused, "without --http", "add --http")
+    else:
+        refuse_unused(context, ("out", "unscored"), "with --http, since clients receive the scores")
     part = ModelPart.load(model).with_named_module(model.parent)
     check_writable(out, unscored)
     rows = IndexedRows.of(part.name, rows_of_file(part, data, row_ids.options, ordered=False))

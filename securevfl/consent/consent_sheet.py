@@ -17,7 +17,16 @@ from securevfl.base.version import __version__
 from securevfl.consent.forecast import forecast
 from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
-from securevfl.consent.sheet_document import SheetBlock, SheetSection, Statement, as_html, as_text, section
+from securevfl.consent.sheet_document import (
+    SheetBlock,
+    SheetSection,
+    SheetTable,
+    Statement,
+    as_html,
+    as_text,
+    combine,
+    section,
+)
 from securevfl.consent.sheet_lines import check_tools
 from securevfl.consent.sheet_sections import (
     ASSUMPTIONS as ASSUMPTIONS,
@@ -79,6 +88,11 @@ class ConsentSheet(str):
         sheet.first_screen = printable(first_screen or text)
         sheet.sections = tuple(sections)
         return sheet
+
+    @classmethod
+    def of_sections(cls, sections: Sequence[SheetSection]) -> ConsentSheet:
+        """Create a sheet that has a first screen only."""
+        return cls(text := as_text(sections), text, sections)
 
     @property
     def digest(self) -> str:
@@ -181,6 +195,44 @@ def explain(
     except LabelError as error:
         return _sheet(job, roles, None, _leak_section([f"would be refused: {error}"]))
     return _sheet(job, roles, facts, _earlier_and_leaks(job, facts, ledgers or {}))
+
+
+def combined_sheet(sheets: Mapping[str, ConsentSheet], head: str) -> ConsentSheet:
+    """Combine the sheets of several trainings of one party into one sheet.
+
+    Args:
+        sheets: the sheet of each training by the name of its model. Each was created from sections.
+        head: what the party agrees to, as a paragraph.
+
+    Returns:
+        The sheet. Its first screen states once what the trainings have in common. Below, the messages of each training
+        follow under the name of its model.
+    """
+    sections = [
+        section("What you agree to", head),
+        _combined_subject(sheets),
+        *combine({name: sheet.sections[1:] for name, sheet in sheets.items()}),
+    ]
+    first_screen = as_text(sections)
+    details = (f"{name}:\n{sheet.removeprefix(sheet.first_screen).strip()}" for name, sheet in sheets.items())
+    return ConsentSheet("\n\n".join([first_screen, *details]), first_screen, sections)
+
+
+def _combined_subject(sheets: Mapping[str, ConsentSheet]) -> SheetSection:
+    """Combine the first sections of the sheets (jobs, roles, sizes) into one, with a table of what differs."""
+    subjects = {name: sheet.sections[0] for name, sheet in sheets.items()}
+    facts = {
+        name: dict(statement for block in subject.blocks for statement in block.statements)
+        | {"job": subject.title.rpartition("job ")[2]}
+        for name, subject in subjects.items()
+    }
+    first = next(iter(facts.values()))
+    common = {word: text for word, text in first.items() if all(fact.get(word) == text for fact in facts.values())}
+    heads = [word for word in dict.fromkeys(word for fact in facts.values() for word in fact) if word not in common]
+    rows = tuple((name, *(fact.get(head, "-") for head in heads)) for name, fact in facts.items())
+    table = SheetTable(("Training", *(head.capitalize() for head in heads)), rows, flexible=1)
+    title = next(iter(subjects.values())).title.partition(",")[0]
+    return SheetSection(title, (SheetBlock(tuple(common.items())),), table)
 
 
 def sheet_for_party(

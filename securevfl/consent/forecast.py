@@ -44,7 +44,7 @@ class ForecastRow:
 
 @dataclass(frozen=True)
 class LedgerForecast:
-    """What one party's ledger says about a job before it runs: earlier disclosures, limits and refusals.
+    """The state of one party's ledger with regard to a job that has not run: earlier disclosures, limits, refusals.
 
     Attributes:
         before: entries of earlier runs that concern the same rows, and so count for the job.
@@ -110,7 +110,12 @@ def _runs(total: DisclosureTotal) -> str:
 
 
 def check_together(
-    jobs: Sequence[tuple[Job, RunShape]], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]
+    jobs: Sequence[tuple[Job, RunShape]],
+    parties: Sequence[Party],
+    ledgers: Mapping[str, DisclosureLedger],
+    *,
+    last: Sequence[tuple[Job, RunShape]] = (),
+    extra: Sequence[Disclosure] = (),
 ) -> None:
     """Check that leak checks and ledgers would allow all these jobs, run one after the other; change no ledger.
 
@@ -120,21 +125,32 @@ def check_together(
         jobs: the jobs and the sizes of their runs.
         parties: the parties, each with its name and its table.
         ledgers: ledgers of some of them, by name.
+        last: jobs of which exactly one runs after these. Each of them must be allowed.
+        extra: what is disclosed in addition to the jobs' outputs. Only ledgers count it.
 
     Raises:
         LeakageError: if a job would disclose more than is allowed.
     """
-    earlier, by_party = list[Disclosure](), dict[str, list[Disclosure]]()
-    for job, sizes in jobs:
+
+    def check(job: Job, sizes: RunShape) -> None:
         not_accepted = [leak for leak in leaks(job, sizes, earlier) if leak.name not in job.accepts]
         if refused := [leak for leak in not_accepted if ledgers or not leak.apart]:
             raise refusal(refused)
+
+    earlier = list[Disclosure]()
+    for job, sizes in jobs:
+        check(job, sizes)
         earlier += disclosures_of(run_outputs(job.family, job, sizes))
-        for name in ledgers:
-            by_party.setdefault(name, []).extend(disclosures_about(name, job, sizes))
+    for job, sizes in last:
+        check(job, sizes)
     for party in parties:
-        if party.name in ledgers:
-            _, refusals = ledgers[party.name].forecast(party.register, by_party[party.name])
+        if party.name not in ledgers:
+            continue
+        certain = [item for job, sizes in jobs for item in disclosures_about(party.name, job, sizes)]
+        certain += [item for item in extra if party.name in item.about]
+        ends = dict.fromkeys(tuple(disclosures_about(party.name, job, sizes)) for job, sizes in last) or {(): None}
+        for end in ends:
+            _, refusals = ledgers[party.name].forecast(party.register, [*certain, *end])
             if refusals:
                 raise LeakageError("\n".join(refusals), "", code="SVFL-LIMIT-REACHED", party=party.name)
 

@@ -108,21 +108,24 @@ def rule_matches(ids: Mapping[str, Iterable[Any]]) -> RuleMatches | None:
 
 
 class ZeroMatches(NamedTuple):
-    """How many ids match only if leading zeros are ignored, with an example (one table has probably lost its zeros).
+    """How many ids match only if leading zeros are ignored, with an example (some tables have probably lost zeros).
 
     Attributes:
         matches: the number of ids that differ by leading zeros only.
-        party: the party whose table has lost the zeros.
-        stripped: the pattern of an id of this party.
+        parties: the parties whose tables have lost zeros.
+        stripped: the pattern of an id of the first of these parties.
         padded_party: a party whose table has the zeros.
         padded: the pattern of the same id with zeros.
     """
 
     matches: int
-    party: str
+    parties: tuple[str, ...]
     stripped: str
     padded_party: str
     padded: str
+
+
+_LEADING_ZERO = re.compile(r"(^|\D)0\d")
 
 
 def zero_matches(ids: Mapping[str, Iterable[Any]]) -> ZeroMatches | None:
@@ -135,15 +138,23 @@ def zero_matches(ids: Mapping[str, Iterable[Any]]) -> ZeroMatches | None:
         The number of ids and an example; None if there are no such ids. Ids of one table that differ by leading zeros
         only do not count, since they may be different people.
     """
-    spellings = {name: _by_form_without_zeros(party_ids) for name, party_ids in ids.items()}
+    tables = {name: values.tolist() if isinstance(values, np.ndarray) else [*values] for name, values in ids.items()}
+    texts = (value for values in tables.values() for value in values if isinstance(value, str))
+    if not any(_LEADING_ZERO.search(text) for text in texts):
+        return None
+    spellings = {name: _by_form_without_zeros(values) for name, values in tables.items()}
     shared = set.intersection(*(set(by_form) for by_form in spellings.values()))
     differing = [form for form in shared if len({by_form[form] for by_form in spellings.values()}) > 1]
     if not differing:
         return None
-    example = min(differing)
-    ordered = sorted(spellings, key=lambda name: len(spellings[name][example]))
-    stripped, padded = (id_pattern(spellings[name][example]) for name in (ordered[0], ordered[-1]))
-    return ZeroMatches(len(differing), ordered[0], stripped, ordered[-1], padded)
+    longest = {form: max(len(by_form[form]) for by_form in spellings.values()) for form in differing}
+    lost = tuple(
+        name for name, by_form in spellings.items() if any(len(by_form[form]) < longest[form] for form in differing)
+    )
+    example = min(form for form in differing if len(spellings[lost[0]][form]) < longest[form])
+    padded = next(name for name, by_form in spellings.items() if len(by_form[example]) == longest[example])
+    stripped_pattern, padded_pattern = (id_pattern(spellings[name][example]) for name in (lost[0], padded))
+    return ZeroMatches(len(differing), lost, stripped_pattern, padded, padded_pattern)
 
 
 def _by_form_without_zeros(ids: Iterable[Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.data.column_types import ColumnType, Types, declared_type
-from securevfl.data.columns import Columns, typed_columns
+from securevfl.data.columns import Columns, combined, typed_columns
 from securevfl.data.csv_file import CsvFile
 from securevfl.data.raw_columns import ColumnValues, NumberColumn, Place, TextColumn, convert_column
 from securevfl.errors import TableError
@@ -139,12 +139,3 @@ def _convert(
     if problems:
         raise combined(problems, where)
     return typed_columns(X, list(columns), converted, where)
-
-
-def combined(problems: Sequence[TableError], where: str) -> TableError:
-    """Return one error for the problems of several columns, so that a user can correct all of them at once."""
-    first, *others = problems
-    if not others:
-        return first
-    text = f"\n{where}: ".join([str(problem) for problem in problems])
-    return TableError(text, "", code=first.code, columns=[problem.fields.get("column") for problem in problems])

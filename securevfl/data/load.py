@@ -7,7 +7,6 @@ batches are read; other tables are held in memory. Training gives the same model
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import numpy as np
 
 from securevfl.data.arrow_dataset import is_arrow
 from securevfl.data.csv_file import CsvFile
-from securevfl.data.id_advice import lost_zeros_notice, no_match_error
 from securevfl.data.id_keys import Keys
 from securevfl.data.join_tables import join_ids
 from securevfl.data.party import Party
@@ -34,7 +32,7 @@ from securevfl.data.source_type import source_type
 from securevfl.data.store import OnProgress, StoredParty, copy_to_temporary_table, store_table, table_path
 from securevfl.data.table_source import TableSource
 from securevfl.data.validation import name_list
-from securevfl.errors import ConfigError, DataNotice, IdError, PartiesError, TableError
+from securevfl.errors import ConfigError, PartiesError, TableError
 
 MAX_IN_MEMORY_BYTES = 256 << 20
 """Bytes of numbers that are held in memory; reading them takes about four times as much."""
@@ -159,13 +157,8 @@ def read_parties(
     if len(labelled) != 1:
         raise _labels_error(labelled, files, by_party, {name: table.columns for name, table in tables.items()})
     ids = {name: _ids(table) for name, table in tables.items()}
-    try:
-        rows, missing = join_ids(ids, labelled[0])
-    except IdError:
-        by_rule = any("," in party_options.id_column for party_options in by_party.values())
-        raise no_match_error({name: values for name, (values, _) in ids.items()}, by_rule) from None
-    if notice := lost_zeros_notice({name: values for name, (values, _) in ids.items()}, rows):
-        warnings.warn(notice, DataNotice, stacklevel=2)
+    by_rule = any("," in party_options.id_column for party_options in by_party.values())
+    rows, missing = join_ids(ids, labelled[0], by_rule)
     del ids
     parties = [
         table.take(rows[name])

@@ -65,6 +65,8 @@ class Party:
         preparation: the preparation that produced X; None before a job has prepared the table.
         weights: weights of the rows (n,), if a job uses a column as weights.
         exposure: exposures of the rows (n,), if a job uses a column as exposures.
+        file_rows: the position (n,) of each row in the table that the party was created from, for messages; None if
+            they are the same.
         role: the party's role in a run; None lets the protocol derive it from the labels.
 
     Raises:
@@ -80,6 +82,7 @@ class Party:
     exposure: Floats | None = None
     model: object = None
     role: Role | None = None
+    file_rows: NDArray[np.intp] | None = None
 
     def __init__(
         self,
@@ -118,6 +121,7 @@ class Party:
                 table = replace(table, X=table.X[unique.rows])
                 labels = None if labels is None else labels[unique.rows]
                 self.ids, self.keys = self.ids[unique.rows], self.keys[unique.rows]
+            self.file_rows = None if unique is None else unique.rows
         self.y = labels
         self.X, self.columns, self.categories, self.dates = table.X, table.names, table.categories, table.dates
         self.percents, self.types = table.percents, table.types
@@ -240,7 +244,8 @@ class Party:
         party = copy(self)
         party.X, party.columns = self._select_columns(remaining), [self.columns[j] for j in remaining]
         party.categories = {name: texts for name, texts in self.categories.items() if name not in columns}
-        party.dates = self.dates.difference(columns)
+        party.dates, party.percents = self.dates.difference(columns), self.percents.difference(columns)
+        party.types = {name: kind for name, kind in self.types.items() if name not in columns}
         party.constant = [name for name in self.constant if name not in columns]
         return party
 
@@ -300,6 +305,7 @@ class Party:
         vars(party).update(vars(self))
         if np.array_equal(rows, np.arange(len(self))):
             return party
+        party.file_rows = rows if self.file_rows is None else self.file_rows[rows]
         for name in ("X", "y", "ids", "keys", "weights", "exposure"):
             value = getattr(self, name)
             setattr(party, name, None if value is None else value[rows])

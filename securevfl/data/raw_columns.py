@@ -202,7 +202,9 @@ def _convert(place: Place, raw: RawColumn, kind: ColumnType, *, of_model: bool) 
             brought = "numbers"
         raise place.error(
             f"contains {brought}, but its type is {KIND_NAMES[kind.kind]}",
-            "bring the column with this type, or declare another one in columns",
+            "bring the column with this type, as in the training"
+            if of_model
+            else "bring the column with this type, or declare another one in columns",
         )
     return ColumnValues(values, kind)
 

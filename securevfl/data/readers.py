@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from securevfl.data.arrow_dataset import IPC_SUFFIXES, DatasetFile, is_arrow
 from securevfl.data.column_names import clean_name
 from securevfl.data.column_types import ALL_COLUMNS, Types, check_declared, declared_type
-from securevfl.data.columns import Columns, columns_of, typed_columns
+from securevfl.data.columns import Columns, columns_of, combined, typed_columns
 from securevfl.data.composite_ids import RULE_VERSION, IdColumns, compose_ids, id_columns
 from securevfl.data.csv_file import CsvFile
-from securevfl.data.csv_table import combined, read_csv_columns
+from securevfl.data.csv_table import read_csv_columns
 from securevfl.data.duplicates import UniqueRows, unique_rows
 from securevfl.data.id_keys import id_digests
 from securevfl.data.party import Party
@@ -108,6 +108,7 @@ def party_of_table(name: str, path: str | Path, table: FileTable) -> Party:
     """Create a party from the contents of a file; see `read_party`."""
     with errors_name(Path(path)):
         party = Party(name, table.columns, table.y, ids=table.ids, aligned=True)
+        party.file_rows = None if table.unique is None else table.unique.rows
         if party.ids is None:
             raise _no_ids()
         return party
@@ -151,7 +152,13 @@ def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTa
             raise _no_rows()
         empty = [name for name, values in zip(columns, table.X.T, strict=True) if np.isnan(values).all()]
         if empty and chosen is None:
-            raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
+            raise TableError(
+                f"columns without values: {name_list(empty)}" if empty[1:] else f"column {empty[0]!r} has no values",
+                "leave them out under drop in the job, or fill them" if empty[1:] else "leave it out, or fill it",
+                code="SVFL-TABLE-EMPTY-COLUMN",
+                column=empty[0],
+                columns=empty,
+            )
         y = labels_of(arrow_table, label_column, file.delimiter) if labels else None
         contents = FileTable(table, y, ids_of(arrow_table, key), key, written_ids(arrow_table, key))
         del arrow_table

@@ -51,7 +51,7 @@ class FamilyOutputs(ABC, Generic[O]):
 
     @abstractmethod
     def outputs(self, job: O, shape: RunShape) -> list[Output]:
-        """List what a complete run discloses. Leak checks, consent sheets, ledgers and audits read this list."""
+        """List what a complete run discloses to each party; everything that counts disclosures reads this list."""
 
     def leaks(
         self, job: O, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
@@ -96,7 +96,7 @@ class FamilyOutputs(ABC, Generic[O]):
 
     @abstractmethod
     def coalitions(self, job: O, roles: Roles) -> str:
-        """Return one line that states which groups of parties could, together, learn more than is declared."""
+        """Return one line for the consent sheet: which groups of parties together could learn more than declared."""
 
     def opened_values(self, job: O, facts: RunFacts) -> str:
         """Return one line that states how many values a run decrypts in addition to its outputs.

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from securevfl.base.file_locks import exclusive_lock
-from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.consent_sheet import ConsentSheet, combined_sheet
 from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -121,7 +121,7 @@ def compare_with(
                     executor=pool,
                     workers=size,
                     ledger=party_ledger.with_reserved_measurements(reserved.of(name)),
-                    agreed=PublicSizes.of(view.sizes),
+                    consent=PublicSizes.of(view.sizes),
                 )
                 talk = partial(train_over, train, on_round)
                 try:
@@ -193,12 +193,6 @@ def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, a
 
 
 def _one_sheet(names: list[str], views: list[PreConsentView]) -> ConsentSheet:
-    """Combine the consent sheets of all trainings into one."""
-    head = SHEET_HEAD.format(count=len(views))
-
-    def combine(texts: list[str]) -> str:
-        return "\n\n".join([head, *(f"{name}:\n{text}" for name, text in zip(names, texts, strict=True))])
-
-    return ConsentSheet(
-        combine([str(view.sheet) for view in views]), combine([view.sheet.first_screen for view in views])
-    )
+    """Combine the consent sheets of all trainings into one, which states once what the trainings have in common."""
+    sheets = {name: view.sheet for name, view in zip(names, views, strict=True)}
+    return combined_sheet(sheets, SHEET_HEAD.format(count=len(sheets)))

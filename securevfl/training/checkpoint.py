@@ -45,7 +45,6 @@ class Checkpoint:
         state: state of the party's participant.
         constant: True if the newest state may be used for every earlier round, because the state does not change or the
             party works at its own pace. Such a party may be far ahead of the others.
-            or the party works at its own pace. Such a party may be far ahead of the others.
         preparation: the steps that prepare its columns, as plain data.
         best: its part of the best model so far, if patience stores one.
         session: id, in hex, of the session (connection of all parties) in which the party trained last.

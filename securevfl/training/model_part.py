@@ -340,7 +340,7 @@ class ModelPart:
             return np.empty(shape)
         columns = columns_of(self.name, rows, names, chosen=self.columns, known=self.preparation.types)
         table = self.preparation.apply(columns)
-        warn_of_new_texts(self.name, self.preparation, columns)
+        warn_of_new_texts(self.name, self.preparation, columns, self.baseline)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
 

@@ -28,6 +28,7 @@ from securevfl.families.run_facts import facts_of
 from securevfl.families.run_shape import derive_run_shape
 from securevfl.families.table_preparation import prepare_rows
 from securevfl.job import Job
+from securevfl.models.class_labels import classes_of
 from securevfl.protocols.handshake import RunHello, exchange_hellos
 from securevfl.runtime.channel import Channel
 from securevfl.training.checkpoint import Checkpoints
@@ -102,7 +103,7 @@ def set_up_run(
         rows=len(party),
         columns=party.X.shape[1],
         parameters=job.model.module_parameters(party.name, party.model),
-        outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
+        outputs=loss.outputs(classes_of(party, loss)) if party.y is not None else 0,
         order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
         run=checkpoints.run(key) if checkpoints is not None else "",

@@ -68,9 +68,8 @@ def take_part(
     checkpoints: Checkpoints | None = None,
     ledger: DisclosureLedger | None = None,
     ahead: Path | None = None,
-    consent: Callable[[ConsentSheet], None] | None = None,
+    consent: Callable[[ConsentSheet], None] | PublicSizes | None = None,
     again: bool = True,
-    agreed: PublicSizes | None = None,
 ) -> ModelPart:
     """Train with the other parties over a channel, and return this party's part of the model.
 
@@ -88,9 +87,10 @@ def take_part(
             that the tables of all parties are in this process.
         ahead: folder of random numbers that were computed in advance (`run_offline_phase`).
         consent: called with this party's consent sheet, after all checks that are possible before the training, and
-            before any message depends on its data. It raises an error if the party does not agree.
+            before any message depends on its data. It raises an error if the party does not agree. If the party has
+            agreed before this session: the public sizes that it agreed to, from which those of the session must not
+            differ.
         again: whether the training may start again if it is complete for this party but not for all parties.
-        agreed: the public sizes that this party agreed to before this session; None accepts those of this session.
 
     Returns:
         This party's part of the model.
@@ -103,8 +103,8 @@ def take_part(
     key = run_key_of(job, table)
     setup = set_up_run(job, party, channel, parties, key, checkpoints, ledger)
     party, schedule, sizes = setup.party, setup.schedule, setup.sizes
-    if agreed is not None:
-        agreed.check(channel.me, sizes)
+    if isinstance(consent, PublicSizes):
+        consent.check(channel.me, sizes)
     same_training = len({hello.run for hello in setup.hellos.values()}) == 1
     start = common_round([hello.saved for hello in setup.hellos.values()]) if same_training else None
     if checkpoints is not None and start == FINISHED_ROUND and (part := checkpoints.final(key)) is not None:
@@ -140,7 +140,7 @@ def take_part(
         session_id = SessionId(ledger_run, channel.session.hex(), *done)
 
     def ask_consent() -> None:
-        if consent is not None:
+        if consent is not None and not isinstance(consent, PublicSizes):
             consent(_sheet(job, setup, ledger, "" if checkpoint is None else checkpoint.run))
 
     def save(rounds: int, of: int, state: Callable[[], Checkpoint]) -> None:

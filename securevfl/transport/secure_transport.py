@@ -153,7 +153,7 @@ class SecureTransport:
             self._send(to, frame)
         except TransportError as error:
             with self._changed:
-                raise self.failure or error from None  # the reason that the peer gave before it closed, if any
+                raise self.failure or error from None  # `failure` is the reason that the peer sent before it closed
 
     def close(self, timeout: float) -> None:
         """Send the remaining packets, wait up to `timeout` seconds until the others have finished, and disconnect."""

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.credit.bin_table import bin_table
 from securevfl.credit.onnx_export import to_onnx
 from securevfl.credit.scorecard import ScorecardScale, scorecard
 from securevfl.data.column_types import ColumnType, read_types
@@ -356,3 +357,49 @@ def test_bins_are_read_alike_from_disk_and_by_every_frame(tmp_path: Path) -> Non
     ]
     assert steps[0] == steps[1]
     assert steps[0][0]["edges"] == list(EDGES)
+
+
+def notices_of(frame: dict[str, Any], declared: dict[str, Any], options: Preparation) -> list[str]:
+    """Return the notices of a preparation that is fitted to all rows."""
+    columns = columns_of("bank", frame, declared=read_types(declared))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit_preparation("bank", columns, np.arange(len(columns.X)), options)
+    return [str(item.message) for item in caught]
+
+
+@pytest.mark.parametrize("kind", ["woe", "0/1 columns"])
+def test_texts_and_gaps_that_share_a_bin_are_reported(kind: str) -> None:
+    options = Preparation(woe=Woe(rows=40)) if kind == "woe" else Preparation()
+    few = 30 if kind == "woe" else 3
+    town = np.array(["Ulm"] * 300 + ["Bonn"] * 300, object)
+    declared = {"town": {"type": "category", "bins": [["Ulm"], ["Bonn"]]}}
+    assert not notices_of({"town": town}, declared, options)
+    for other in ("Kiel", ""):
+        with_others = town.copy()
+        with_others[:few] = other
+        (notice,) = notices_of({"town": with_others}, declared, options)
+        assert f"the {few} rows of column 'town'" in notice
+        assert "share a bin with the most frequent bin" in notice
+    with_both = town.copy()
+    with_both[:50], with_both[50:52] = "Kiel", ""
+    (notice,) = notices_of({"town": with_both}, declared, options)
+    assert "the 2 missing texts of column 'town' share a bin with the texts outside the declared bins" in notice
+    if kind == "woe":
+        income = np.append(np.full(30, np.nan), np.arange(570.0))
+        (notice,) = notices_of({"income": income}, {"income": {"bins": [200]}}, options)
+        assert "the 30 missing values of column 'income' share a bin with the median" in notice
+
+
+@pytest.mark.parametrize("kind", ["woe", "0/1 columns", "codes"])
+def test_misspelled_texts_of_declared_bins_are_reported(kind: str) -> None:
+    options = {"woe": Preparation(woe=Woe(rows=40)), "codes": Preparation(texts="codes")}.get(kind, Preparation())
+    town = np.array(["Ulm"] * 300 + ["Bonn"] * 200 + ["Kiel"] * 100, object)
+    for wrong, similar in (("bonn", True), ("Bon", True), (" Bonn", True), ("Paris", False)):
+        declared = {"town": {"type": "category", "bins": [["Ulm", wrong], ["Kiel"]]}}
+        (notice,) = notices_of({"town": town}, declared, options)
+        assert "1 of 3 texts in the declared bins of column 'town' occur in no row (text 2 of bin 1)" in notice
+        assert ("1 of them are similar" in notice) == similar
+        party = vfl.Party("bank", {"town": town}, ids=range(600), columns=declared)
+        noted = bin_table(party, "town").bins[0].note
+        assert noted == f"no row has {wrong!r}" + ("; is it 'Bonn'?" if similar else "")
