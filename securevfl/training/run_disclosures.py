@@ -11,12 +11,10 @@ HEADS = "party", "learned", "from", "how often", "numbers", "share at most"
 
 SHARE_NOTE = (
     "The amounts are those of the complete run, as in the consent sheet. The share compares what the party learned "
-    "with what would reveal all labels or columns that it is about. Every party also learns the numbers of rows, "
-    "columns and rounds. Values that a party computes from others have no numbers here. The ledger records the "
-    "disclosures of all runs: securevfl ledger --party NAME."
+    "with what would reveal all labels or columns that it is about; a dash: unknown here, or no bound. Every party "
+    "also learns the numbers of rows, columns and rounds. Values that a party computes from others have no numbers "
+    "here. The ledger records the disclosures of all runs: securevfl ledger --party NAME."
 )
-
-NO_SHARE = "-"  # the share of an output if no amount would disclose everything (`Output.share`)
 
 NOT_STORED = (
     "Model files do not store what a run disclosed. Each party's ledger records it: securevfl ledger --party NAME."
@@ -48,5 +46,4 @@ def _cells(output: Output) -> list[html.Cell]:
     times = "once" if output.times == 1 else f"{output.times:,} times"
     rows = f", {output.rows:,} rows" if output.rows else ""
     numbers = f"{output.numbers:,} of {output.bits} bits" if output.numbers else ""
-    share = "" if output.share == NO_SHARE else output.share
-    return [output.name, output.source, f"{times} ({output.occasion}){rows}", numbers, share]
+    return [output.name, output.source, f"{times} ({output.occasion}){rows}", numbers, output.share]
