@@ -10,23 +10,9 @@ the same root. Party l has the value v_l, an integer modulo a power of two:
 3. along T2      parties add up r_l; the root obtains the sum of all r_l
 4. root          subtracts, and so learns the sum of all v_l; no other party learns anything
 
-Two trees are *totally different* (Definition 2 of the paper) if they have no subtree with the same set of parties,
-apart from single parties and the set of all. If they had one, the party above it could subtract its masks and learn its
-partial sum. The definition is necessary but not sufficient here, because inner nodes are parties too. A party that
-receives the value of the same single leaf in both trees learns this value (for example in two stars). And unions of
-subtrees can be equal although no subtrees are. `build_trees` therefore also requires that `learned_sums` of every
-single party is empty; for the root it may contain the sum of all others.
-
-The paper omits one party from T2, whose mask remains as the phase of a random Fourier feature. But that phase is the
-same for every row, so receivers learn differences of partial sums. Here all parties send masks along T2, and the owner
-of the feature adds a phase to its value (`securevfl.families.fdskl.kernel_model`).
-
-To compute what a coalition C learns, remove its parties from both trees, so that the trees fall apart into connected
-pieces. From T1, C learns the masked sum of each piece without the root, because the top party of the piece sends to C.
-From T2, it learns the sum of the masks of each piece. So C learns an unmasked sum over a set of parties if the set is a
-union of pieces of T1 and also a union of pieces of T2. In particular, C learns v_l if and only if it contains all
-neighbours of l in both trees. This statement is exact: C learns nothing else, because all it sees is a linear function
-of values and uniform masks.
+A *coalition* is a set of parties that pool their values. Two trees are *totally different* (Definition 2 of the paper)
+if they have no subtree with the same set of parties, apart from single parties and the set of all. `SumTrees` documents
+what coalitions learn.
 """
 
 from __future__ import annotations
@@ -116,7 +102,26 @@ class SumTree:
 
 @dataclass(frozen=True, slots=True)
 class SumTrees:
-    """Two trees with the same root and parties: T1 for masked values, and T2 for masks."""
+    """Two trees with the same root and parties: T1 for masked values, and T2 for masks.
+
+    Two trees are *totally different* (Definition 2 of the paper) if they have no subtree with the same set of parties,
+    apart from single parties and the set of all. If they had one, the party above it could subtract its masks and learn
+    its partial sum. The definition is necessary but not sufficient here, because inner nodes are parties too. A party
+    that receives the value of the same single leaf in both trees learns this value (for example in two stars). And
+    unions of subtrees can be equal although no subtrees are. `build_trees` therefore also requires that `learned_sums`
+    of every single party is empty; for the root it may contain the sum of all others.
+
+    The paper omits one party from T2, whose mask remains as the phase of a random Fourier feature. But that phase is
+    the same for every row, so receivers learn differences of partial sums. Here all parties send masks along T2, and
+    the owner of the feature adds a phase to its value (`securevfl.families.fdskl.kernel_model`).
+
+    To compute what a coalition C learns, remove its parties from both trees, so that the trees fall apart into
+    connected pieces. From T1, C learns the masked sum of each piece without the root, because the top party of the
+    piece sends to C. From T2, it learns the sum of the masks of each piece. So C learns an unmasked sum over a set of
+    parties if the set is a union of pieces of T1 and also a union of pieces of T2. In particular, C learns v_l if and
+    only if it contains all neighbours of l in both trees. This statement is exact: C learns nothing else, because all
+    it sees is a linear function of values and uniform masks.
+    """
 
     T1: SumTree
     T2: SumTree

@@ -66,8 +66,8 @@ _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or fals
 
 _HEAD = """# Keys of job.toml
 
-Every key, its type, its default and what it means. `securevfl explain job.toml` checks a file and states what the job
-would tell whom. In Python the same words are the keyword arguments of `vfl.Job`, `vfl.Protocol` and the classes named
+Every key, its type, its default and what it means. `securevfl explain job.toml` checks a file and states what each
+party would learn. In Python the same words are the keyword arguments of `vfl.Job`, `vfl.Protocol` and the classes named
 below.
 
 Where a key names one of several kinds, the file has the name alone, `sum = "tree"`, or a table with the name and keys
@@ -111,8 +111,9 @@ def _losses() -> list[str]:
         for name, loss in LOSSES.items()
     ]
     head = (
-        "On shares, models of counts and amounts have `deviance` (without an exposure) and `loss`, `one_vs_rest` has\n"
-        "`auc` and `loss`, and a `target` names `loss` ([reasons](modelling.md#counts-amounts-and-quantiles)).\n"
+        "On shares, models of counts and amounts have `deviance` (without an exposure) and `loss`, and the\n"
+        "others from 2,000 held-out rows on, if rows have neither weights nor an exposure. `one_vs_rest` has `auc`\n"
+        "and `loss`, and a `target` names `loss` ([reasons](modelling.md#counts-amounts-and-quantiles)).\n"
     )
     return ["\n## loss\n", head, "| loss | metrics of a run, and of a `target` |", "|---|---|", *rows]
 

@@ -47,7 +47,7 @@ def send_choice(channel: Channel, others: Iterable[str], index: int, alternative
     for name in others:
         bits = choice_bits(alternatives)
         record = DisclosureRecord(name, "labels", 1, bits, about=(channel.me,), group="verdicts")
-        channel.send(name, AlternativeChoice(index), permit=channel.permit(record))  # 1
+        channel.send(name, AlternativeChoice(index), permit=channel.permit(record))  # step 1
 
 
 def receive_choice(channel: Channel, active: str, alternatives: int) -> int:
@@ -64,7 +64,7 @@ def receive_choice(channel: Channel, active: str, alternatives: int) -> int:
     Raises:
         ProtocolError: the number is none of an alternative.
     """
-    index = channel.recv(active, AlternativeChoice).index  # 1
+    index = channel.recv(active, AlternativeChoice).index  # step 1
     if not 0 <= index < alternatives:
         raise ProtocolError(
             f"{channel.me}: {active} chose an alternative outside the {alternatives} agreed ones",

@@ -35,7 +35,7 @@ from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtoco
 
 EVIDENCE_SUBCHANNEL = "evidence"
 
-_MAX_ROUNDING_ERROR = 0.4  # in rows; the error of a decrypted count is up to 0.25 rows if one bin contains all rows
+_MAX_ROUNDING_ERROR = 0.4  # largest accepted error of a decrypted count, in rows; the real error is at most 0.25 rows
 
 
 def count_bits(rows: int) -> int:

@@ -23,7 +23,7 @@ from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.party_context import PartyContext
 
-Library = Literal["own", "seal"]  # the code that computes CKKS: this package's, or Microsoft SEAL
+Library = Literal["own", "seal"]  # which code computes the CKKS scheme: this package's, or Microsoft SEAL
 
 
 class Engine(NamedOption, ABC):

@@ -51,7 +51,8 @@ class Link(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or kind is GeneratorExit:  # GeneratorExit: the optimizer stopped early, without an error
+        # GeneratorExit means that the optimizer stopped early, which is no error
+        if kind is None or kind is GeneratorExit:
             self.close()
 
 
@@ -67,7 +68,7 @@ class ActiveLink(Link):
     def __init__(self, context: PartyContext, sums: SumRole, residual: ActiveResidual) -> None:
         self.me = context.me
         self.passives = context.passives
-        self.rounds = 0  # batches whose sum this party has received so far
+        self.rounds = 0  # number of batches whose sum this party has received so far
         self._channel = context.channel
         self._subchannel = context.subchannel
         self._outputs = context.outputs
@@ -146,7 +147,7 @@ class PassiveLink(Link):
         self._context = context
         self._sums = sums
         self._residual: PassiveResidual = residual
-        self.rounds = 0  # batches to whose sum this party has contributed so far
+        self.rounds = 0  # number of batches to whose sum this party has contributed so far
 
     def close(self) -> None:
         """Tell the active party that this party sends no more requests."""

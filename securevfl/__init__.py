@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from securevfl.base.version import __version__ as __version__
 
-if TYPE_CHECKING:  # the only list of public names: type checkers read it, and so does `_read_homes`
+if TYPE_CHECKING:  # the only list of public names: type checkers read it, and `_read_homes` parses it at run time
     from securevfl.consent.consent_sheet import explain as explain
     from securevfl.credit.bin_table import bin_table as bin_table
     from securevfl.credit.correlate import correlate as correlate
@@ -107,7 +107,10 @@ _homes: dict[str, str] = {}
 
 
 def _read_homes() -> dict[str, str]:
-    """Read from this file which module defines each public name; names of absent rooms are left out."""
+    """Parse this file and return which module defines each public name.
+
+    A name is left out if its subpackage is not installed.
+    """
     if not _homes:
         import ast
         from pkgutil import get_data

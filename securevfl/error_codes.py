@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """The usual cause of a condition, and what a user does about it."""
+    """What usually causes the errors of one code, and what a user should do about them."""
 
     cause: str
     remedy: str

@@ -1,4 +1,4 @@
-"""All errors that securevfl raises on purpose.
+"""The classes of all errors that securevfl raises deliberately.
 
     SecureVFLError
     |-- ConfigError         a job or an option that cannot be used
@@ -6,6 +6,7 @@
     |   |-- PartiesError    too few parties, or a wrong name, role or number of parties with labels
     |   |-- ConsentError    a consent sheet that this party has not agreed to
     |   `-- LeakageError    a disclosure that the job has not accepted, or that a limit forbids
+    |       `-- AnswerLimitError  a request for scores that a limit forbids
     |-- DataError           a party's table cannot be used
     |   |-- TableError      columns, values or row counts
     |   |-- LabelError      labels that the loss cannot use
@@ -28,11 +29,11 @@
     DataNotice              a warning: part of a table is left out
 
 An error has a problem, a remedy and a stable code: `TableError("column 'x' is empty", "drop it",
-code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. If no remedy is passed, the error takes the remedy that
-`securevfl.error_codes.CATALOGUE` lists for its code. No message contains a value of anybody's table. Messages and
-codes are never sent to other parties; these receive only one of the stop reasons in `STOP_REASONS`. All errors that
-depend on a party's table have the same stop reason, because the reason for a refusal would reveal facts about labels
-and columns. Control characters in a message are escaped, because it may contain names that a peer or a file supplied.
+code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. The default remedy is that of the code in
+`securevfl.error_codes.CATALOGUE`. No message contains a value of a table, and control characters are escaped.
+
+Other parties never receive a message or a code, only one of a few *stop reasons* (`STOP_REASONS`). All errors that
+depend on a party's table have the same stop reason, because a specific one would reveal facts about the table.
 """
 
 from __future__ import annotations
@@ -43,10 +44,14 @@ from typing import ClassVar, Literal, get_args
 from securevfl.error_codes import CATALOGUE
 from securevfl.untrusted import printable
 
-StopReason = Literal["refused", "package", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
+StopReason = Literal[
+    "refused", "limit", "package", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"
+]
 
 STOP_REASONS: dict[StopReason, str] = {
     "refused": "it cannot or may not take part; its own log states the reason",
+    "limit": "the request would exceed a limit that its operator has set; ask for fewer rows, or ask its operator to "
+    "raise the limit",
     "package": "it lacks a package that the job needs, such as securevfl.credit for reason_codes; its own log names it",
     "consent": "it has not agreed to its consent sheet; run the same command again at every party once it has agreed",
     "stopped": "its operator has stopped it; run the same command again at every party",
@@ -93,7 +98,7 @@ class SecureVFLError(Exception):
         CATALOGUE[self.code]  # raises KeyError for an unknown code, which is a fault of the caller
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Support pickling of subclasses whose constructors have other arguments."""
+        """Return how pickle restores this error: without the constructor, whose arguments differ in subclasses."""
         return _restored, (type(self), self.problem, self.remedy), self.__dict__
 
     def __str__(self) -> str:
@@ -111,66 +116,81 @@ class SecureVFLError(Exception):
 
 
 def _restored(kind: type[SecureVFLError], problem: str, remedy: str | None) -> SecureVFLError:
-    """Create an error of class `kind` without calling its constructor; pickle then restores its fields."""
+    """Create an error of class `kind` without its constructor. Pickle sets the other attributes afterwards."""
     error = kind.__new__(kind)
     Exception.__init__(error, problem, remedy)
     return error
 
 
 class ConfigError(SecureVFLError):
-    """A job or an option that cannot be used."""
+    """A job, or one option of it, is invalid."""
 
     stop_reason: ClassVar[StopReason] = "refused"
     default_code = "SVFL-JOB-OPTION"
 
 
 class KeySizeError(ConfigError):
-    """A key or a ring below 128-bit security."""
+    """An encryption key or a ciphertext ring is so small that it offers less than 128 bits of security."""
 
     default_code = "SVFL-JOB-KEY-SIZE"
 
 
 class PackageMissingError(ConfigError):
-    """A package that the job or the command needs and that this party has not installed or does not allow."""
+    """The job or the command needs a package that this party has not installed or does not allow."""
 
     stop_reason = "package"
     default_code = "SVFL-PACKAGE-MISSING"
 
 
 class PartiesError(ConfigError):
-    """The parties of a job do not fit together."""
+    """The parties are too few, have a wrong name or role, or do not include exactly one party with labels."""
 
     default_code = "SVFL-PARTIES-ROLE"
 
 
 class ConsentError(ConfigError):
-    """A consent sheet that this party has not agreed to."""
+    """This party has not agreed to the consent sheet, the list of everything that the job would disclose."""
 
     stop_reason = "consent"
     default_code = "SVFL-CONSENT-REFUSED"
 
 
 class LeakageError(ConfigError):
-    """The job would disclose more than it has accepted, or than a limit allows."""
+    """The job would disclose more than its options accept, or more than a limit of the disclosure ledger allows."""
 
     default_code = "SVFL-LEAK-NOT-ACCEPTED"
 
 
+class AnswerLimitError(LeakageError):
+    """A request for scores that a limit of the service or of its ledger forbids.
+
+    The requesting party learns this reason, because a service without an operator at hand must state it.
+
+    Attributes:
+        depends_on_table: whether the refusal depends on more than the limit and values that the requesting party
+            knows, such as the number of its ids. The refusal then counts as a session that ended early.
+    """
+
+    stop_reason: ClassVar[StopReason] = "limit"
+    default_code = "SVFL-LIMIT-REACHED"
+    depends_on_table = False
+
+
 class DataError(SecureVFLError):
-    """A party's table cannot be used."""
+    """A party's table is unusable; subclasses say whether for its columns, labels or ids."""
 
     stop_reason = "refused"
     default_code = "SVFL-TABLE-UNREADABLE"
 
 
 class TableError(DataError):
-    """A column or a row count that cannot be used."""
+    """A column of a party's table, or its number of rows, is unusable."""
 
     default_code = "SVFL-TABLE-TYPE"
 
 
 class LabelError(DataError):
-    """Labels that the loss cannot use."""
+    """The model's loss does not accept this party's labels, for example text for a regression."""
 
     default_code = "SVFL-LABEL-VALUES"
 
@@ -182,26 +202,26 @@ class ClassError(LabelError):
 
 
 class IdError(DataError):
-    """Duplicate, missing or unmatched ids."""
+    """The ids of a party's rows are duplicate, missing, or match no id of the other parties."""
 
     default_code = "SVFL-ID-INVALID"
 
 
 class ProtocolError(SecureVFLError):
-    """A peer does not follow the protocol."""
+    """A message from another party violates the protocol, in its format, order or content."""
 
     stop_reason = "protocol"
     default_code = "SVFL-PROTOCOL-MESSAGE"
 
 
 class FrameError(ProtocolError):
-    """A truncated, altered, replayed or oversized frame."""
+    """A frame (the unit that a connection transports) is truncated, altered, replayed or too large."""
 
     default_code = "SVFL-FRAME"
 
 
 class LimitError(ProtocolError):
-    """A request for more than was agreed."""
+    """Another party requests more than it agreed to, for example more rows or more scores."""
 
     default_code = "SVFL-PROTOCOL-LIMIT"
 
@@ -213,7 +233,7 @@ class TransportError(SecureVFLError):
         problem: the fault, as in `SecureVFLError`.
         remedy: how the user can correct it, as in `SecureVFLError`.
         code: the error's stable code.
-        away: the name of that peer if it is known; this party may forward the name to the other parties.
+        away: the name of the peer that is away, if known; this party may forward that name to the other parties.
         **fields: facts about the error for programs.
     """
 
@@ -234,7 +254,7 @@ class TransportError(SecureVFLError):
 
 
 class PeerLost(TransportError):
-    """The connection to a peer was lost; the peer may return."""
+    """The connection to a peer broke. The peer may connect again and resume."""
 
     default_code = "SVFL-PEER-LOST"
 
@@ -245,7 +265,7 @@ class PeerStopped(TransportError):
     Args:
         party: the name of the party that stopped first.
         stopped: the stop reason of that party, a key of `STOP_REASONS`.
-        more: text to append to the stop reason.
+        more: a further sentence to append to the text of the stop reason.
     """
 
     default_code = "SVFL-PEER-STOPPED"
@@ -257,7 +277,7 @@ class PeerStopped(TransportError):
 
 
 class StorageError(SecureVFLError):
-    """A file that cannot be written or read."""
+    """A file cannot be written or read."""
 
     stop_reason = "storage"
     default_code = "SVFL-FILE-UNUSABLE"
@@ -286,44 +306,51 @@ def stop_reason_of(error: BaseException) -> StopReason:
     return "storage" if isinstance(error, OSError) else "failed"
 
 
+def may_depend_on_table(error: BaseException) -> bool:
+    """Return whether the end of a session with this error may reveal a bit of this party's table or ledger."""
+    if isinstance(error, AnswerLimitError):
+        return error.depends_on_table
+    return stop_reason_of(error) in DATA_DEPENDENT_REASONS
+
+
 class DataNotice(UserWarning):
-    """A warning that part of a table is left out or counts less; the training continues."""
+    """A warning that part of a table is left out, or has less weight than the rest. The training continues."""
 
 
 class DivergenceError(SecureVFLError):
-    """The training loss has grown far beyond that of a model whose output f is always 0; no model is stored."""
+    """The training loss is far above that of a model with output 0 for every row. No model is stored."""
 
     stop_reason = "diverged"
     default_code = "SVFL-TRAINING-DIVERGED"
 
 
 class CryptoError(SecureVFLError):
-    """A key, ciphertext or plaintext that cannot be used."""
+    """A key, a ciphertext or a plaintext is unusable."""
 
     stop_reason: ClassVar[StopReason] = "protocol"
     default_code = "SVFL-CRYPTO-CIPHERTEXT"
 
 
 class RangeError(CryptoError):
-    """A value outside the agreed fixed-point range."""
+    """A number is outside the range of the fixed-point encoding that the parties agreed on."""
 
     stop_reason = "refused"
     default_code = "SVFL-CRYPTO-RANGE"
 
 
 class KeyMismatch(CryptoError):
-    """A ciphertext and a key that do not belong together."""
+    """A ciphertext was encrypted under another key than the one that is used with it."""
 
     default_code = "SVFL-CRYPTO-KEY"
 
 
 class OpeningMismatch(CryptoError):
-    """Decrypted values that fail the check that accompanies them."""
+    """Decrypted values do not satisfy the check values that were decrypted with them, so somebody altered them."""
 
     default_code = "SVFL-CRYPTO-OPENING"
 
 
 class ShapeMismatch(CryptoError):
-    """An encrypted product has another shape than the parties agreed."""
+    """An encrypted matrix product does not have the shape that the parties agreed on."""
 
     default_code = "SVFL-CRYPTO-SHAPE"

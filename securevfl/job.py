@@ -132,7 +132,7 @@ class Job(FamilyJob):
 
     @property
     def needed_tools(self) -> tuple[str, ...]:
-        """The options of the job that need a tool of a package, which every party must have."""
+        """The options of this job that need a tool from a separate package, which all parties must then install."""
         return ("reason_codes",) if self.reason_codes else ()
 
     def _check_reason_codes(self) -> None:
@@ -200,7 +200,7 @@ class Job(FamilyJob):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the job and of the extension with its protocol family; parties compare it at the start."""
+        """SHA-256 of the job and of the extension with its protocol family. The parties compare it at the start."""
         keys = self.to_dict() | ({} if (outside := self.extension) is None else {"extension": astuple(outside)})
         return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).digest()
 
@@ -211,7 +211,7 @@ class Job(FamilyJob):
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:
-        """Create a job from the plain data of `to_dict`; a ConfigError has one line for each problem."""
+        """Create a job from plain data as returned by `to_dict`. A ConfigError lists each problem on its own line."""
         try:
             check_plain(keys)
             return cls(**{str(key): value for key, value in keys.items()})
@@ -220,7 +220,7 @@ class Job(FamilyJob):
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
-        """Load a job from a TOML file, without the keys that are local: data files, types, duplicates.
+        """Load a job from a TOML file. Keys that concern one party alone (`data`, `columns`, `duplicates`) are skipped.
 
         A ConfigError is raised with one line for each problem.
         """
@@ -278,9 +278,10 @@ def column_types_of(path: str | Path) -> dict[str, dict[str, ColumnType]]:
 
 
 def duplicates_of(path: str | Path, parties: Iterable[str]) -> dict[str, Duplicates]:
-    """Return what happens to several rows of one id at each party, as the job file states it under `duplicates`.
+    """Return how each party treats several rows with the same id, as the job file's key `duplicates` states.
 
-    The value is "refuse" (the default), "first" or "last", or a table of these by party. It is no part of the job.
+    The value is "refuse" (the default), "first" or "last" for all parties, or a table of these values by party. The
+    other parties do not learn it, because it is not part of the job.
 
     Args:
         path: the job file.
@@ -299,7 +300,7 @@ def duplicates_of(path: str | Path, parties: Iterable[str]) -> dict[str, Duplica
 
 
 def column_types_in(path: str | Path) -> dict[str, ColumnType]:
-    """Return the types of one party's columns that a TOML file declares, as in `branch = "category"`."""
+    """Return the column types of one party, which a TOML file declares in lines such as `branch = "category"`."""
     return read_types(_read(path))
 
 
@@ -325,11 +326,11 @@ TRIED_SPLITS = 256
 
 
 def stratified(job: Job, party: Party) -> Job:
-    """Return the job with the split that holds out the classes of a party's labels most evenly.
+    """Return the job with a split whose held-out rows have nearly the same share of each class as all rows.
 
-    All parties derive the held-out rows in the same way from the ids of the rows and the job's number `split`. The
-    party with labels tries `split` = 0 to `TRIED_SPLITS` - 1 and takes the best one. The other parties thus learn one
-    of `TRIED_SPLITS` numbers: log2(`TRIED_SPLITS`) bits about all labels together and nothing about a single row.
+    The number `split` of a job determines, with the rows' ids, which rows all parties hold out. The party with labels
+    tries `split` = 0 to `TRIED_SPLITS` - 1 and chooses the best. The other parties learn the chosen number, which
+    reveals at most log2(`TRIED_SPLITS`) bits about all labels together.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -365,7 +366,7 @@ def stratified(job: Job, party: Party) -> Job:
         )
 
     def uneven(split: int) -> float:
-        """Return the chi-squared distance between class counts of held-out rows and of all rows."""
+        """Return the chi-squared distance between the class counts of held-out rows and those expected."""
         test = job.model_copy(update={"split": split}).schedule(register).test
         expected = total * (len(test) / len(class_index))
         return float((((np.bincount(class_index[test], minlength=len(total)) - expected) ** 2) / expected).sum())

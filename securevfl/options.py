@@ -1,7 +1,11 @@
 """The options of a job, on which all parties agree before anything runs.
 
-One party has the labels; it leads, and is also called the active party. The others are passive. A *residual* is the
-derivative of the loss by the outputs f of the model. A value is *opened* if a party learns it in the clear.
+Terms:
+- The *active* or leading party has the labels. The other parties are *passive*.
+- A *residual* is the derivative of the loss by a model output f. Block gradients are sums of residuals times inputs.
+- A value is *opened* if a party learns it in the clear. Each opened gradient entry is one *linear equation* about the
+  residuals of its batch for the party that learns it.
+- A *local step* is an update of a party's weights with a batch; in a *round* the parties exchange messages once.
 """
 
 from __future__ import annotations
@@ -68,7 +72,7 @@ NESTED_TABLES: dict[str, type[Config]] = {
 
 
 class JobKeywords(TypedDict, total=False):
-    """The types of the keyword arguments of a job: an option may be given by name, or as a table of its keys."""
+    """The types of the keyword arguments of `Job`. A nested option is its object or a dict of that object's keys."""
 
     model: Required[Model | str | Mapping[str, Any]]
     optimizer: Training | str | Mapping[str, Any] | None
@@ -93,7 +97,7 @@ class JobKeywords(TypedDict, total=False):
 
 
 class JobOptions(Config):
-    """All options of a job; `securevfl.job.Job` adds checks, the protocol family, the digest and job files."""
+    """All options of a job, as a pydantic model. `securevfl.job.Job` adds checks, a digest and job files."""
 
     model: SerializeAsAny[Model]
     """The model that is trained."""
@@ -154,7 +158,7 @@ class JobOptions(Config):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, options: Any) -> Any:
-        """Fill in the model's default for every option that is left out (`securevfl.optim.defaults`)."""
+        """Fill in a default that depends on the model for each option that is left out (`securevfl.optim.defaults`)."""
         return fill_defaults(options) if isinstance(options, Mapping) else options
 
     @field_validator("batch_size", mode="plain")
@@ -195,10 +199,10 @@ class JobOptions(Config):
         return read_nested(NESTED_TABLES[str(info.field_name)], value)
 
     def schedule(self, rows: int | Register) -> Schedule:
-        """Return which rows of a table are held out and which make a batch.
+        """Return which rows of a table are held out, and how the training rows are divided into batches.
 
         Args:
-            rows: number of rows of a table without ids, or the register of a table.
+            rows: the number of rows of a table without ids, or the `Register` of the ids of a table with ids.
 
         Returns:
             The schedule.
@@ -215,12 +219,12 @@ class JobOptions(Config):
 
     @property
     def scaling(self) -> str:
-        """How columns are scaled for the model: as `scale` states, or not at all."""
+        """How columns are scaled before training: the value of `scale`, or "none" for models that need no scaling."""
         return self.scale if self.model.scales else "none"
 
     @property
     def loss(self) -> Loss:
-        """The loss that is minimised: the model's loss with the job's weights and exposure."""
+        """The loss function that the training minimises, with the job's row weights and exposure applied."""
         loss = self.model.loss
         if self.exposure is not None:
             assert isinstance(loss, LogLinkLoss), "Job refuses an exposure for all other losses"
@@ -234,7 +238,7 @@ class JobOptions(Config):
 
     @property
     def equations_change(self) -> bool:
-        """Whether a passive party learns new equations about the residuals in every local step.
+        """Whether a passive party learns different equations about the residuals in every local step.
 
         This happens if the Jacobian of its outputs by its weights changes with the weights, or if rows get new weights
         in every step.
@@ -243,10 +247,10 @@ class JobOptions(Config):
 
     @property
     def equations(self) -> int:
-        """Number of linear equations about a batch's residuals that a run discloses to a passive party for each weight.
+        """The number of linear equations about one batch's residuals that a passive party learns per weight in a run.
 
-        A constant Jacobian gives the same equations every epoch unless rows are reshuffled. If the Jacobian changes
-        with the weights, or rows get new weights, every local step opens a gradient and so gives a different equation.
+        If the Jacobian is constant, the equations are the same in every epoch unless rows are reshuffled. If it changes
+        with the weights, or rows get new weights, each local step opens a different equation.
         """
         if self.equations_change:
             return self.epochs * self.model.openings(self.optimizer.steps)
@@ -254,22 +258,22 @@ class JobOptions(Config):
 
     @property
     def evaluation_interval(self) -> int:
-        """Rounds between joint evaluations during training; 0 for none."""
+        """The number of rounds between two joint evaluations of the model during training; 0 if there are none."""
         return self.evaluate_every or (1 if self.stops_early else 0)
 
     @property
     def stops_early(self) -> bool:
-        """Whether the leading party decides after each evaluation whether the training stops."""
+        """Whether the active party may end the training early, which it decides after each evaluation."""
         return self.target is not None or self.patience is not None
 
     @property
     def decision_interval(self) -> int:
-        """Rounds between two decisions of the leading party to continue, stop or roll back; 0 if it sends none."""
+        """Rounds between two messages in which the active party says continue, stop or roll back; 0: none."""
         return self.evaluation_interval if self.stops_early or self.optimizer.may_overshoot else 0
 
 
 def _required(value: Any) -> Any:
-    """Return the value of an option that must have one.
+    """Return the value of an option, or raise ValueError if it has none.
 
     Args:
         value: the option's value, passed or filled in by default; None if there is none.

@@ -1,9 +1,9 @@
 """Bounds and escapes for everything that a peer, a client or a file supplies.
 
-A job file, a file of peers, a model file, an HTTP request and a message are written by somebody else. Their nesting,
-the lengths of their texts and lists and the size of their numbers are bounded here before any code uses them, and
-control characters in their texts are escaped here before a terminal or a log shows them. The functions raise
-`UntrustedInputError`, which is a ValueError; callers convert it to an error with a code.
+Other people write job files, files of peers, model files, HTTP requests and messages. This module bounds their nesting,
+their numbers and the lengths of their texts and lists before other code uses them. It escapes control characters before
+a terminal or a log shows them. The functions raise `UntrustedInputError`, a ValueError; callers convert it to an error
+with a code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udff
 
 
 class UntrustedInputError(ValueError):
-    """Input that exceeds a bound or contains control characters. The text never contains the input."""
+    """The input exceeds a bound or contains control characters. The error's text never quotes the input."""
 
 
 def printable(text: str) -> str:
@@ -76,11 +76,11 @@ def check_text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def check_plain(value: Any, *, depth: int = MAX_NESTING) -> None:
-    """Check the bounds of plain data: nesting, lengths, numbers and characters of all its parts.
+    """Check that data has no too deep nesting, too long text or list, too large number or control character.
 
     Args:
         value: mappings, sequences, texts, numbers, dates and None.
-        depth: the largest nesting.
+        depth: the largest number of lists and tables inside each other.
 
     Raises:
         UntrustedInputError: a bound is exceeded.
@@ -97,7 +97,7 @@ def check_plain(value: Any, *, depth: int = MAX_NESTING) -> None:
 
 
 def _check_item(item: Any) -> list[Any]:
-    """Check one item, and return the items inside it."""
+    """Check one item of the data. Return the items that it contains, which the caller then checks in turn."""
     if isinstance(item, str):
         check_text(item)
     elif isinstance(item, bool):
@@ -155,11 +155,11 @@ def parse_toml(data: bytes) -> dict[str, Any]:
 
 
 def parse_json(data: bytes, *, depth: int = MAX_NESTING) -> Any:
-    """Parse JSON with bounded nesting; numbers and lengths are bounded by the caller's schema and the size of the data.
+    """Parse JSON with bounded nesting. The caller must bound the size of `data`, and check numbers and lengths itself.
 
     Args:
         data: the bytes.
-        depth: the largest nesting.
+        depth: the largest number of objects and arrays inside each other.
 
     Returns:
         The value.

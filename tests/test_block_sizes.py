@@ -6,7 +6,7 @@ small blocks must be its result with one block.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -15,11 +15,14 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.kernel import row_plaintexts
+from securevfl.base.chunked_matrix import RowChunk, SparseRows
+from securevfl.crypto.kernel import row_encoding, row_plaintexts
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.kernel.opening_checks import MIN_CHECKS
+from securevfl.crypto.kernel.row_encoding import column_norms
 from securevfl.crypto.kernel.row_plaintexts import SealedBlocks
 from securevfl.crypto.scheme import OpeningShape
+from securevfl.crypto.transfers import okvs
 from securevfl.data import content_digest, csv_file, forest, location_scale, party, register
 from securevfl.data.forest import Forest
 from securevfl.data.id_keys import id_keys
@@ -29,8 +32,10 @@ from securevfl.data.readers import read_party
 from securevfl.data.register import Register
 from securevfl.families.fdskl import fdskl_participant
 from securevfl.families.shares import shares_participant
+from securevfl.models.metrics import evaluate
 from securevfl.protocols.score_ledger import row_digests, row_ledger
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.protocols.shares import column_blocks, forward_sums, opened_loss, score_label_pairs
 from securevfl.training import new_rows
 from tests.builders import parties_of, random_blocks
 from tests.hard_tables import sizes_around
@@ -44,6 +49,7 @@ class Case(NamedTuple):
 
     constants: tuple[tuple[ModuleType, str], ...]
     result: Callable[[int], Any]
+    sizes: Sequence[int] = tuple(sizes_around(BLOCK))
 
 
 def normal_matrix(rows: int, columns: int = 2) -> Any:
@@ -97,7 +103,71 @@ def recorded_model(rows: int) -> Any:
     return [ledger.count_trained(b"model", ids), ledger.count_trained(b"model", [*ids, b"another"])]
 
 
+def decoded_values(rows: int) -> Any:
+    keys, values = (np.random.default_rng([rows, k]).integers(0, 2**63, (rows, 2), np.uint64) for k in range(2))
+    seed, table = okvs.encode(keys, values)
+    assert okvs.decode(seed, keys, table)[0].tolist() == values.tolist()
+    both = okvs.decode(seed, keys, table, table ^ table)
+    return [values.tolist() == both[0].tolist(), both[1].any()]
+
+
+class UnitRows(SparseRows):
+    """Row i has the entries i + 1 and -1 in the columns i % 3 and 3."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, 4
+
+    def columns(self, start: int, stop: int) -> Any:
+        return np.unique(np.append(np.arange(start, stop) % 3, 3))
+
+    def part(self, start: int, stop: int) -> tuple[Any, Any]:
+        columns = self.columns(start, stop)
+        entries = np.zeros((stop - start, 4))
+        entries[np.arange(stop - start), np.arange(start, stop) % 3] = np.arange(start, stop) + 1.0
+        entries[:, 3] = -1.0
+        return columns, entries[:, columns]
+
+
+def norms_of_sparse_rows(rows: int) -> Any:
+    norms, X = column_norms(RowChunk(UnitRows(rows))), np.zeros((rows, 4))
+    X[np.arange(rows), np.arange(rows) % 3], X[:, 3] = np.arange(rows) + 1.0, -1.0
+    largest = np.abs(X).max(axis=0)
+    unit = np.abs(X) / np.where(largest > 0, largest, 1.0)
+    np.testing.assert_allclose(norms.largest, largest)
+    np.testing.assert_allclose(norms.squares, (unit**2).sum(axis=0))
+    np.testing.assert_allclose(norms.absolute, unit.sum(axis=0))
+    return rows
+
+
+def measured_on_shares(rows: int) -> Any:
+    """Measure a model on this number of held-out rows; the figures are those of its exact scores, but for rounding."""
+    blocks = random_blocks(2, 4 * rows, 2)
+    y = (sum(block.sum(axis=1) for block in blocks) > 0).astype(int)
+    shares = vfl.Shares(open_weights=("bank", "shop"), scores="exact")
+    job = vfl.Job(model="logistic", protocol=vfl.Protocol(shares=shares), epochs=10, batch_size="all",
+                  test_fraction=0.25, accepts=["small_metrics", "opened_weights"])  # fmt: skip
+    parties = parties_of(blocks, y)
+    run, test = vfl.simulate(job, parties), job.schedule(parties[0].register).test
+    assert len(test) == run.active.held_out == rows
+    f = run.decision({party.name: party.X[test] for party in parties})
+    exact = evaluate(job.model.loss, f, y[test], np.array([0, 1]))
+    assert run.metrics["auc"] == pytest.approx(exact["auc"], abs=0.1)
+    assert run.metrics["loss"] == pytest.approx(exact["loss"], abs=0.1)
+    return sum(int(count) for _, _, count in run.active.calibration)
+
+
+LOOKUPS = (
+    *((module, "_SUMS_PER_LOOKUP") for module in (opened_loss, score_label_pairs)),
+    *((module, "_ROWS_PER_ENCODING") for module in (column_blocks, forward_sums)),
+)
 CASES: dict[str, Case] = {
+    "a key-value store": Case(((okvs, "_KEYS_AT_ONCE"),), decoded_values),
+    "norms of sparse rows": Case(((row_encoding, "SPARSE_ROWS_AT_ONCE"),), norms_of_sparse_rows),
+    "a measurement on shares": Case(LOOKUPS, measured_on_shares, (3 * BLOCK + 1,)),
     "rows of a request": Case(((new_rows, "SCORED_ROWS_PER_BLOCK"),), taken_rows),
     "a party without a table": Case(
         ((new_rows, "SCORED_ROWS_PER_BLOCK"),), lambda rows: blocks_of(new_rows.no_rows(rows))
@@ -112,7 +182,7 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_results_do_not_depend_on_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
-    for rows in sizes_around(BLOCK):
+    for rows in case.sizes:
         whole = case.result(rows)
         with monkeypatch.context() as patch:
             for module, constant in case.constants:

@@ -30,7 +30,7 @@ from securevfl.audit.attacks import ATTACKS, Attack
 from securevfl.audit.page import text
 from securevfl.audit.report import run_audit, unchecked
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, LeakageError
+from securevfl.errors import ConfigError, DataError, LeakageError
 from securevfl.families import FAMILIES
 from securevfl.families.family import Family
 from securevfl.families.fdml.stored_sums import STORED_SUMS
@@ -43,6 +43,7 @@ from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart
 
 HERE = Path(__file__).parent / "one_more"
 Load = Callable[[str], ModuleType]
@@ -182,6 +183,34 @@ def test_an_engine_that_says_too_little_is_named(monkeypatch: pytest.MonkeyPatch
         type("Mute", (Engine,), {"name": "mute", "__module__": __name__})()
 
 
+@pytest.mark.parametrize(
+    ("file", "name", "registry", "options"),
+    [
+        ("echo_sum", "EchoSum", SUMS, {"protocol": {"sum": "echo", "residual": "open"}}),
+        ("announced_residual", "AnnouncedResidual", RESIDUALS, {"protocol": {"residual": "announced"}}),
+        ("signs_rule", "Signs", RULES, {"optimizer": {"name": "fedbcd", "lr": 0.01, "rule": "signs"}}),
+        ("log_cosh_loss", "LogCoshLoss", LOSSES, {"model": {"name": "linear", "loss": "log_cosh"}}),
+    ],
+    ids=["sum", "residual", "rule", "loss"],
+)
+def test_a_model_file_names_code_that_is_missing(
+    file: str, name: str, registry: Any, options: dict[str, Any], load: Load, tmp_path: Path
+) -> None:
+    kind = getattr(load(file), name)
+    registered = kind() if registry is LOSSES else kind
+    registry[kind.name] = registered
+    try:
+        run = vfl.simulate(rounds_job(epochs=1, **options), cancer_parties(2, 180))
+        run.parts["bank"].save(tmp_path / "model.json")
+        ModelPart.load(tmp_path / "model.json")
+    finally:
+        del registry[kind.name]
+    with raises_code(DataError, "SVFL-MODEL-FILE") as caught:
+        ModelPart.load(tmp_path / "model.json")
+    assert "import the module that registers it" in str(caught.value)
+    assert kind.name not in registry
+
+
 def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     loss = load("log_cosh_loss").LogCoshLoss()
     register(monkeypatch, LOSSES, loss)
@@ -204,7 +233,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     module = load("relayed_method")
     register(monkeypatch, FAMILIES, module.Relayed)
     table = declarations.table()
-    assert "## Family: relayed, in addition" in table
+    assert "## Family: relayed, further messages" in table
     assert "| Total | server | active | plain: the sum of the parts |" in table
     members: list[vfl.Party] = [*cancer_parties(3, 180), vfl.Helper("hub", "server")]
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol(), "epochs": 20}

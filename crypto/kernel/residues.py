@@ -31,7 +31,7 @@ MAX_MODULUS_BITS = 109
 Source: HomomorphicEncryption.org 2018, table 1.
 """
 _EXACT = 2**53 - 2**24  # largest sum of products; the reduction's quotient times p is then below 2^53 too
-_SPARE = 4  # a reduced residue may exceed p/2 by this number
+_SPARE = 4  # the absolute value of a reduced residue modulo p may exceed p/2 by this number
 _MAX_PRIME_BITS = 24
 _CACHED_FLOATS = 1 << 14  # number of floats that fit into the processor's cache
 _LOW_BITS = 28  # bits of the lower part if `scaled` divides a word into two parts

@@ -13,50 +13,8 @@ product of polynomials contains entries of J^T g in its wanted coefficients.
     4. key holder   decrypts, adds a random dither, removes the lowest bits; sends          `open`
     5. evaluator    subtracts its mask, and tests the checks (opening_checks.py)            `unblind`
 
-This package's arithmetic (gradient.py) and SEAL (crypto/lattice/lattice_gradient.py) implement the generation of keys,
-encryption, multiplication, hiding and decryption.
-
-Who learns what, and why not more:
-
-- The second polynomial of a product is c1 * J, for the second polynomial c1 of g's ciphertext. The holder knows c1 and
-  could compute J from it. The encryption of zero of step 3 makes it look uniform, even to the owner of the secret key
-  (RLWE, ring learning with errors), so the reply reveals nothing about J.
-- Of the first polynomial, only the wanted coefficients are sent, each with a mask that is uniform modulo q. The mask
-  hides value and noise perfectly. The other coefficients, which mix different columns, are never sent.
-- If the holder sent the exact decrypted value w, the evaluator, which knows its mask, would learn the noise, which is
-  linear in the secret key (Li and Micciancio 2021). The holder therefore adds a random dither D to w, and sends only
-  the top bits. row_parameters.py derives how little this differs from a decryption without noise.
-- The dither is added modulo q before anything is rounded, and each coefficient is rounded separately, so the answer
-  depends on the dithered values alone.
-- Zeros in J do not change any step.
-
-A holder may choose a bad key. It sends b and a seed, from which the evaluator computes a, so the holder cannot choose a
-(with a = 0, for example, step 3 would not hide J). With this computation (ChaCha20 and rejection) as a random oracle, a
-is uniform. Then:
-
-- An encryption of zero is (b * u + e0, a * u + e1) with new random u, e0 and e1 that only the evaluator knows. The
-  second polynomial of the reply is c1 * J + a * u + e1. It is pseudorandom for everyone, whatever b and c1 are, because
-  a * u + e1 is (RLWE). The first polynomial is sent with masks. So a reply looks uniform for any b and any ciphertext
-  of g, and nothing else is required of the holder's key or ciphertexts.
-- A wrong b makes the decrypted values wrong, because they contain b * u. The checks detect that, as they detect any
-  value that the holder changes.
-- A holder may try many seeds and use the best one. With k seeds, its advantage is at most k times as large, as for any
-  scheme with keys computed from seeds. A nonce of the evaluator would remove this factor, but needs a message before
-  every key and a key for each evaluator, so it is omitted.
-
-An evaluator may send a crafted reply, because the holder cannot distinguish a reply from any other polynomials. With a
-c1 of its choice it obtains linear functions of the secret key, and may collect the key of an epoch, with which it can
-decrypt every g of the epoch. The holder checks only the shape: it decrypts no more values than J has columns and
-checks. New keys in every epoch limit this attack. It is not possible with Paillier, or if the holder keeps the
-decrypted values to itself.
-
-Fixed point: for a layout with f columns in a block and a public bound T, every column of J is scaled to integers x with
-||x||_2 <= T / sqrt(f) and ||x||_1 <= L = T * sqrt(n / f), and g is scaled to integers of at most 0.98 * (q/2) / L.
-Therefore |sum of g * x| < q/2 for every g within its bound, and the noise of a product has a standard deviation of at
-most sqrt(10.5) * T. The scale of g depends only on n, the layout and the bound. The scales of the columns of J never
-leave the evaluator. The error of entry j of J^T g is at most ||J[:, j]||_2 * (1.6e-6 * sqrt(n) * bound + 2^-22 *
-sqrt(f) * sum |g|), typically a third of the first term and far less than the second. For columns and residuals of unit
-scale, a mean gradient J^T g / n has an error of about 1e-6.
+Comments in this module and in gradient.py (this package's arithmetic) and crypto/lattice/lattice_gradient.py (SEAL)
+use these steps. `RowScheme` documents who learns what, and the fixed-point format.
 """
 
 from __future__ import annotations
@@ -106,6 +64,48 @@ from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeErr
 
 class RowScheme(LinearScheme):
     """Base class of the schemes for encrypted products J^T g, with 128-bit security. Executors are not used.
+
+    Who learns what, and why not more:
+
+    - The second polynomial of a product is c1 * J, for the second polynomial c1 of g's ciphertext. The holder knows c1
+      and could compute J from it. The encryption of zero of step 3 makes it look uniform, even to the owner of the
+      secret key (RLWE, ring learning with errors), so the reply reveals nothing about J.
+    - Of the first polynomial, only the wanted coefficients are sent, each with a mask that is uniform modulo q. The
+      mask hides value and noise perfectly. The other coefficients, which mix different columns, are never sent.
+    - If the holder sent the exact decrypted value w, the evaluator, which knows its mask, would learn the noise, which
+      is linear in the secret key (Li and Micciancio 2021). The holder therefore adds a random dither D to w, and sends
+      only the top bits. row_parameters.py derives how little this differs from a decryption without noise.
+    - The dither is added modulo q before anything is rounded, and each coefficient is rounded separately, so the answer
+      depends on the dithered values alone.
+    - Zeros in J do not change any step.
+
+    A holder may choose a bad key. It sends b and a seed, from which the evaluator computes a, so the holder cannot
+    choose a (with a = 0, for example, step 3 would not hide J). With this computation (ChaCha20 and rejection) as a
+    random oracle, a is uniform. Then:
+
+    - An encryption of zero is (b * u + e0, a * u + e1) with new random u, e0 and e1 that only the evaluator knows. The
+      second polynomial of the reply is c1 * J + a * u + e1. It is pseudorandom for everyone, whatever b and c1 are,
+      because a * u + e1 is (RLWE). The first polynomial is sent with masks. So a reply looks uniform for any b and any
+      ciphertext of g, and nothing else is required of the holder's key or ciphertexts.
+    - A wrong b makes the decrypted values wrong, because they contain b * u. The checks detect that, as they detect any
+      value that the holder changes.
+    - A holder may try many seeds and use the best one. With k seeds, its advantage is at most k times as large, as for
+      any scheme with keys computed from seeds. A nonce of the evaluator would remove this factor, but needs a message
+      before every key and a key for each evaluator, so it is omitted.
+
+    An evaluator may send a crafted reply, because the holder cannot distinguish a reply from any other polynomials.
+    With a c1 of its choice it obtains linear functions of the secret key, and may collect the key of an epoch, with
+    which it can decrypt every g of the epoch. The holder checks only the shape: it decrypts no more values than J has
+    columns and checks. New keys in every epoch limit this attack. It is not possible with Paillier, or if the holder
+    keeps the decrypted values to itself.
+
+    Fixed point: for a layout with f columns in a block and a public bound T, every column of J is scaled to integers x
+    with ||x||_2 <= T / sqrt(f) and ||x||_1 <= L = T * sqrt(n / f), and g is scaled to integers of at most 0.98 * (q/2)
+    / L. Therefore |sum of g * x| < q/2 for every g within its bound, and the noise of a product has a standard
+    deviation of at most sqrt(10.5) * T. The scale of g depends only on n, the layout and the bound. The scales of the
+    columns of J never leave the evaluator. The error of entry j of J^T g is at most ||J[:, j]||_2 * (1.6e-6 * sqrt(n) *
+    bound + 2^-22 * sqrt(f) * sum |g|), typically a third of the first term and far less than the second. For columns
+    and residuals of unit scale, a mean gradient J^T g / n has an error of about 1e-6.
 
     Args:
         parameters: moduli, sizes and operations of the implementation (`RowParameters`).

@@ -120,12 +120,12 @@ def distance_bits(values: int) -> float:
 def choose_packing(modulus_bits: int, n: int) -> PackedLayout:
     """Choose the layout for n rows that is estimated to be fastest.
 
-    p and q are the two primes of the key's modulus. The unit of the cost model is a product modulo the squared modulus,
-    computed by GMP. A product modulo p^2 costs 0.42
-    units, and an encryption takes modulus_bits / 8 of them. A decryption takes two powers with exponents of half the
-    modulus' bits, modulo p^2 and q^2. The re-randomisation before it takes one power modulo n^2 with an exponent of all
-    bits. One more row in a ciphertext saves encryptions and costs squarings and decryptions. The holder does not know
-    the number of columns of J; the model uses the square root of the number of rows instead.
+    p and q are the two primes of the key's modulus. The unit of the cost model is the time of one product modulo the
+    squared modulus, computed by GMP. A product modulo p^2 costs 0.42 units, and an encryption takes modulus_bits / 8
+    such products. A decryption raises numbers to two powers, modulo p^2 and q^2, whose exponents have half as many bits
+    as the modulus. Before it, the ciphertext is re-randomised by one power modulo the squared modulus, whose exponent
+    has as many bits as the modulus. One more row in a ciphertext saves encryptions and costs squarings and decryptions.
+    The holder does not know the number of columns of J; the model uses the square root of the number of rows instead.
 
     Args:
         modulus_bits: number of bits of the modulus.

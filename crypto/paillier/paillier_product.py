@@ -401,7 +401,8 @@ def _from_words(words: Sequence[int], masks: Sequence[int], slots: PackedLayout,
     results = []
     for value, mask, bits in zip(words, masks, sizes, strict=True):
         half = 1 << bits - 1
-        offset = 1 << slots.width - 1 - slots.residual_bits  # `PackedLayout.offset` added this to every slot
+        # half of a slot's range, which `PackedLayout.offset` added to every slot
+        offset = 1 << slots.width - 1 - slots.residual_bits
         difference = (value - (mask >> slots.residual_bits) - offset + half) % (2 * half)
         results.append(difference - half << slots.residual_bits)
     return results

@@ -22,22 +22,12 @@ sums of q_i and v_i give Q and V of 43 elements, with Q = V + Delta * symbol. Th
                    one word of one key of each symbol: with 6 bits, pad(h, l) = word l of key h of the first symbol +
                    word h of key l of the second symbol
 
-For any other index at least one symbol has another value, so its key is H of V plus a non-zero multiple of Delta. It
-looks random, and the word is part of no other pad. Hence all other pads look random and independent.
-
-A receiver that puts different choices into different blocks could learn Delta from its pads. The check is that of
-ot_extension.py: h is GHASH, linear over bits, under a key that is a hash of all corrections. The receiver sends h(chi)
-and the hash of each of the three bits of v_i, and the sender tests whether h(q_i) + h(v_i) = Delta_i * h(chi), bit by
-bit. A block with other choices passes only if the receiver guesses all three bits of Delta_i. 128 further random bits
-make h(chi) uniform.
-
-Transfers are generated in blocks of rows, which are numbered over the session, so that no input of H repeats.
+`TransferSender` explains why other pads look random, and the check of the receiver.
 """
 
 from __future__ import annotations
 
 import hmac
-import math
 import os
 import struct
 from collections.abc import Sequence
@@ -64,7 +54,7 @@ COLUMNS = BLOCKS * SMALL_FIELD_BITS
 _HASH_BITS = 128
 FIELD_TRANSFER_LABEL = "transfers over the field of 8 elements"
 """Label from which keyed streams and the key of the hash H are derived."""
-_ROWS_AT_ONCE = 1024  # rows whose pads the sender computes at a time, so that they fit into the cache
+_ROWS_AT_ONCE = 2048  # rows whose pads the sender computes at a time, so that they fit into the cache
 _CHOSEN_ROWS_AT_ONCE = 4096  # rows whose chosen pads the receiver computes at a time
 _HEAD = struct.Struct(f"<BBQ{BLOCKS}s")
 
@@ -110,6 +100,11 @@ class _FieldEndpoint(TransferEndpoint):
         self._hash = RowHash(derive_key(coin, FIELD_TRANSFER_LABEL, bits, pad_octets)[:16])
         self._bits, self._widths, self._octets = bits, symbol_widths(bits), pad_octets
 
+    @property
+    def bits(self) -> int:
+        """The number b; a transfer selects one of 2^b pads."""
+        return self._bits
+
     def _symbol_rows(self, columns: Octets, rows: int) -> Words:
         """Return the first 128 bits of Q or V for each symbol and row (symbols, rows, 2), from all columns."""
         plane, start = _plane_octets(rows), 0
@@ -139,14 +134,12 @@ def _sums(streams: Octets) -> tuple[Octets, tuple[Octets, Octets, Octets]]:
 
 def _multiples(secret: bytes) -> Words:
     """Return the first 128 bits of x * Delta for each x of the field (8, 2)."""
-    powers = [np.array([(delta >> bit & 1) for delta in secret for bit in range(SMALL_FIELD_BITS)], np.uint8)]
+    places = np.arange(SMALL_FIELD_BITS, dtype=np.uint8)
+    powers = [np.frombuffer(secret, np.uint8)[:, None, None] >> places[:, None] & np.uint8(1)]
     for _ in range(SMALL_FIELD_BITS - 1):
-        elements = powers[-1].reshape(BLOCKS, SMALL_FIELD_BITS, 1)
-        powers.append(_times_z(elements).reshape(COLUMNS))
-    rows = np.zeros((ELEMENTS, COLUMNS), np.uint8)
-    for x in range(ELEMENTS):
-        for bit in range(SMALL_FIELD_BITS):
-            rows[x] ^= powers[bit] * np.uint8(x >> bit & 1)
+        powers.append(_times_z(powers[-1]))
+    factors = np.arange(ELEMENTS, dtype=np.uint8)[:, None] >> places & np.uint8(1)  # the bits of each x
+    rows = factors @ np.stack(powers).reshape(SMALL_FIELD_BITS, COLUMNS) & np.uint8(1)
     packed = np.packbits(rows[:, :_HASH_BITS], axis=1, bitorder="little")
     return packed.view("<u8").astype(np.uint64)
 
@@ -246,6 +239,17 @@ class TransferReceiver(_FieldEndpoint):
 class TransferSender(_FieldEndpoint):
     """The sender, which gets all 2^b pads of each row.
 
+    For any other index at least one symbol has another value, so its key is H of V plus a non-zero multiple of Delta.
+    It looks random, and the word is part of no other pad. Hence all other pads look random and independent.
+
+    A receiver that puts different choices into different blocks could learn Delta from its pads. The check is that of
+    ot_extension.py: h is GHASH, linear over bits, under a key that is a hash of all corrections. The receiver sends
+    h(chi) and the hash of each of the three bits of v_i, and the sender tests whether h(q_i) + h(v_i) = Delta_i *
+    h(chi), bit by bit. A block with other choices passes only if the receiver guesses all three bits of Delta_i. 128
+    further random bits make h(chi) uniform.
+
+    Transfers are generated in blocks of rows, which are numbered over the session, so that no input of H repeats.
+
     Args:
         secret: the number Delta of each block, a byte each.
         seeds: the seeds of each block; the one with the number Delta is empty.
@@ -291,7 +295,7 @@ class TransferSender(_FieldEndpoint):
         streams = np.zeros((ELEMENTS, size // 8), np.uint64)
         for delta, correction, column, prgs in zip(self._secret, corrections, columns, self._prgs, strict=True):
             for x, prg in enumerate(prgs):
-                if prg is not None:  # number Delta, whose factor is 0
+                if prg is not None:  # the sender lacks seed number Delta, whose factor is 0
                     prg.fill(streams[x ^ delta], number=number)
             _, w = _sums(streams.view(np.uint8))
             for bit in range(SMALL_FIELD_BITS):
@@ -327,12 +331,13 @@ class SenderBlock(Secret):
         secret: the number Delta_i of each of the 43 blocks of seeds, one byte each.
     """
 
-    __slots__ = ("_bits", "_hash", "_multiples", "_octets", "_q", "_secret", "_start", "_widths", "rows")
+    __slots__ = ("_bits", "_hash", "_multiples", "_octets", "_q", "_secret", "_start", "_tiled", "_widths", "rows")
 
     def __init__(self, hashed: RowHash, bits: int, octets: int, start: int, q: Words, secret: bytes) -> None:
         self._hash, self._bits, self._octets, self._start, self._q = hashed, bits, octets, start, q
         self._widths, self._secret, self._multiples = symbol_widths(bits), secret, _multiples(secret)
         self.rows = q.shape[1]
+        self._tiled: Words | None = None
 
     def stored(self, first: int, last: int) -> tuple[bytes, ...]:
         """Return rows `first` to `last` (exclusive) of this block as secret bytes, which `restored` reads."""
@@ -349,24 +354,29 @@ class SenderBlock(Secret):
         return cls(RowHash(key), bits, octets, start, words, secret)
 
     def pads(self) -> NDArray[Any]:
-        """Return the pads (2^b, rows)."""
-        out = np.empty((1 << self._bits, self.rows), PAD_TYPES[self._octets])
+        """Return the pads (2^b, rows); those of a row are adjacent in memory."""
+        out = np.empty((self.rows, 1 << self._bits), PAD_TYPES[self._octets])
         for first in range(0, self.rows, _ROWS_AT_ONCE):
             part = slice(first, min(first + _ROWS_AT_ONCE, self.rows))
-            out[:, part] = self._pads(part)
-        return out
+            out[part] = self._pads(part)
+        return out.T
+
+    def _keys(self, rows: slice, symbol: int) -> NDArray[Any]:
+        """Return the words of the keys for each value of a symbol (values, rows, words)."""
+        size, count = 1 << self._widths[symbol], rows.stop - rows.start
+        if self._tiled is None:  # XOR of arrays of one shape is much faster than with a broadcast pair of words
+            self._tiled = np.repeat(self._multiples[:, None], min(self.rows, _ROWS_AT_ONCE), axis=1)
+        inputs = self._q[symbol, rows] ^ self._tiled[:size, :count]
+        words = (1 << self._bits) // size
+        return _expand(self._hash, inputs, self._start + rows.start, symbol, words, self._octets)
 
     def _pads(self, rows: slice) -> NDArray[Any]:
-        """Return the pads of some rows (2^b, rows)."""
-        sizes = [1 << width for width in self._widths]
-        symbols, count = len(sizes), rows.stop - rows.start
-        total = np.zeros((*reversed(sizes), count), PAD_TYPES[self._octets])  # the last symbol is the first dimension
-        for symbol, size in enumerate(sizes):
-            inputs = self._q[symbol, rows] ^ self._multiples[:size, None]
-            words = math.prod(sizes) // size
-            keys = _expand(self._hash, inputs, self._start + rows.start, symbol, words, self._octets)
-            others = [other for other in reversed(range(symbols)) if other != symbol]
-            shaped = keys.reshape(size, count, *(sizes[other] for other in others))
-            axes = {symbol: 0} | {other: 2 + place for place, other in enumerate(others)}
-            total += shaped.transpose(*(axes[item] for item in reversed(range(symbols))), 1)
-        return total.reshape(-1, count)
+        """Return the pads of some rows (rows, 2^b)."""
+        count, octets = rows.stop - rows.start, self._octets
+        total = np.zeros((count, 1 << self._bits), PAD_TYPES[octets])
+        low = 1  # number of values that all lower symbols of an index have together
+        for symbol, width in enumerate(self._widths):
+            runs = self._keys(rows, symbol).view(f"V{low * octets}")  # words that stay adjacent are moved together
+            total += np.ascontiguousarray(runs.transpose(1, 2, 0)).view(total.dtype).reshape(count, -1)
+            low <<= width
+        return total

@@ -22,16 +22,7 @@ an element. An entry of the result is called an outcome. Vectors are generated i
    R       compares it with the digest of h(w) + c_0. h is a universal hash (GHASH) under a key that depends on 1 and 2
    both    R computes c = M @ w and a = M @ e; S computes b = M @ v
 
-This is the method of Boyle, Couteau, Gilboa, Ishai 2018, "Compressing vector OLE", with the checks of Weng, Yang, Katz,
-Wang 2021, "Wolverine", section 5. M is the dual of an expand-accumulate code (Boyle, Couteau, Gilboa, Ishai, Kohl,
-Resch, Scholl 2022, "Correlated pseudorandomness from expand-accumulate codes"): it computes the prefix sums of all
-places, and adds up 21 randomly selected ones for each outcome. N is at least five times the number of outcomes. a is
-pseudorandom under the dual LPN (learning parity with noise) assumption for this code, with one non-zero place in each
-tree. docs/proof.md has the parameters and known attacks.
-
-A malicious sender may send messages that are correct only if alpha is where the sender guesses. If the guess is wrong,
-the check fails and R stops. The sender thus learns some bits of alpha only with the risk of being detected. The check
-of the oblivious transfers forces R to use the same beta everywhere.
+Comments refer to these steps by number. `VoleSender` names the papers and assumptions.
 """
 
 from __future__ import annotations
@@ -60,6 +51,17 @@ CHECK_DIGEST_BYTES = 32
 
 class VoleSender(Secret):
     """The sender S, which has Delta. It processes pieces in order, each with `answer` and then `confirm`.
+
+    This is the method of Boyle, Couteau, Gilboa, Ishai 2018, "Compressing vector OLE", with the checks of Weng, Yang,
+    Katz, Wang 2021, "Wolverine", section 5. M is the dual of an expand-accumulate code (Boyle, Couteau, Gilboa, Ishai,
+    Kohl, Resch, Scholl 2022, "Correlated pseudorandomness from expand-accumulate codes"): it computes the prefix sums
+    of all places, and adds up 21 randomly selected ones for each outcome. N is at least five times the number of
+    outcomes. a is pseudorandom under the dual LPN (learning parity with noise) assumption for this code, with one
+    non-zero place in each tree. docs/proof.md has the parameters and known attacks.
+
+    A malicious sender may send messages that are correct only if alpha is where the sender guesses. If the guess is
+    wrong, the check fails and R stops. The sender thus learns some bits of alpha only with the risk of being detected.
+    The check of the oblivious transfers forces R to use the same beta everywhere.
 
     Args:
         secret: Delta, 16 bytes.

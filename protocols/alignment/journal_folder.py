@@ -61,7 +61,7 @@ class FolderJournal(Journal):
         self._path = str(self._folder.resolve())
         account.create_tables(JOURNAL_TABLES)
         if not any(self._folder.glob("*.chunk")):
-            self._delete_list()  # without files, the owner has removed the journal, so its list is void
+            self._delete_list()  # the owner has removed the journal's files, so the list of its chunks is of no use
         self.check()
 
     @property
@@ -139,7 +139,8 @@ class FolderJournal(Journal):
         """Remove the journal's list and files, secrets first, and the folder if it is empty then."""
         self._delete_list()
         self._file("secrets", 0).unlink(missing_ok=True)
-        drafts = self._folder.glob(".*.chunk.*")  # unfinished files of killed processes
+        # incomplete files of processes that were killed while they wrote a chunk
+        drafts = self._folder.glob(".*.chunk.*")
         for path in (*self._folder.glob("*.chunk"), *drafts):
             path.unlink()
         with suppress(OSError):

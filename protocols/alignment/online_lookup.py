@@ -64,7 +64,7 @@ class EvaluatedPoints(DisclosingMessage, frozen=True):
 
 
 class NamedRows(DisclosingMessage, frozen=True):
-    """The proofs of the common ids, in ascending order (step 3)."""
+    """The proofs of the ids that both have, in ascending order (step 3)."""
 
     proofs: bytes
 

@@ -17,26 +17,7 @@ the XOR of 16-byte values.
            P_1         v_i(x) = T_i(x) ^ F_i'(x); x is common if s_1(x) ^ (XOR over all i of v_i(x)) is 0
 3. P_1 -> P_i  the tags F_i"(x) of the common x, ascending
 
-Comments refer to these steps by number. The protocol follows Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017
-("Practical multi-party private set intersection from symmetric-key techniques").
-
-With K = 2, P_1 learns which of its ids are common, and the size of X_2; F_2' of other ids is pseudorandom to it.
-
-With K >= 3 and an id x of P_1, v_i(x) is s_i(x) if P_i has x, and pseudorandom otherwise. s_i(x) depends on the key of
-P_i and another passive party, which P_1 does not have. So each single v_i(x) is pseudorandom to P_1, and so is every
-XOR that omits a passive party or includes one without x. P_1 learns which of its ids all parties have, and the sizes of
-all sets. P_i learns which of its ids all parties have, and the size of X_1, and nothing about other passive parties. If
-P_1 colludes with all passive parties except P_i, they learn the intersection of X_1 and X_i. If P_1 colludes with fewer
-passive parties, they learn which of P_1's ids all others have. Passive parties that collude learn nothing more.
-
-P_1 has F_i"(x) only for ids about which it has asked P_i. A malicious P_1 therefore cannot name an id that it has not
-asked about, and not more ids than its stated number. P_i raises the same error for every tag that it does not have. The
-error reveals whether P_i has some id that P_1 asked about. The disclosure record of step 1 covers this: it counts one
-answer for each id that P_1 may have asked about, which is one per slot of P_1's store, or one per point. What other
-passive parties learn about X_i follows from these answers. P_1 counts one answer for each of P_i's stated rows, because
-P_i can bring ids that are not its own.
-
-Each party enters these counts in its account before it sends anything that depends on its ids (`record_ids`).
+Comments refer to these steps by number. `lead` documents who learns what.
 """
 
 from __future__ import annotations
@@ -118,6 +99,28 @@ def declares(passives: int) -> list[MessageDeclaration]:
 def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]) -> NDArray[np.intp]:
     """Run the side of P_1, the active party, from step 1 on.
 
+    The protocol follows Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017 ("Practical multi-party private set
+    intersection from symmetric-key techniques").
+
+    With K = 2, P_1 learns which of its ids are common, and the size of X_2; F_2' of other ids is pseudorandom to it.
+
+    With K >= 3 and an id x of P_1, v_i(x) is s_i(x) if P_i has x, and pseudorandom otherwise. s_i(x) depends on the key
+    of P_i and another passive party, which P_1 does not have. So each single v_i(x) is pseudorandom to P_1, and so is
+    every XOR that omits a passive party or includes one without x. P_1 learns which of its ids all parties have, and
+    the sizes of all sets. P_i learns which of its ids all parties have, and the size of X_1, and nothing about other
+    passive parties. If P_1 colludes with all passive parties except P_i, they learn the intersection of X_1 and X_i. If
+    P_1 colludes with fewer passive parties, they learn which of P_1's ids all others have. Passive parties that collude
+    learn nothing more.
+
+    P_1 has F_i"(x) only for ids about which it has asked P_i. A malicious P_1 therefore cannot name an id that it has
+    not asked about, and not more ids than its stated number. P_i raises the same error for every tag that it does not
+    have. The error reveals whether P_i has some id that P_1 asked about. The disclosure record of step 1 covers this:
+    it counts one answer for each id that P_1 may have asked about, which is one per slot of P_1's store, or one per
+    point. What other passive parties learn about X_i follows from these answers. P_1 counts one answer for each of
+    P_i's stated rows, because P_i can bring ids that are not its own.
+
+    Each party enters these counts in its account before it sends anything that depends on its ids (`record_ids`).
+
     Args:
         work: this party's state in the alignment: its ids, secrets, journal and channel.
         passive_rows: the number of rows of each passive party.
@@ -196,7 +199,7 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
     values = prf.serve(work, begin)()  # step 1
     if not work.journal.count("store"):
-        # The store is saved before it is sent, because a different store after a resume would reveal ids in both.
+        # the journal stores the store before it is sent: a different store after a resume would reveal the ids in both
         if two_parties:
             seed, table = b"", values[ascending_order(values[:, :2]), :2]
         else:

@@ -40,9 +40,10 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
-ITEMS_PER_MESSAGE = 1 << 16  # number of points, slots or tags in a chunk of a list
+ITEMS_PER_MESSAGE = 1 << 16  # number of points, slots or tags that one message (a chunk of a list) contains
 TAG_BYTES = 16
-MIN_ROWS_FOR_TRANSFERS = 4096  # if all tables have fewer rows, elliptic-curve points are faster
+# if all tables have fewer rows, alignment by elliptic-curve points is faster than by transfers
+MIN_ROWS_FOR_TRANSFERS = 4096
 
 Progress = Callable[[int, int], None]
 IdRecorder = Callable[[str, Mapping[str, int]], None]
@@ -320,7 +321,8 @@ class AlignmentWork:
         previous = b""
         for number in range(chunks(rows)):
             if number >= self.journal.count("theirs"):
-                points = self.channel.recv(sender, Points).points  # sent in step 1 or 2 of psi_points.py
+                # steps 1 and 2 of psi_points.py both send this message
+                points = self.channel.recv(sender, Points).points
                 check_size(sender, "points", points, POINT_BYTES, number, rows)
                 previous = check_ascending(sender, "points", points, POINT_BYTES, previous)
                 self.journal.append("theirs", self.blinder.blind(points, self.executor))

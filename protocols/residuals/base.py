@@ -224,11 +224,11 @@ class ResidualProtocol(MessageProtocol):
 
     @abstractmethod
     def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
-        """Create the active party's role."""
+        """Create the object by which the active party takes part in the protocol."""
 
     @abstractmethod
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
-        """Create a passive party's role."""
+        """Create the object by which a passive party takes part in the protocol."""
 
     @abstractmethod
     def declares(self) -> list[MessageDeclaration]:

@@ -85,7 +85,8 @@ class Gaussian(Defence):
 
     def output_bound(self, bound: float) -> float:
         """Return the largest absolute value that can be sent; see `Defence.output_bound`."""
-        return min(bound, self.clip) + 9.0 * self.sigma  # `normals` never returns a number above 8.3
+        # the noise is bounded, because `normals` never returns a number above 8.3
+        return min(bound, self.clip) + 9.0 * self.sigma
 
     @property
     def sensitivity(self) -> float:
@@ -137,7 +138,8 @@ class Marvell(Defence):
         shares = np.linspace(0.0, 1.0, 201)
         lambda1, lambda0 = shares * budget / p, (1 - shares) * budget / (1 - p)
         a, b = one.var() + lambda1 + 1e-12, zero.var() + lambda0 + 1e-12
-        best = int(np.argmin(a / b + b / a + (1 / a + 1 / b) * gap))  # 2 + 2 * (sum of the KL divergences both ways)
+        # minimise the sum of the Kullback-Leibler divergences between the classes in both directions
+        best = int(np.argmin(a / b + b / a + (1 / a + 1 / b) * gap))
         variance = np.where(positive, lambda1[best], lambda0[best])[:, None]
         return np.asarray(g + np.sqrt(variance) * normals(prg, g.shape))
 
@@ -184,7 +186,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         alpha = 1.0 + exp(z)
         return rho * alpha + log(1.0 / (alpha * delta)) / (alpha - 1.0) + log(1.0 - 1.0 / alpha)
 
-    # The minimum is near alpha - 1 = sqrt(log(1 / delta) / rho), so only numbers around it are searched.
+    # the minimum over alpha is near 1 + sqrt(log(1 / delta) / rho), so only values around it are searched
     near = log(sqrt(log(1.0 / delta) / rho))
     return max(0.0, _minimum(epsilon_at, near - 4, near + 4))
 

@@ -15,27 +15,7 @@ any J. An exchange is one residual with all requests about it. An opening is the
    passive             subtracts r; raises a ProtocolError unless the check values match
 4. passive -> active   a message that it sends no more requests about one exchange, or about all
 
-Comments refer to these steps by number. The gradient is p linear equations about the n * c numbers of g. The equations
-are the same in every epoch as long as J and the division into batches are the same (assumption A2 of FedBCD). If J
-depends on the weights, steps 2 and 3 are repeated in every local step, otherwise they run once (FedBCD eq. 57). If the
-optimizer gives rows different weights in local steps, steps 2 and 3 run in every local step, so that their number
-reveals nothing. If the weights have not changed, the passive party then sends the previous product with a new r.
-
-The active party answers step 2 in a background thread, for exchanges in any order. A passive party may use a residual
-later, repeatedly, or in another thread, while later exchanges continue. A key exists as long as one of its exchanges is
-open. An exchange is open to a passive party until the party has used its openings (`Agreement`) or closes it (step 4).
-A party that has more than `max_open_exchanges` open exchanges closes the oldest one. The active party rejects requests
-about closed exchanges, and waits before it publishes to a party that has more than `max_open_exchanges` open ones.
-
-A malicious active party may encrypt any g. It also decrypts secret combinations of J's columns as check values. If it
-changes the result, the check values do not match, except with probability 2^-20 (docs/proof.md).
-
-A malicious passive party obtains at most the agreed number of openings per residual. Each opening has at most one value
-for each of its declared columns, and their check values, because with the identity matrix for J it could otherwise
-learn g of every row. It can still choose the equations, for example to read the residuals of some rows. Under CKKS, it
-can also send a ciphertext that is not a product; each decrypted value then reveals 12 of the 4,096 ternary coefficients
-of the secret key. After about 350 values it knows the key of the epoch, and so every g of the epoch. Under Paillier
-such a ciphertext reveals numbers about g, but not the key.
+Comments refer to these steps by number. `SealedResidual` documents who learns what, also if a party deviates.
 """
 
 from __future__ import annotations
@@ -72,7 +52,8 @@ from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
-MAX_DISTANCE_BITS = 40  # target: a run's openings have a statistical distance <= 2^-40 from ones that reveal only J^T g
+# the openings of a run must have a statistical distance of at most 2^-40 from ones that reveal only J^T g
+MAX_DISTANCE_BITS = 40
 
 
 class ResidualKey(Message, frozen=True):
@@ -110,7 +91,31 @@ class ResidualClosed(Message, frozen=True):
 
 
 class SealedResidual(Encrypted, ResidualProtocol):
-    """The protocol with encrypted residuals. A `defence` with bounded noise may change residuals before encryption."""
+    """The protocol with encrypted residuals. A `defence` with bounded noise may change residuals before encryption.
+
+    The gradient is p linear equations about the n * c numbers of g. The equations are the same in every epoch as long
+    as J and the division into batches are the same (assumption A2 of FedBCD). If J depends on the weights, steps 2 and
+    3 are repeated in every local step, otherwise they run once (FedBCD eq. 57). If the optimizer gives rows different
+    weights in local steps, steps 2 and 3 run in every local step, so that their number reveals nothing. If the weights
+    have not changed, the passive party then sends the previous product with a new r.
+
+    The active party answers step 2 in a background thread, for exchanges in any order. A passive party may use a
+    residual later, repeatedly, or in another thread, while later exchanges continue. A key exists as long as one of its
+    exchanges is open. An exchange is open to a passive party until the party has used its openings (`Agreement`) or
+    closes it (step 4). A party that has more than `max_open_exchanges` open exchanges closes the oldest one. The active
+    party rejects requests about closed exchanges, and waits before it publishes to a party that has more than
+    `max_open_exchanges` open ones.
+
+    A malicious active party may encrypt any g. It also decrypts secret combinations of J's columns as check values. If
+    it changes the result, the check values do not match, except with probability 2^-20 (docs/proof.md).
+
+    A malicious passive party obtains at most the agreed number of openings per residual. Each opening has at most one
+    value for each of its declared columns, and their check values, because with the identity matrix for J it could
+    otherwise learn g of every row. It can still choose the equations, for example to read the residuals of some rows.
+    Under CKKS, it can also send a ciphertext that is not a product; each decrypted value then reveals 12 of the 4,096
+    ternary coefficients of the secret key. After about 350 values it knows the key of the epoch, and so every g of the
+    epoch. Under Paillier such a ciphertext reveals numbers about g, but not the key.
+    """
 
     name: ClassVar[str] = "sealed"
     engine: AnyEngine
@@ -267,7 +272,7 @@ class SealedActive(ActiveResidual):
                     record = self._agreement.record(sender, self._context.parameters[sender], channel.me)
                     permit = channel.permit(replace(record, max_bytes=self._scheme.opened_size(shape)))
                     values = self._open_one(sender, spent, message.ciphertext, shape)  # step 2
-                    del spent  # a key must not outlive its last exchange
+                    del spent  # drop the last reference, because a key must be deleted when its last exchange is closed
                     channel.send(sender, OpenedProduct(message.exchange, values), subchannel, permit=permit)  # step 3
                 elif isinstance(message, ResidualClosed):
                     exchanges.forget(sender, message.exchange)  # step 4

@@ -1,44 +1,17 @@
 """The score ledger: a record, in a party's account, of the scores and metrics about its rows that others have received.
 
-A score of a row is the sum of both parties' partial sums X_k @ theta_k, for columns X_k and weights theta_k that nobody
-knows. Scores are the intended result, but too many of them reveal columns. The requesting party A chooses the values of
-its d_A columns in a request. With d_A + 1 requests about one row and different values, it can compute theta_A; from
-then on every score reveals the other party's partial sum of that row. Scores of the same rows under many models reveal
-the other party's columns up to an invertible matrix. For the party with labels, scores of training rows are as good as
-residuals. Scores of a model that was hardly trained are products of the columns with labels that this party can choose.
-The ledger therefore enforces these limits:
-
-- A row is scored once for a peer under a model. A repeated request returns the same bytes, which both share holders
-  have stored. A row is scored under fewer than d / 4 models in total (or under one), where d is the number of this
-  party's columns.
-- All scores of a row, for all peers together, disclose at most a fourth of the bits of information in the row's columns
-  (`SCORE_BIT_BUDGET`). A score of k bits for each of c outputs counts as c * k bits; reason codes, which explain a
-  score, count as well. The party may agree to more.
-- A model never scores its training rows. They are recognized by their ids. In addition, the ledger counts how many of
-  the rows that a peer has requested have the same columns as a training row. If there are more than chance explains,
-  the peer receives no more scores. A single row is not treated differently because of its columns.
-- A model scores rows only after its training has finished, and only if it had at least ten iterations.
-- In its first query about a row, the requesting party commits to the row's columns. Later queries about the row with
-  other columns are refused.
-- All parties agree on a row before it is scored, and each party records it in its ledger before it answers.
-- A set of n rows may be used for at most n / 100 evaluations over all runs and all peers, unless the party accepts
-  more; the same limit applies to out-of-range counts.
-
-A row that must not be scored is refused individually and without a reason; all other rows are answered. The requesting
-party stores the scores it received and which of its rows were used in training, so it can explain a refusal to its
-user.
-
-These limits make attacks expensive, but do not prove that columns stay secret; a peer that deviates from the protocol
-may commit to any columns. Rows are stored as keyed digests of their ids, on disk before the answer is sent. The look-up
-of a row, its admission and the update of its bits are one transaction. If one session is scoring a row, other sessions
-wait for it.
+A *score* of a row is the sum of both parties' partial sums X_k @ theta_k, for columns X_k and secret weights theta_k.
+Too many scores reveal columns or weights. The ledger counts, for each row, the scores and bits that peers have
+received, and refuses a row whose limits are reached: individually and without a reason. A score of k bits for each of c
+outputs counts as c * k bits. Rows are stored as keyed digests of their ids, on disk before the answer is sent. One
+transaction looks a row up, admits it and updates its bits; other sessions wait for it. `ScoreLedger` lists the limits.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -127,6 +100,39 @@ class ScoreQuery:
 
 class ScoreLedger:
     """One party's score ledger. Threads may share an object; each process creates a separate one.
+
+    A score of a row is the sum of both parties' partial sums X_k @ theta_k, for columns X_k and weights theta_k that
+    nobody knows. Scores are the intended result, but too many of them reveal columns. The requesting party A chooses
+    the values of its d_A columns in a request. With d_A + 1 requests about one row and different values, it can compute
+    theta_A; from then on every score reveals the other party's partial sum of that row. Scores of the same rows under
+    many models reveal the other party's columns up to an invertible matrix. For the party with labels, scores of
+    training rows are as good as residuals. Scores of a model that was hardly trained are products of the columns with
+    labels that this party can choose. The ledger therefore enforces these limits:
+
+    - A row is scored once for a peer under a model. A repeated request returns the same bytes, which both share holders
+      have stored. A row is scored under fewer than d / 4 models in total (or under one), where d is the number of this
+      party's columns.
+    - All scores of a row, for all peers together, disclose at most a fourth of the bits of information in the row's
+      columns (`SCORE_BIT_BUDGET`). A score of k bits for each of c outputs counts as c * k bits; reason codes, which
+      explain a score, count as well. The party may agree to more.
+    - A model never scores its training rows. They are recognized by their ids. In addition, the ledger counts how many
+      of the rows that a peer has requested have the same columns as a training row. If there are more than chance
+      explains, the peer receives no more scores. A single row is not treated differently because of its columns.
+    - A model scores rows only after its training has finished, and only if it had at least ten iterations.
+    - In its first query about a row, the requesting party commits to the row's columns. Later queries about the row
+      with other columns are refused.
+    - All parties agree on a row before it is scored, and each party records it in its ledger before it answers.
+    - A set of n rows may be used for at most n / 100 evaluations over all runs and all peers, unless the party accepts
+      more; the same limit applies to out-of-range counts.
+
+    A row that must not be scored is refused individually and without a reason; all other rows are answered. The
+    requesting party stores the scores it received and which of its rows were used in training, so it can explain a
+    refusal to its user.
+
+    These limits make attacks expensive, but do not prove that columns stay secret; a peer that deviates from the
+    protocol may commit to any columns. Rows are stored as keyed digests of their ids, on disk before the answer is
+    sent. The look-up of a row, its admission and the update of its bits are one transaction. If one session is scoring
+    a row, other sessions wait for it.
 
     Args:
         path: the account's file; None stores the ledger in memory.
@@ -422,7 +428,14 @@ class ScoreLedger:
             check_evaluations(tables, peer, self._digests(ids), times)
 
     def record_evaluation(
-        self, peer: str, ids: Iterable[bytes], *, limited: bool = True, me: str = "", times: int = 1
+        self,
+        peer: str,
+        ids: Iterable[bytes],
+        *,
+        limited: bool = True,
+        me: str = "",
+        times: int = 1,
+        alongside: Callable[[Tables], object] = lambda tables: None,
     ) -> None:
         """Record that `peer` evaluates models on these rows.
 
@@ -432,6 +445,7 @@ class ScoreLedger:
             limited: whether to enforce the limit on evaluations.
             me: name of this party, for the log.
             times: number of evaluations.
+            alongside: makes another change of the account, which is on disk if and only if the evaluations are.
 
         Raises:
             LeakageError: the number of evaluations would exceed the limit. Nothing is recorded then.
@@ -442,6 +456,7 @@ class ScoreLedger:
                 check_evaluations(tables, peer, rows, times)
             for _ in range(times):
                 increment_counts(tables, rows, EVALUATION)
+            alongside(tables)
         eventlog.emit(me, "metrics disclosed", {"peer": peer, "rows": len(rows)})
 
     def evaluation_count(self, ids: Iterable[bytes]) -> int:
@@ -536,7 +551,7 @@ class ScoreLedger:
         return [None if record is None else record[0] for record in records]
 
     def _digests(self, ids: Iterable[bytes]) -> list[bytes]:
-        """Return the digests of ids under the key of the file."""
+        """Return the keyed digests of ids; their secret key is stored in the account file."""
         key = self._file.key
         return [hashlib.blake2b(row_id, digest_size=ROW_DIGEST_BYTES, key=key).digest() for row_id in ids]
 

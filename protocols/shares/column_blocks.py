@@ -20,10 +20,10 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.shares_params import RowBlock
 
-_CACHE_BYTES = 1 << 27  # size of the cache of encoded blocks, if they cannot be stored in a temporary file
-_CACHE_BYTES_WITH_SPILL = 1 << 24  # size of the same cache, if a temporary file stores the blocks that do not fit
-_WIDE_COLUMNS = 512  # with this many columns, computing X @ P takes long, so more blocks of W are cached
-_CACHE_BYTES_WIDE = 1 << 29  # size of the cache for `_WIDE_COLUMNS` or more columns
+_CACHE_BYTES = 1 << 27  # bytes of the cache of encoded blocks if there is no temporary file for blocks that do not fit
+_CACHE_BYTES_WITH_SPILL = 1 << 24  # bytes of the same cache if a temporary file stores the blocks that do not fit
+_WIDE_COLUMNS = 512  # from this number of columns on, computing X @ P takes long, so more blocks of W are cached
+_CACHE_BYTES_WIDE = 1 << 29  # bytes of the cache for `_WIDE_COLUMNS` or more columns
 _ROWS_PER_ENCODING = 4096
 
 
@@ -105,7 +105,8 @@ class LocalColumns(ColumnBlocks):
         self._ring = ShareRing(encoding.bits)
         self._integer_cache: dict[RowBlock, tuple[Integers, Integers]] = {}
         self._factor_cache: dict[RowBlock, tuple[IntegerFactor, IntegerFactor]] = {}
-        wide = P is not None and len(P) >= _WIDE_COLUMNS  # with P, every entry of W takes d multiplications
+        # with a preconditioner P, each entry of W takes d multiplications
+        wide = P is not None and len(P) >= _WIDE_COLUMNS
         in_memory = _CACHE_BYTES_WIDE if wide else _CACHE_BYTES
         self._free_bytes = in_memory if folder is None else _CACHE_BYTES_WITH_SPILL
 
@@ -130,7 +131,7 @@ class LocalColumns(ColumnBlocks):
             return self._factor_cache[block]
         X, W = self.integers(block)
         factors = IntegerFactor(self._ring, X), IntegerFactor(self._ring, W)
-        if 16 * X.size <= self._free_bytes:  # the prepared X and W are floats of 8 bytes an entry
+        if 16 * X.size <= self._free_bytes:  # X and W as floats take 8 bytes per entry each
             self._free_bytes -= 16 * X.size
             self._factor_cache[block] = factors
         return factors

@@ -42,7 +42,7 @@ from securevfl.protocols.shares.preprocessing_store import (
     Record,
 )
 
-_MARKED_ITERATIONS = 16  # iterations that are marked as used by one write
+_MARKED_ITERATIONS = 16  # number of iterations that one write to disk marks as used
 _U64 = struct.Struct("<Q")
 _IDENTITY = struct.Struct("<2Q")
 _DIGEST_BYTES = 16
@@ -123,7 +123,8 @@ class DiskStore(PreprocessingStore):
 
     def _remove(self, number: int) -> None:
         self._indices.pop(number, None)
-        for kind in ("ready", "bound", "spent"):  # if interrupted, .spent must not disappear before the records
+        # in this order, so that an interruption never leaves records without their marks in .spent
+        for kind in ("ready", "bound", "spent"):
             self._path(number, kind).unlink(missing_ok=True)
 
     def _path(self, number: int, kind: Literal["ready", "spent", "bound"]) -> Path:

@@ -10,43 +10,11 @@ matrix by which a party multiplies its gradients. The values and their fractiona
     theta               weights, weighted sums of W^T g               f_W + f_g + m
     H = X @ theta       forward sums, the outputs of the model        f_x + f_W + f_g + m
 
-m is the number of fractional bits of the coefficients in the update rule that turns W^T g into weights; w is the number
-of bits that describe an entry of W. f_W depends on n, eta and public bounds, never on data. Columns arrive clipped and
-rounded (`securevfl.data.scaling`), so clipping and rounding them again here changes nothing. L is rounded up to whole
-bytes, and w uses some of the bits gained. If P divides by a curvature of the loss, w starts log2(curvature) bits
-higher. If L would exceed the limit, w is reduced down to three bits, and then f_g to seven
-(`FixedPointEncoding.finest`). An entry of W has a rounding error of at most 2^-w / sqrt(12) standard deviations of its
-column, independent between rows. The error of W^T g therefore falls with n like the sampling error of n rows, and
-remains far below it.
-
-In a batch that is smaller than the largest one, W has k fewer fractional bits; 2^k is the ratio of the two sizes,
-rounded down to a power of two. The products W^T g of that batch are multiplied by 2^k afterwards
-(`FixedPointEncoding.lift`). Entries of W thus have similar sizes in all batches.
-
-Residuals are read from a table of 2^b entries, whose forward sums are spaced 2^step apart. Two parties A and B have
-shares h_A + h_B = H. Each computes its table index i_k = floor(h_k / 2^s) modulo 2^b, with s = f_x + f_W + f_g + m +
-step. A carry out of 2^L vanishes, so the index is correct while H is in the range of the table. The label of a row
-selects its table. The party with labels, A, centres the table at the sums that it expects for rows with this label:
-half way to the sum of least loss, moved by at most a quarter of the table (`FixedPointEncoding.table_centres`). With 64
-entries spaced 1 apart and classes y of -1 and +1, a table covers values of y * H from -15 to 48. Larger values would
-wrap to very wrong ones, and training would increase them further. Large positive values (correct predictions) are
-common and large negative ones are not, so the table is centred at positive ones.
-
-The ring represents sums up to four times the range of the table, and at least up to 64 (`integer_bits`). The highest
-bits of a sum therefore show whether it is out of the range of a table or of a quantizer, which rounds disclosed sums.
-If batches have very many rows, the ring covers only the range of the table.
-
-If iterations have many rows, table entries are sent as shares of k = `lift_bits` bits instead of L. Only the entry that
-is read of each table is *lifted*: its shares modulo 2^k are turned into shares modulo 2^L (carry_lift.py). An entry is
-then the residual minus the least residual of its table, and it must be below 2^(k-1). If k = f_g + 1, the residuals of
-a table lie in an interval of length 1, and a residual of 1 is represented by M = 2^f_g - 1 instead of 2^f_g, so that
-entries from 0 to M fit. W is multiplied by (M + 1) / M, so weights keep their scale.
-
-i_A + i_B + 1 is the index of the table entry just below or just above H / 2^s. The nearer entry has the higher
-probability, because the fractional part of h_A is uniform. On average this is linear interpolation between the entries,
-without bias. Entries are rounded to f_g bits at random in the same way. A forward sum only selects an entry, so the
-products of which it consists may have a random error with a standard deviation of up to 2^-10 (`sum_tolerance`), which
-makes their ciphertexts shorter.
+m is the number of fractional bits of the coefficients in the update rule, w that of an entry of W. Terms:
+- *table*: residuals are read from a table of 2^b entries (`table_bits`), at forward sums spaced 2^step apart. Party k
+  computes its index floor(h_k / 2^s) modulo 2^b from its share h_k, with s = f_x + f_W + f_g + m + step.
+- *lift*: short table entries of `lift_bits` bits, of which only the one that is read gets L bits (carry_lift.py).
+`FixedPointEncoding` documents how L and the bits are chosen.
 """
 
 from __future__ import annotations
@@ -65,11 +33,11 @@ from securevfl.data.scaling import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
 _MAX_RING_BITS = 56
-_MIN_W = 3  # smallest w, the number of bits of an entry of W
-_MIN_INTEGER_BITS = 7  # with headroom, at least forward sums from -64 to 64 are represented
+_MIN_W = 3  # smallest w, the number of bits that describe an entry of W
+_MIN_INTEGER_BITS = 7  # if the ring has headroom, it represents at least forward sums from -64 to 64
 _MIN_TOP_BITS, _MAX_TOP_BITS = 6, 8  # limits of `FixedPointEncoding.top_bits`
-_TOP_KNOTS_IN_REACH = 3.5  # entries of the table over the whole ring that half of a residual table must cover
-_SUM_ERROR_BITS = 10  # the standard deviation of the noise of a forward sum is at most 2^-10
+_TOP_KNOTS_IN_REACH = 3.5  # half of a residual table must span this number of entries of the coarse table
+_SUM_ERROR_BITS = 10  # the noise of a forward sum has a standard deviation of at most 2^-10
 _MIN_RESIDUAL_BITS = 7  # smallest f_g, the number of fractional bits of residuals
 
 FINE_BITS = 8
@@ -82,6 +50,45 @@ FINE_ENTRY_BITS = 16
 @dataclass(frozen=True)
 class FixedPointEncoding:
     """The numbers of bits of all values, on which the parties have agreed.
+
+    m is the number of fractional bits of the coefficients in the update rule that turns W^T g into weights; w is the
+    number of bits that describe an entry of W. f_W depends on n, eta and public bounds, never on data. Columns arrive
+    clipped and rounded (`securevfl.data.scaling`), so clipping and rounding them again here changes nothing. L is
+    rounded up to whole bytes, and w uses some of the bits gained. If P divides by a curvature of the loss, w starts
+    log2(curvature) bits higher. If L would exceed the limit, w is reduced down to three bits, and then f_g to seven
+    (`FixedPointEncoding.finest`). An entry of W has a rounding error of at most 2^-w / sqrt(12) standard deviations of
+    its column, independent between rows. The error of W^T g therefore falls with n like the sampling error of n rows,
+    and remains far below it.
+
+    In a batch that is smaller than the largest one, W has k fewer fractional bits; 2^k is the ratio of the two sizes,
+    rounded down to a power of two. The products W^T g of that batch are multiplied by 2^k afterwards
+    (`FixedPointEncoding.lift`). Entries of W thus have similar sizes in all batches.
+
+    Residuals are read from a table of 2^b entries, whose forward sums are spaced 2^step apart. Two parties A and B have
+    shares h_A + h_B = H. Each computes its table index i_k = floor(h_k / 2^s) modulo 2^b, with s = f_x + f_W + f_g + m
+    + step. A carry out of 2^L vanishes, so the index is correct while H is in the range of the table. The label of a
+    row selects its table. The party with labels, A, centres the table at the sums that it expects for rows with this
+    label: half way to the sum of least loss, moved by at most a quarter of the table
+    (`FixedPointEncoding.table_centres`). With 64 entries spaced 1 apart and classes y of -1 and +1, a table covers
+    values of y * H from -15 to 48. Larger values would wrap to very wrong ones, and training would increase them
+    further. Large positive values (correct predictions) are common and large negative ones are not, so the table is
+    centred at positive ones.
+
+    The ring represents sums up to four times the range of the table, and at least up to 64 (`integer_bits`). The
+    highest bits of a sum therefore show whether it is out of the range of a table or of a quantizer, which rounds
+    disclosed sums. If batches have very many rows, the ring covers only the range of the table.
+
+    If iterations have many rows, table entries are sent as shares of k = `lift_bits` bits instead of L. Only the entry
+    that is read of each table is *lifted*: its shares modulo 2^k are turned into shares modulo 2^L (carry_lift.py). An
+    entry is then the residual minus the least residual of its table, and it must be below 2^(k-1). If k = f_g + 1, the
+    residuals of a table lie in an interval of length 1, and a residual of 1 is represented by M = 2^f_g - 1 instead of
+    2^f_g, so that entries from 0 to M fit. W is multiplied by (M + 1) / M, so weights keep their scale.
+
+    i_A + i_B + 1 is the index of the table entry just below or just above H / 2^s. The nearer entry has the higher
+    probability, because the fractional part of h_A is uniform. On average this is linear interpolation between the
+    entries, without bias. Entries are rounded to f_g bits at random in the same way. A forward sum only selects an
+    entry, so the products of which it consists may have a random error with a standard deviation of up to 2^-10
+    (`sum_tolerance`), which makes their ciphertexts shorter.
 
     Attributes:
         rows: the number of rows n of the largest batch.
@@ -279,7 +286,8 @@ class FixedPointEncoding:
         """Return columns X (n, d) as integers with f_x fractional bits, after clipping."""
         clipped = self._clipped(X)
         clipped *= 2.0**self.f_x
-        return np.rint(clipped, out=clipped).astype(np.int64)  # exact for prepared columns, which are rounded already
+        # changes nothing in prepared columns, which are rounded already
+        return np.rint(clipped, out=clipped).astype(np.int64)
 
     def lift(self, rows: int) -> int:
         """Return how many fractional bits fewer W has in a batch of this size than in the largest batch."""

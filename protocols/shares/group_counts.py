@@ -106,7 +106,8 @@ def receive_group_counts(context: PartyContext, marks: Integers, groups: int) ->
         )
     levels = unpack_words(peer, message.words, ring, share.shape).astype(np.float64)
     total = levels + np.ldexp(share.astype(np.float64), -_SHIFT)
-    counts = (np.mod(total + 1, 2.0**ring.bits) - 1) * COUNT_STEP  # rounding may turn 0 into a number above -1
+    # random rounding may turn a count of 0 into a number between -1 and 0
+    counts = (np.mod(total + 1, 2.0**ring.bits) - 1) * COUNT_STEP
     remaining = (marks.sum(axis=0)[:, None] - counts)[:, : groups - counts.shape[1]]
     return message.names, np.concatenate([counts, remaining], axis=1).T
 

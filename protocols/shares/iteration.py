@@ -24,33 +24,8 @@ iteration:
    k        adds to its shares of the weights: its shares of W_k^T psi_h, and W_k^T times its share of g, which is
             psi_A + delta at A, g_B at B, and delta at C
 
-In iterations of many rows the tables are most of the traffic. Entries then have k < L bits and are lifted to L bits
-(carry_lift.py). An entry is u = T_y[..] - base_y, from 0 to 2^(k-1) - 1, and psi_A - base_y is split into a, its lowest
-k bits, and alpha, its other bits. Another oblivious transfer gave B a random bit c and a number p_c, and gave A both
-numbers p_0 and p_1. Step 8 becomes:
-
-8.  A -> B   u[i_A + offset + j] - a - pad(j)        for each j < 2^b, modulo 2^k
-    B        b = the received entry chi, plus pad(chi), which is u - a
-8a. B -> A   e = c ^ (the top bit of b)
-8b. A -> B   Y_j = c_a * [j = e] - alpha - p_j       for j = 0, 1, modulo 2^(L-k); c_a: 1 - (the top bit of a)
-    B        g_B = b + (Y_c + p_c - 1) * 2^k, which is g - psi_A
-
-Comments refer to these steps by number. They process one block of rows at a time. B sends the request for the next
-block before it receives the tables of the current one, so that nobody waits (`lookup_requests`). A receives delta
-together with the request for a later block, or for the next iteration, whose first sums depend on the last delta.
-Look-ups by oblivious transfer are those of Dessouky et al. 2017; a table can represent any loss that depends on one
-sum. With two parties an iteration is one round trip. With more parties it is three messages in sequence, whatever the
-number of columns. Steps 8a and 8b take one further round trip for all blocks of an iteration.
-
-All values that A receives are uniform, because of chi, c, psi_B and kappa. B can read one entry of each row's table,
-which is uniform because of psi_A, and one of the two words of step 8b, which is uniform because of alpha. delta is
-uniform to C because of psi_B. So nobody learns more than n, d, c, the number of iterations, L, b and k. A coalition
-learns no more, unless it contains both A and B: these two together know g, every party's X_k @ theta_k, and their own
-weights.
-
-An interrupted training resumes from a checkpoint that all parties took after the same iteration. A resumed run draws
-fresh masks and keys, so replaying earlier iterations reveals nothing new; parties may resume from any common
-checkpoint.
+In iterations of many rows, entries are short and are *lifted* to L bits by further messages 8a and 8b (`TrainingRole`,
+carry_lift.py). Comments refer to these steps by number.
 """
 
 from __future__ import annotations
@@ -81,7 +56,7 @@ from securevfl.protocols.shares.share_products import read_offsets, unpack_words
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.runtime.codec import M, Message
 
-_ROWS_PER_TABLE_CHUNK = 1024
+_ROWS_PER_TABLE_CHUNK = 2048
 _KAPPA_LABEL = "sums of a training on shares"
 
 TableIndices = NDArray[np.uint8]
@@ -121,7 +96,7 @@ class MaskedTables(Message, frozen=True):
     """The label party's answer to a request.
 
     Attributes:
-        entries: the masked table entries of every row and output of the requested block: packed integers (2^b, n * c).
+        entries: the masked table entries of every row and output of the requested block: packed integers (n * c, 2^b).
         lifts: the words Y of step 8b for the bits in the request: packed integers (2, n * c) for each block. They turn
             the partner's shares of k bits into shares of L bits.
     """
@@ -180,7 +155,8 @@ def lookup_requests(blocks: int, *, lifts: bool) -> list[RequestStep]:
     Returns:
         The requests.
     """
-    steps, lag = list[RequestStep](), 4 if lifts else 2  # lag: from a block's request to the one with its delta
+    # lag: number of requests from that for a block to that which contains its delta
+    steps, lag = list[RequestStep](), 4 if lifts else 2
 
     def one(number: int, distance: int) -> range:
         return range(max(0, number - distance), max(0, number - distance + 1))
@@ -213,6 +189,34 @@ class SharedState:
 class TrainingRole(ABC):
     """Base class of the three roles in an iteration, with the computations that all parties have in common.
 
+    In iterations of many rows the tables are most of the traffic. Entries then have k < L bits and are lifted to L bits
+    (carry_lift.py). An entry is u = T_y[..] - base_y, from 0 to 2^(k-1) - 1, and psi_A - base_y is split into a, its
+    lowest k bits, and alpha, its other bits. Another oblivious transfer gave B a random bit c and a number p_c, and
+    gave A both numbers p_0 and p_1. Step 8 becomes:
+
+    8.  A -> B   u[i_A + offset + j] - a - pad(j)        for each j < 2^b, modulo 2^k
+        B        b = the received entry chi, plus pad(chi), which is u - a
+    8a. B -> A   e = c ^ (the top bit of b)
+    8b. A -> B   Y_j = c_a * [j = e] - alpha - p_j       for j = 0, 1, modulo 2^(L-k); c_a: 1 - (the top bit of a)
+        B        g_B = b + (Y_c + p_c - 1) * 2^k, which is g - psi_A
+
+    The steps process one block of rows at a time. B sends the request for the next block before it receives the tables
+    of the current one, so that nobody waits (`lookup_requests`). A receives delta together with the request for a later
+    block, or for the next iteration, whose first sums depend on the last delta. Look-ups by oblivious transfer are
+    those of Dessouky et al. 2017; a table can represent any loss that depends on one sum. With two parties an iteration
+    is one round trip. With more parties it is three messages in sequence, whatever the number of columns. Steps 8a and
+    8b take one further round trip for all blocks of an iteration.
+
+    All values that A receives are uniform, because of chi, c, psi_B and kappa. B can read one entry of each row's
+    table, which is uniform because of psi_A, and one of the two words of step 8b, which is uniform because of alpha.
+    delta is uniform to C because of psi_B. So nobody learns more than n, d, c, the number of iterations, L, b and k. A
+    coalition learns no more, unless it contains both A and B: these two together know g, every party's X_k @ theta_k,
+    and their own weights.
+
+    An interrupted training resumes from a checkpoint that all parties took after the same iteration. A resumed run
+    draws fresh masks and keys, so replaying earlier iterations reveals nothing new; parties may resume from any common
+    checkpoint.
+
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         params: the agreed parameters.
@@ -234,7 +238,8 @@ class TrainingRole(ABC):
         self._lift = CarryLift(params.encoding.lift_bits, self._ring) if params.encoding.lift_bits else None
         self._entry_ring = self._lift.short_ring if self._lift else self._ring
         self._columns, self._offline = columns, offline
-        self._change: Words = np.zeros((0, 0), np.uint64)  # share of W^T g over the blocks processed so far
+        # this party's share of W^T g, summed over the blocks of the batch so far
+        self._change: Words = np.zeros((0, 0), np.uint64)
         self._peer_changes: Mapping[str, Words] = {}
         self._passives = tuple(name for name in context.passives if name != params.partner)
         is_holder = context.me in (context.active, params.partner)
@@ -398,7 +403,7 @@ class LabelParty(TrainingRole):
         request = self._recv(partner, LookupRequest)  # step 7
         self._check_chunk(partner, chunk_name, request.chunk)
         for iteration in range(iterations):
-            blocks = dict[int, PreprocessedBlock]()  # the blocks whose delta has not arrived
+            blocks = dict[int, PreprocessedBlock]()  # material of the blocks whose delta has not arrived yet
             requests = self._requests(material)
             for step, following in pairwise(requests):
                 tables = b""
@@ -406,10 +411,10 @@ class LabelParty(TrainingRole):
                     indices = self._indices(material, request.offsets, chunk_name)
                     tables = self._mask_tables(material.block, indices, masks)
                     blocks[step.block] = material
-                    del masks  # to free memory: the masks are as large as the tables
+                    del masks  # frees memory now, because the masks are as large as the tables
                 lifts = self._lift_words([blocks[block] for block in step.carries], request.carries)
                 self._send(partner, MaskedTables(tables, lifts))  # steps 8 and 8b
-                # take the next block's material now, because the partner computes at the same time
+                # the next block's material is read while the partner computes
                 if following.block is not None:
                     material, masks = self._take(chunk, iteration, following.block)
                 elif following is requests[-1] and iteration + 1 < iterations:
@@ -433,15 +438,15 @@ class LabelParty(TrainingRole):
         return self._encoding.index(self._ring.reduce(h)).ravel() + rotation
 
     def _take(self, chunk: int, iteration: int, part: int) -> tuple[PreprocessedBlock, NDArray[Any]]:
-        """Return the material of a block, and the masks (2^b, n * c) of its table entries: psi or a, plus the pads."""
+        """Return the material of a block, and the masks (n * c, 2^b) of its table entries: psi or a, plus the pads."""
         material = self._offline.take(chunk, iteration, part)
         masks: NDArray[Any]
         if self._lift is None:
-            masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
-            masks += material.psi.ravel()
+            masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring)).T
+            masks += material.psi.reshape(-1, 1)
             return material, masks
-        masks = self._context.meter("transfer", lambda: table_transfers.short_pads(material.transfer))
-        masks += self._split_psi(self._lift, material).low.astype(masks.dtype)
+        masks = self._context.meter("transfer", lambda: table_transfers.short_pads(material.transfer)).T
+        masks += self._split_psi(self._lift, material).low.astype(masks.dtype)[:, None]
         return material, masks
 
     def _split_psi(self, lift: CarryLift, material: PreprocessedBlock) -> SplitMask:
@@ -467,7 +472,7 @@ class LabelParty(TrainingRole):
         Args:
             block: the block of rows.
             indices: for each row and output (n * c,), the index of the table entry that is sent first.
-            masks: the masks of the entries (2^b, n * c).
+            masks: the masks of the entries (n * c, 2^b).
 
         Returns:
             The bytes of `MaskedTables.entries`.
@@ -476,8 +481,8 @@ class LabelParty(TrainingRole):
         for start in range(0, len(indices), _ROWS_PER_TABLE_CHUNK):
             rows = slice(start, start + _ROWS_PER_TABLE_CHUNK)
             entries = tables.entries(indices[rows], self._prg, start).view(masks.dtype)
-            entries -= masks[:, rows]
-            packing.put((slice(None), rows), entries)
+            entries -= masks[rows]
+            packing.put(rows, entries)
         return packing.packed()
 
 
@@ -612,7 +617,7 @@ class PartnerParty(TrainingRole):
                 code="SVFL-PROTOCOL-SIZE",
                 party=self._context.active,
             )
-        return ring.unpack(entries, (self._encoding.entries, rows), (chi, np.arange(rows)))
+        return ring.unpack(entries, (rows, self._encoding.entries), (np.arange(rows), chi))
 
 
 class FeatureParty(TrainingRole):

@@ -28,6 +28,7 @@ of its choice about the columns of the other parties. B counts 32 bits about the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.lifted_shares import declares_lift, lift_shares
 from securevfl.protocols.shares.projection import projected
+from securevfl.protocols.shares.rotated_tables import TableStarts, rotated_tables
 from securevfl.protocols.shares.share_products import Products, unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.table_lookup import declares_lookup, look_up_shares
@@ -53,9 +55,9 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 MIN_LOSS_ROWS, MAX_LOSS_ROWS = 20, 65_536
 LOSS_SUM_BITS = 32
 """Bits of an opened sum: at most `MAX_LOSS_ROWS` entries below 2^15 are summed."""
-_MAX_ENTRY = 2 ** (FINE_ENTRY_BITS - 1) - 1  # the lift needs entries whose top bit is 0
-_MAX_LOSS = 4096.0  # larger losses are clipped
-_OFFSET = 1.0  # the constant in each entry; a projection is below the loss by at most spacing^2 * curvature / 12
+_MAX_ENTRY = 2 ** (FINE_ENTRY_BITS - 1) - 1  # the lift requires that the highest bit of an entry is 0
+_MAX_LOSS = 4096.0  # the loss of a row is clipped at this value
+_OFFSET = 1.0  # added to each entry, so that projections, which may be slightly below 0, become positive
 _ROUNDING_BITS = 16
 _SUMS_PER_LOOKUP = 8192
 _RING = ShareRing(LOSS_SUM_BITS)
@@ -137,23 +139,33 @@ class _LossEntries:
         self._centres = encoding.table_centres(table.minimizer(self._targets))
         farthest = encoding.fine_knots.min(), encoding.fine_knots.max()
         ends = [table.values((self._centres + distance)[:, None], self._targets) for distance in farthest]
-        self._largest = min(float(np.max(ends)), _MAX_LOSS)  # a loss is convex, so it is largest at an end
+        # a loss is convex, so its largest value is at an end of the table
+        self._largest = min(float(np.max(ends)), _MAX_LOSS)
         self._scale = (_MAX_ENTRY - 1) / (self._largest + 2 * _OFFSET)
         self._prg = Prg.fresh("rounding of losses")
 
-    def words(self, block: slice) -> Words:
-        """Return the tables (2^FINE_BITS, m) of m forward sums, one for each: losses as integers, rounded at random."""
-        sums = self._table_of_sum[block]
-        used, table_of_sum = np.unique(sums, return_inverse=True)
+    def tables(self, block: slice, first: TableStarts) -> NDArray[np.uint16]:
+        """Return the tables of a block of m forward sums: losses as integers, rounded at random.
+
+        Args:
+            block: the block of sums.
+            first: the index of the entry that comes first in each table (m,).
+
+        Returns:
+            The entries (m, 2^FINE_BITS).
+        """
+        used, table_of_sum = np.unique(self._table_of_sum[block], return_inverse=True)
         centres, encoding = self._centres[used], self._encoding
         knots, spacing = (table_distances(encoding.fine_knots, centres) + centres).T, 2.0**encoding.fine_step
-        first = knots.min(axis=1)
-        coefficients = projected(self._clipped, self._targets[used], first, len(encoding.fine_knots), spacing)
-        positions = np.rint((knots - first[:, None]) / spacing).astype(np.intp)
-        loss = np.take_along_axis(coefficients, positions, axis=1).T.clip(-_OFFSET, self._largest + _OFFSET)
-        fraction = ShareRing(_ROUNDING_BITS).uniform(self._prg, len(sums)) * 2.0**-_ROUNDING_BITS
-        entries = ((loss + _OFFSET) * self._scale)[:, table_of_sum] + fraction
-        return entries.astype(np.uint64)
+        lowest = knots.min(axis=1)
+        coefficients = projected(self._clipped, self._targets[used], lowest, len(encoding.fine_knots), spacing)
+        positions = np.rint((knots - lowest[:, None]) / spacing).astype(np.intp)
+        loss = np.take_along_axis(coefficients, positions, axis=1).clip(-_OFFSET, self._largest + _OFFSET)
+        fixed = np.ldexp((loss + _OFFSET) * self._scale, _ROUNDING_BITS).astype(np.uint32)
+        entries = rotated_tables(fixed, table_of_sum, first)
+        entries += self._prg.array(len(table_of_sum), np.uint16)[:, None]
+        entries >>= np.uint32(_ROUNDING_BITS)
+        return entries.astype(np.uint16)
 
     def mean(self, total: int) -> float:
         """Return the mean loss over all rows and outputs, from the opened sum of their table entries."""
@@ -197,9 +209,9 @@ def open_loss(
     entries = None if table is None else _LossEntries(encoding, table)
     for start in range(0, index.size, _SUMS_PER_LOOKUP):
         block = slice(start, start + _SUMS_PER_LOOKUP)
-        words = None if entries is None else entries.words(block)
+        tables = None if entries is None else partial(entries.tables, block)
         looked_up = look_up_shares(
-            products, transfers.tables, params.partner, index[block], FINE_BITS, words, EVALUATION_LIFT.short_ring
+            products, transfers.tables, params.partner, index[block], FINE_BITS, tables, EVALUATION_LIFT.short_ring
         )
         shares.append(looked_up)  # step 2
     lifted = lift_shares(products, transfers.carries, params.partner, np.concatenate(shares), EVALUATION_LIFT)  # step 3

@@ -17,25 +17,14 @@ are processed in blocks:
 5. O -> Q     i_O, if Q is not O; it is uniform
    Q          computes the score (i_O + received number + 1/2) * s
 
-Comments refer to these steps by number. Before step 3, A and B treat sums that are out of range (quantizer.py): a
-look-up in a table (table_lookup.py), indexed by the highest bits of H, gives both a share of the number of levels to
-add. Q then reads such a sum as "out of range". If A deviates and uses other table entries, it still learns only k bits.
-
-Without D, Q could compute more than a rounded score if it is O, because it knows the lower bits of h_O: the answer
-would reveal H to within s without randomness. With D, the mean of the score is H, its standard deviation is at most s /
-2, and a row discloses at most k bits. When a row is scored again, Q receives the same bytes, because the mean of four
-independent answers would have half the rounding error. This also holds for concurrent sessions: R records which rows it
-is about to score before it announces them, and other sessions wait for these rows. R always announces first, which
-prevents deadlocks.
-
-Every party but Q asks its score ledger (protocols/score_ledger) before it sends anything about a block. Rounding does
-not protect a column that dominates the model, because it can be read from the score.
+Comments refer to these steps by number. `ScoringSession` documents why nobody learns more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +42,7 @@ from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.quantizer import Quantizer
+from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import ROLE_PAIRS, Products, unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.table_lookup import declares_lookup, look_up_shares
@@ -182,6 +172,20 @@ class RowDecisions:
 class ScoringSession:
     """One party's side of scoring blocks of rows, for any role.
 
+    Before step 3, A and B treat sums that are out of range (quantizer.py): a look-up in a table (table_lookup.py),
+    indexed by the highest bits of H, gives both a share of the number of levels to add. Q then reads such a sum as "out
+    of range". If A deviates and uses other table entries, it still learns only k bits.
+
+    Without D, Q could compute more than a rounded score if it is O, because it knows the lower bits of h_O: the answer
+    would reveal H to within s without randomness. With D, the mean of the score is H, its standard deviation is at most
+    s / 2, and a row discloses at most k bits. When a row is scored again, Q receives the same bytes, because the mean
+    of four independent answers would have half the rounding error. This also holds for concurrent sessions: R records
+    which rows it is about to score before it announces them, and other sessions wait for these rows. R always announces
+    first, which prevents deadlocks.
+
+    Every party but Q asks its score ledger (protocols/score_ledger) before it sends anything about a block. Rounding
+    does not protect a column that dominates the model, because it can be read from the score.
+
     Args:
         products: this party's session of encrypted products with the shares of the weights (share_products.py).
         params: the agreed parameters of the training.
@@ -295,7 +299,7 @@ class ScoringSession:
         if self._other in states:
             scored &= ~stored | (
                 states[self._other] == ROW_STORED
-            )  # if O has lost its share, the row gets no new score
+            )  # a row whose share O has lost gets no new score either
             stored &= scored
         fresh = scored & ~stored
         if context.me != requester:
@@ -366,9 +370,10 @@ class ScoringSession:
         if transfers is None:
             return h
         quantizer, encoding = self._scoring.quantizer, self._params.encoding
-        ring, table = ShareRing(quantizer.bits), quantizer.overflow_shifts(encoding.top_knots)
-        index = encoding.top_index(h)
-        shifts = look_up_shares(self._products, transfers, self._params.partner, index, encoding.top_bits, table, ring)
+        ring, index = ShareRing(quantizer.bits), encoding.top_index(h)
+        table = quantizer.overflow_shifts(encoding.top_knots)
+        tables = partial(rotated_tables, table[None], np.zeros(index.size, np.intp))
+        shifts = look_up_shares(self._products, transfers, self._params.partner, index, encoding.top_bits, tables, ring)
         return self._ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
 
     def _stored(self, query: ScoreQuery | None) -> tuple[Words, NDArray[np.bool_]]:

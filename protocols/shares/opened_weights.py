@@ -40,7 +40,8 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermi
 MAX_ROUNDING_ERROR = 0.05
 """Largest standard deviation of a weight's rounding error, in standard errors of the weight."""
 
-_ROUNDING_DEVIATION = 6**-0.5  # standard deviation of the error of two rounded summands, in units of the last bit
+# standard deviation, in units of the last bit, of the error of a sum of two rounded summands
+_ROUNDING_DEVIATION = 6**-0.5
 _INTEGER_BITS = 7  # bits of a weight before the binary point, including its sign
 
 

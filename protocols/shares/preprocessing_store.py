@@ -57,7 +57,7 @@ class PreprocessingStore(ABC):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._lock = threading.Lock()  # one thread adds chunks while another one removes them
+        self._lock = threading.Lock()  # the thread that generates chunks adds them while the training removes used ones
         self._chunks: dict[int, PreprocessingChunk] = {}
 
     @property

@@ -36,8 +36,8 @@ MIN_EXECUTOR_SECONDS = 2.0
 """If all products take less time than this, starting processes for them would take longer."""
 
 _MIN_THREAD_SECONDS = 0.2
-_MAX_PENDING = 8  # calls submitted to processes before the first result is awaited
-_MAX_PENDING_THREADS = 3  # fewer for threads, because each pending call holds its matrix in memory
+_MAX_PENDING = 8  # number of calls that processes get before the first result is awaited
+_MAX_PENDING_THREADS = 3  # the same number for threads; smaller, because each pending call has its matrix in memory
 
 
 class ProductExecutor:
@@ -105,12 +105,12 @@ class ProductExecutor:
         return partial(holder.encrypt, V, columns=columns, uses=uses)
 
     def encrypting_uniform(
-        self, holder: ShareHolder, shape: tuple[int, int], columns: int, uses: int
+        self, holder: ShareHolder, shape: tuple[int, int], columns: int, uses: int, rows: int
     ) -> Callable[[], tuple[bytes, Words]]:
         """Return a call for `in_order` that draws and encrypts V of a shape; see `ShareHolder.encrypt_uniform`."""
         if self.away:
-            return partial(encrypt_uniform_exported, self.scheme, holder.exported(), *shape, columns, uses)
-        return partial(holder.encrypt_uniform, *shape, columns=columns, uses=uses)
+            return partial(encrypt_uniform_exported, self.scheme, holder.exported(), *shape, columns, uses, rows)
+        return partial(holder.encrypt_uniform, *shape, columns=columns, uses=uses, rows=rows)
 
     def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
         """Return a call for `in_order` that multiplies W with encrypted vectors; see `ShareEvaluator.product`."""

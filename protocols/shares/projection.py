@@ -26,9 +26,11 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 
-MARGIN_KNOTS = 18  # additional knots at each end of a grid; (2 - sqrt(3))^18 = 5e-11
+# additional knots at both ends of a grid; what lies beyond has a weight below (2 - sqrt(3))^18 = 5e-11
+MARGIN_KNOTS = 18
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
-_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # nodes and weights of Gauss quadrature on the interval [0, 1]
+# nodes and weights of Gauss quadrature, moved from [-1, 1] to the interval [0, 1]
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 
 
 def projected(
@@ -49,13 +51,15 @@ def projected(
     intervals = knots + 2 * MARGIN_KNOTS + 1
     starts = first[:, None] + spacing * (np.arange(intervals) - MARGIN_KNOTS - 1)
     repeated = np.repeat(targets, intervals, axis=0)
-    rising = np.zeros_like(starts)  # per interval, the integral of g times the hat function that rises on it, / h
+    # for each interval between knots: the integral of g times the hat function that rises there, divided by h
+    rising = np.zeros_like(starts)
     falling = np.zeros_like(starts)
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         values = weight * residual((starts + node * spacing).reshape(-1, 1), repeated).reshape(starts.shape)
         rising += node * values
         falling += (1 - node) * values
-    products = rising[:, :-1] + falling[:, 1:]  # <g, phi_j> / h for all knots, including MARGIN_KNOTS more at each end
+    # the inner product of g with each knot's hat function, divided by h; including MARGIN_KNOTS at each end
+    products = rising[:, :-1] + falling[:, 1:]
     offsets = np.arange(-MARGIN_KNOTS, MARGIN_KNOTS + 1)
     inverse = np.sqrt(3) * (np.sqrt(3) - 2) ** np.abs(offsets)
     windows = np.lib.stride_tricks.sliding_window_view(products, len(inverse), axis=1)

@@ -21,6 +21,7 @@ continues.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.fixed_point import table_distances
 from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import Products, unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.table_lookup import declares_lookup, look_up_shares
@@ -95,7 +97,8 @@ def count_out_of_range(
     end = encoding.reach if encoding.has_headroom else encoding.reach / 2
     is_far = (np.abs(table_distances(encoding.top_knots, centres)) > end).astype(np.uint64)
     index, bits = encoding.top_index(h), encoding.top_bits
-    shares = look_up_shares(products, transfers, params.partner, index, bits, is_far, _RING)  # step 2
+    tables = partial(rotated_tables, is_far.T, np.arange(len(centres)))
+    shares = look_up_shares(products, transfers, params.partner, index, bits, tables, _RING)  # step 2
     total = shares.sum(dtype=np.uint64)
     if context.me == params.partner:
         permitted = allowed()

@@ -37,7 +37,7 @@ from securevfl.protocols.shares.shares_params import RowBlock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.worker_backend import RemoteObject, RemotePart
 
-_MAX_PENDING_BLOCKS = 16  # blocks whose products X @ theta are requested before the first result is awaited
+_MAX_PENDING_BLOCKS = 16  # number of blocks whose products X @ theta are requested before the first result is awaited
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -207,7 +207,7 @@ class RemoteColumns(ColumnBlocks):
             g_of_part = np.ascontiguousarray(g[part.before : len(g) - part.after])
             self._changes.append(self.start(remote, block_change, part, g_of_part))
         n, d = self.shape(block.batch)
-        if block.stop < n:  # only the sum over the batch is needed, so nobody has to wait for this block
+        if block.stop < n:  # the caller needs only the sum over the batch, so it need not wait for this block
             return np.zeros((d, g.shape[1]), np.uint64)
         pending, self._changes = self._changes, []
         return self._total(pending)

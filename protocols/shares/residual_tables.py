@@ -25,13 +25,14 @@ from securevfl.crypto.prg import Prg
 from securevfl.errors import RangeError
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding, table_distances
 from securevfl.protocols.shares.projection import projected
+from securevfl.protocols.shares.rotated_tables import rotated_tables
 
-_DITHER_BITS = 16  # additional fractional bits of stored entries, which random rounding removes
+_DITHER_BITS = 16  # fractional bits of stored entries beyond those that are sent; random rounding removes them
 _MAX_TARGETS_PER_CHUNK = 4096
 _MAX_ENTRIES_PER_CHUNK = 2**18
 # coefficients of a projection may exceed the bound of residuals by this share of an entry's last bit
 _ROUNDING_SLACK = 0.01
-_UNCLIPPED_RANGE = 1.0  # residuals at forward sums from -1 to 1 must fit into an entry without clipping
+_UNCLIPPED_RANGE = 1.0  # residuals at forward sums between -1 and 1 must not be clipped to fit into an entry
 
 
 class ResidualTables:
@@ -67,7 +68,6 @@ class ResidualTables:
         self._tables = np.concatenate([tables for tables, _ in computed])
         self._bases = np.concatenate([bases for _, bases in computed])
         self._table_of_row = table_of_row.astype(np.int32)
-        self._start = self._table_of_row << encoding.table_bits
         self._encoding = encoding
         self._dtype = {0: np.int64, 8: np.uint8, 16: np.uint16}[encoding.lift_bits]
 
@@ -101,7 +101,8 @@ class ResidualTables:
         else:
             g = residual(f, np.repeat(targets, encoding.entries, axis=0))[:, 0]
         limit = (2**31 - 2**_DITHER_BITS - 1) * 2.0 ** -(encoding.f_g + _DITHER_BITS)
-        if np.abs(g[np.abs(f[:, 0]) <= _UNCLIPPED_RANGE]).max() > limit:  # all other entries may be clipped
+        # residuals at other forward sums may be clipped
+        if np.abs(g[np.abs(f[:, 0]) <= _UNCLIPPED_RANGE]).max() > limit:
             raise _far_labels(encoding)
         if encoding.lift_bits:
             near = (np.abs(f[:, 0]) <= _UNCLIPPED_RANGE).reshape(knots.shape)
@@ -122,15 +123,13 @@ class ResidualTables:
             first: the position of the first of the n rows in the batch.
 
         Returns:
-            The entries (2^b, n), as unsigned integers of k bits if they are lifted. Entry [j, i] is the table of row
+            The entries (n, 2^b), as unsigned integers of k bits if they are lifted. Entry [i, j] is the table of row
             `first + i` at `indices[i] + j`, modulo 2^b.
         """
-        encoding = self._encoding
+        entries, table_of_row = self._encoding.entries, self._table_of_row[first : first + len(indices)]
         dither = prg.array(len(indices), np.uint16).astype(np.int32)
-        rotated = np.arange(encoding.entries, dtype=np.uint8)[:, None] + indices
-        rotated &= np.uint8(encoding.entries - 1)
-        values = np.take(self._tables, rotated + self._start[first : first + len(indices)])
-        values += dither
+        values = rotated_tables(self._tables.reshape(-1, entries), table_of_row, indices & np.uint8(entries - 1))
+        values += dither[:, None]
         values >>= _DITHER_BITS
         return values.astype(self._dtype)
 

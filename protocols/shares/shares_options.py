@@ -21,7 +21,8 @@ MIN_COVERED_SUM = 16.0
 """Quantizers can represent at least forward sums up to this absolute value."""
 
 METRIC_BITS = 7
-"""Number of bits of the quantized sums from which metrics are computed, at most."""
+"""Number of bits of the quantized sums from which metrics are computed, at most. A code of two bits for the label in
+place of one leaves a bit less, so that a pair has as many bits."""
 
 MIN_SCORE_BITS = 4
 """The holder that rounds scores may reduce their number of bits to this, and no further."""
@@ -51,15 +52,17 @@ class Shares(MessageProtocol):
 
     metrics: Literal["pairs", "loss"] = "pairs"
     """What the final evaluation opens: "loss" opens one sum of losses; "pairs" also opens one pair of a rounded score
-    and a label for each row, in random order, if the loss allows it. The AUC, for example, needs pairs."""
+    and a label for each row, in random order, if the loss allows it. The AUC, for example, needs pairs. Counts and
+    amounts are rounded at random to one of four values first; their pairs are opened from 2,000 measured rows on, if
+    rows have neither weights nor an exposure."""
     metrics_step: float | None = Field(default=None, gt=0, le=1024)
     """Resolution of the sums that metrics are computed from, a power of two. These sums are disclosed once, with labels
-    and in a hidden order, and have at most 7 bits. Default: metrics_range / 64, or without it 1/8 for classes and 1/4
-    of a standard deviation for numbers."""
+    and in a hidden order, and have at most 7 bits (6 for counts and amounts). Default: metrics_range / 64 (/ 32),
+    or without it 1/8 for classes, counts and amounts, and 1/4 of a standard deviation for other numbers."""
     metrics_range: float | None = Field(default=None, ge=1, le=1024)
-    """Range of model outputs that metrics cover: [-range, range]. For classes, outputs beyond 0.75 * range are clipped;
-    for numbers they wrap around and the party with labels is warned. Default: 64 * metrics_step, which is the largest
-    possible range."""
+    """Range of model outputs that metrics cover: [-range, range]. Outputs beyond 0.75 * range are
+    clipped for classes, counts and amounts; for other numbers they wrap around and the party with labels is warned.
+    Default: the largest possible range, which is 64 * metrics_step, or 32 * metrics_step for counts and amounts."""
 
     score_step: float = Field(default=0.5, gt=0, le=1024)
     """Resolution of the scores of new rows, a power of two: the spacing of their levels."""
@@ -113,40 +116,43 @@ class Shares(MessageProtocol):
         """Return log2 of the spacing of table entries; `spacing` is the loss's default, used if `step` is None."""
         return math.frexp(spacing if self.step is None else self.step)[1] - 1
 
-    def metric_quantizer(self, encoding: FixedPointEncoding, *, classifies: bool) -> Quantizer:
+    def metric_quantizer(self, encoding: FixedPointEncoding, *, classifies: bool, code_bits: int = 1) -> Quantizer:
         """Return the quantizer of the forward sums from which metrics are computed.
 
         Args:
             encoding: the fixed-point encoding of the sums.
             classifies: whether the model predicts classes.
+            code_bits: the bits for the label in a pair, 1 or 2.
 
         Returns:
             The quantizer.
         """
-        return self._metric_levels(classifies=classifies).within(encoding)
+        return self._metric_levels(classifies=classifies, code_bits=code_bits).within(encoding)
 
-    def pair_bits(self, *, classifies: bool) -> int:
+    def pair_bits(self, *, classifies: bool, code_bits: int = 1) -> int:
         """Return an upper bound of the bits of a pair of a score and a label, from which metrics are computed.
 
         Args:
             classifies: True if the model predicts classes.
+            code_bits: the bits for the label, 1 or 2.
 
         Returns:
-            The bits of a score, and one more for the label.
+            The bits of a score and of the label together.
         """
-        return 1 + self._metric_levels(classifies=classifies).bits
+        return code_bits + self._metric_levels(classifies=classifies, code_bits=code_bits).bits
 
-    def _metric_levels(self, *, classifies: bool) -> Quantizer:
+    def _metric_levels(self, *, classifies: bool, code_bits: int = 1) -> Quantizer:
         """Return the levels to which forward sums are rounded for metrics.
 
         Their spacing is fixed. Levels that follow the scores, such as quantiles, would have to be disclosed first.
         """
-        step, largest = self.metrics_step, self.metrics_range
-        if step is None and largest is not None:
-            step = 2.0 ** (math.ceil(math.log2(largest)) - METRIC_BITS + 1)
-        elif step is None:
-            step = 2.0**-3 if classifies else 2.0**-2
-        return Quantizer.covering(step, 2 ** (METRIC_BITS - 1) * step if largest is None else largest)
+        bits, step, largest = METRIC_BITS + 1 - code_bits, self.metrics_step, self.metrics_range
+        if largest is None:
+            if step is None:
+                step = 2.0**-3 if classifies or code_bits > 1 else 2.0**-2
+            return Quantizer.covering(step, 2 ** (bits - 1) * step)
+        finest = 2.0 ** (math.ceil(math.log2(largest)) - bits + 1)
+        return Quantizer.covering(finest if step is None else max(step, finest), largest)
 
     def score_quantizer(self, spacing: float) -> Quantizer:
         """Return the quantizer of the scores of new rows.

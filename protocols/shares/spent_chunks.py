@@ -29,7 +29,7 @@ class SpentChunks:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._names: set[bytes] = set()  # used if there is no file
+        self._names: set[bytes] = set()  # the names of used chunks if there is no account file
 
     def contains(self, name: bytes) -> bool:
         """Return whether a chunk of this name was begun."""

@@ -15,6 +15,9 @@ Comments refer to these steps by number. All received values are uniform.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,9 +25,13 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import table_transfers
+from securevfl.protocols.shares.rotated_tables import TableStarts
 from securevfl.protocols.shares.share_products import Products, read_offsets, unpack_words
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.runtime.codec import Message
+
+TablesFrom = Callable[[TableStarts], NDArray[Any]]
+"""A function that returns the tables (m, 2^b) of m sums, each rotated to start at an index (m,)."""
 
 
 class TableOffsets(Message, frozen=True):
@@ -34,7 +41,7 @@ class TableOffsets(Message, frozen=True):
 
 
 class MaskedEntries(Message, frozen=True):
-    """The masked table entries of step 3: packed integers (2^b, m) for m sums, with the bits of an entry."""
+    """The masked table entries of step 3: packed integers (m, 2^b) for m sums, with the bits of an entry."""
 
     entries: bytes
 
@@ -54,7 +61,7 @@ def look_up_shares(
     partner: str,
     index: NDArray[np.uint8],
     bits: int,
-    table: Words | None,
+    tables: TablesFrom | None,
     ring: ShareRing,
 ) -> Words:
     """Look up the table entry of each secret-shared sum, and return this party's share of the entries.
@@ -65,7 +72,7 @@ def look_up_shares(
         partner: the name of party B.
         index: this party's table index for each sum (any shape).
         bits: the number b; the table has 2^b entries.
-        table: at the active party, one table (2^b,) for all sums, or one for each of m sums (2^b, m).
+        tables: at the active party, a function that returns the tables of all sums from given indices on.
         ring: the ring of the entries, which are integers modulo a power of two.
 
     Returns:
@@ -76,15 +83,25 @@ def look_up_shares(
     if context.me == partner:
         chi, pad = table_transfers.chosen(stored, ring)
         products.send(context.active, TableOffsets(((indices - chi) & np.uint8(entries - 1)).tobytes()))  # step 2
-        shape = (entries, indices.size)
+        shape = (indices.size, entries)
         # step 3
-        masked = unpack_words(context.active, products.recv(context.active, MaskedEntries).entries, ring, shape)
-        return ring.reduce(masked[chi, np.arange(indices.size)] + pad).reshape(index.shape)
-    assert table is not None, "the active party has the table"
+        masked = unpack_words(
+            context.active,
+            products.recv(context.active, MaskedEntries).entries,
+            ring,
+            shape,
+            where=(np.arange(indices.size), chi),
+        )
+        return ring.reduce(masked + pad).reshape(index.shape)
+    assert tables is not None, "the active party has the tables"
     offsets = read_offsets(partner, products.recv(partner, TableOffsets).offsets, indices.size, entries)  # step 2
     mask = ring.uniform(Prg.fresh("masks of entries"), indices.size)
-    rotated = (indices + offsets + np.arange(entries, dtype=np.uint8)[:, None]) & np.uint8(entries - 1)
-    values = np.take_along_axis(table.reshape(entries, -1), rotated, axis=0)
-    masked = values - mask - context.meter("transfer", lambda: table_transfers.pads(stored, ring))
-    products.send(partner, MaskedEntries(ring.pack(ring.reduce(masked))))  # step 3
+    pads = context.meter("transfer", lambda: table_transfers.short_pads(stored)).T
+    # integers of a pad's length wrap modulo a multiple of the ring's size
+    masked = tables((indices + offsets) & np.uint8(entries - 1)).astype(pads.dtype, copy=False)
+    masked = masked - mask.astype(pads.dtype)[:, None]
+    masked -= pads
+    if ring.bits < 8 * pads.dtype.itemsize:
+        masked &= pads.dtype.type(ring.mask)
+    products.send(partner, MaskedEntries(ring.pack(masked)))  # step 3
     return mask.reshape(index.shape)

@@ -46,7 +46,8 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message
 
-_ROWS_PER_EXTENSION = 1 << 17
+# choice bits that are extended at once, to limit memory: those of 2^17 rows with 64 entries each
+_CHOICE_BITS_PER_EXTENSION = 6 << 17
 
 
 class TransferOffer(Message, frozen=True):
@@ -192,7 +193,7 @@ class ActiveTransfers(Transfers):
 
     def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         """Generate the active party's side of the transfers; see `Transfers.generate`."""
-        for group in _grouped(rows):
+        for group in _grouped(rows, self._sender.bits):
             # step 1
             columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns
             block = self._context.meter("transfer", partial(self._sender.extend, sum(group), columns))
@@ -216,7 +217,7 @@ class PartnerTransfers(Transfers):
 
     def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         """Generate the partner's side of the transfers; see `Transfers.generate`."""
-        for group in _grouped(rows):
+        for group in _grouped(rows, self._receiver.bits):
             columns, block = self._context.meter("transfer", partial(self._receiver.extend, sum(group)))
             self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # step 1
             start = 0
@@ -247,11 +248,11 @@ def chosen(stored: tuple[bytes, ...], ring: ShareRing) -> tuple[NDArray[np.uint8
     return np.frombuffer(choices, np.uint8), ring.reduce(words)
 
 
-def _grouped(rows: Sequence[int]) -> Iterator[list[int]]:
+def _grouped(rows: Sequence[int], bits: int) -> Iterator[list[int]]:
     """Divide iterations, given by their numbers of rows, into groups whose transfers are generated at once."""
     group: list[int] = []
     for count in rows:
-        if group and sum(group) + count > _ROWS_PER_EXTENSION:
+        if group and (sum(group) + count) * bits > _CHOICE_BITS_PER_EXTENSION:
             yield group
             group = []
         group.append(count)

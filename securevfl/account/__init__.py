@@ -1,1 +1,4 @@
-"""A party's account: one file that lists all that it has disclosed, protected against loss and against older copies."""
+"""A party's account: an SQLite file with all that the party has disclosed, its limits and its checkpoints' records.
+
+It is protected against loss and against replacement by an older copy. The user calls it the disclosure ledger.
+"""

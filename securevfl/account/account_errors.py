@@ -1,4 +1,4 @@
-"""Errors of an account's file, with the cause that SQLite or the file system reports."""
+"""Errors of an account's file (the disclosure ledger), with the cause that SQLite or the file system reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRIAL_BYTES = 1 << 16  # number of bytes that are written to test whether the d
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Turn errors of the file system into errors that name the file."""
+    """Turn errors of the file system inside the `with` block into errors that name the file."""
     try:
         yield
     except OSError as cause:
@@ -47,7 +47,7 @@ def error_of_sqlite(error: sqlite3.Error, path: Path | None) -> SecureVFLError:
 
 
 def _cause_on_disk(path: Path) -> OSError | None:
-    """Return the error that prevents files next to the account, which SQLite does not report; None without one."""
+    """Return the reason why no file can be created next to the account, which SQLite does not report; None without."""
     trial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.trial")
     try:
         with open(os.open(trial, os.O_RDWR | os.O_CREAT, 0o600), "wb") as file:
@@ -59,7 +59,7 @@ def _cause_on_disk(path: Path) -> OSError | None:
     finally:
         with suppress(OSError):
             trial.unlink(missing_ok=True)
-    # permissions are checked without opening the file, because closing it would release SQLite's locks
+    # permissions are checked by `os.access`: opening and closing the file would release SQLite's locks on it
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         return OSError(errno.EACCES, os.strerror(errno.EACCES))
     return None
@@ -76,7 +76,7 @@ def not_an_account(path: Path | None) -> DataError:
 
 
 def damaged(path: Path | None) -> DataError:
-    """Return the error for a file whose content is not what was written."""
+    """Return the error for an account whose content differs from what a process wrote last."""
     return DataError(
         f"{path}: the disclosure ledger is damaged",
         "restore the newest backup of this file",
@@ -86,7 +86,7 @@ def damaged(path: Path | None) -> DataError:
 
 
 def older_copy(path: Path) -> DataError:
-    """Return the error for a file that lacks later commits."""
+    """Return the error for an account that does not contain the newest changes."""
     return DataError(
         f"{path}: this disclosure ledger is an older copy or was exchanged; it lacks later disclosures",
         'restore the newest backup. To continue with this copy, run "securevfl ledger --adopt": everything about the '

@@ -1,18 +1,15 @@
-"""The last commit of an account, stored at a second place, so that an older copy of the account's file is noticed.
+"""The last commit of an account, stored in a second place, so that an older copy of the account's file is noticed.
 
-A restored backup of the account's file, a copy that is used twice, and a file that was exchanged while a process had it
-open all lack later disclosures. The counter is stored in another folder, by default in the user's state folder. Before
-each commit it is written and flushed, with the state before the commit, the state after it, and
-the change itself; then the account's file commits:
+A restored backup, a copy that is used twice, and an exchanged file all lack later disclosures. The *counter* is in
+another folder, by default in the user's state folder (`SECUREVFL_STATE` names another). A *state* is a random number of
+16 bytes that each commit changes. Before a commit the counter is flushed to disk with the state before, the state
+after, and the change itself. When the file is opened:
+1. It has the state after the change: the commit was completed.
+2. It has the state before the change, because the process ended: the change is carried out now, to be safe.
+3. It has another state, or the counter is missing: the file is an older copy or another file, and is refused.
 
-1. The file has the state after the change: the commit was completed.
-2. The file has the state before the change: the process ended in between, or somebody restored the copy just before.
-   The change counts as disclosed, so it is carried out now.
-3. The file has any other state, or the counter is missing: the file is an older copy or another file. It is refused.
-
-A state is a random number of 16 bytes. The counter has two slots, which are written in turn, so that a write that the
-power supply interrupts leaves the other slot. Nothing on a machine detects that both places are restored together, as
-by a snapshot of the whole machine; use `SECUREVFL_STATE` to name a folder on another disk.
+The counter has two *slots*, written in turn, so that an interrupted write leaves the other one. Nothing detects that
+file and counter are restored together, as by a snapshot of the whole machine.
 """
 
 from __future__ import annotations
@@ -41,16 +38,16 @@ class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         number: number of the record; it grows by one with each record.
-        state: the state of the file before the pending commit, or its present state.
+        state: the state of the file before the pending commit; its present state if no commit is pending.
         pending: the state of the file after the pending commit; empty if no commit is pending.
-        changes: the statements of the pending commit; empty for a commit that need not be repeated.
+        changes: the SQL statements of the pending commit; empty for a commit that need not be repeated.
         seal: SHA-256 of the file in this state, once its process has closed it; empty before.
     """
 
     number: int
     state: bytes
     pending: bytes = b""
-    changes: list[Any] = msgspec.field(default_factory=list)  # a list of `Statement`, a type that msgspec cannot decode
+    changes: list[Any] = msgspec.field(default_factory=list)  # of `Statement`, a type that msgspec cannot decode
     seal: bytes = b""
 
 

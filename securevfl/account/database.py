@@ -4,15 +4,13 @@
     with database.changing() as tables:
         tables.execute("INSERT INTO ...", (...))
 
-SQLite reads pages of the file on demand, so that an account of millions of rows opens at once and takes little memory.
-Each change is atomic and flushed to disk; processes and threads take turns. Each commit is first written to the
-account's commit counter (`securevfl.account.commit_counter`), by which an older copy of the file is noticed. The file
-is checked in full when it is opened: against the digest that the last process stored when it closed the file, or with
-SQLite's integrity check if that process was killed.
-
-The file uses a rollback journal and not a write-ahead log, so that it is complete whenever no process changes it, and
-so that SQLite reads it again if somebody overwrites it. It contains a random key, with which its users hash ids and
-rows.
+SQLite reads pages on demand, so an account of millions of rows opens quickly. Changes are atomic and flushed to disk;
+processes and threads take turns. Concurrent changes of several threads form a *group*, which one commit writes. Each
+commit is first written to the *commit counter*, by which an older copy of the file is noticed
+(`securevfl.account.commit_counter`). Opening checks the whole file: against the digest of the last process (the
+*seal*), or by SQLite's integrity check if that process was killed. The file uses a rollback journal and not a
+write-ahead log, so that it is complete whenever no process changes it. It contains a random key, with which ids and
+rows are hashed.
 """
 
 from __future__ import annotations
@@ -54,11 +52,11 @@ _NEW = b""
 
 
 class Tables:
-    """The tables of an account inside one transaction; statements that change them are recorded for the counter.
+    """The SQL tables of an account inside one transaction. Statements that change them are recorded for the counter.
 
     Args:
         connection: the connection to the file.
-        recorded: False for changes that need not be repeated after a crash.
+        recorded: False for changes that may be lost, and are not repeated, if the process is killed.
 
     Attributes:
         changes: the recorded statements.
@@ -94,7 +92,7 @@ class Tables:
         self._connection.executemany(statement, parameters)
 
     def undo(self) -> None:
-        """Undo all that the present change has done so far."""
+        """Undo the statements that this change (`with` block) has executed so far."""
         self._connection.execute("ROLLBACK TO change")
         self.changes.clear()
         self.changed = False
@@ -146,7 +144,7 @@ class AccountDatabase:
         self.path = path
         self._turn = threading.Condition(threading.RLock())
         self._arrivals_lock = threading.Lock()
-        self._arrivals = 0  # number of threads that wait to change the tables
+        self._arrivals = 0  # number of threads that are about to begin a change
         self._group = _CommitGroup()
         self._schemas: set[str] = set()
         self._counter: CommitCounter | None = None
@@ -180,7 +178,7 @@ class AccountDatabase:
 
     @classmethod
     def shared(cls, path: Path | None, schema: str = "", *, adopt: bool = False) -> AccountDatabase:
-        """Return this process's only object for a file, so that its threads take turns without file locks.
+        """Return the only object of this process for a file; its threads can then take turns without file locks.
 
         Args:
             path: the file; None for tables in memory that nobody shares.
@@ -221,7 +219,7 @@ class AccountDatabase:
         self._schemas |= names
 
     def check_writable(self) -> None:
-        """Commit a change without content, as every disclosure commits one, in the file and in the commit counter.
+        """Commit a change without content, to test that the file and the commit counter can be written.
 
         Raises:
             DataError: the file was exchanged.
@@ -259,7 +257,7 @@ class AccountDatabase:
             with RESERVE.lent(), self._translating_errors():
                 connection = self._connection
                 if connection.in_transaction and not recorded:
-                    self._close(self._group)  # a change that is not recorded is committed alone
+                    self._close(self._group)  # a change that is not recorded does not share its commit with others
                 if not connection.in_transaction:
                     self._group = _CommitGroup()
                     self._begin(self._group)
@@ -295,7 +293,7 @@ class AccountDatabase:
             yield Tables(self._connection)
 
     def _begin(self, group: _CommitGroup) -> None:
-        """Begin a transaction for a group, compare the file with the counter, and carry out a pending change."""
+        """Begin a transaction: check that the file has the counter's state, and carry out a change that was pending."""
         self._connection.execute("BEGIN IMMEDIATE")
         if self._counter is None or self.path is None:
             return
@@ -338,7 +336,7 @@ class AccountDatabase:
             except sqlite3.Error:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                # if the counter cannot be written, the change counts as made, and a later session carries it out
+                # if clearing the pending change in the counter fails, a later session carries the change out again
                 with suppress(StorageError):
                     self._counter.write(CommitRecord(number + 1, group.state))
                 raise
@@ -381,10 +379,10 @@ class AccountDatabase:
                 self._connection.execute("ROLLBACK")
 
     def _check_opened(self) -> None:
-        """Check the whole file, and carry out a change that a process left pending when it ended."""
+        """Check the whole file against its seal, and carry out a change that was pending when a process ended."""
         assert self.path is not None
         with self.changing():
-            sealed = self._group.record.seal  # empty for an older copy that is adopted
+            sealed = self._group.record.seal  # empty if an older copy is adopted, because its digest is not known
             if sealed and not hmac.compare_digest(sealed, _digest(self._descriptor)):
                 raise damaged(self.path)
             if not sealed and self._connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
@@ -412,7 +410,7 @@ class _Closing:
         self.state = b""
 
     def close(self, connection: sqlite3.Connection, descriptor: int, counter: CommitCounter) -> None:
-        """Close the connection, and seal the file if possible; a file without one is checked by SQLite when opened."""
+        """Close the connection, and store the file's digest if possible; without one the next opening takes longer."""
         with suppress(sqlite3.Error, OSError, StorageError), closing(connection):
             if self.state:
                 connection.execute("PRAGMA busy_timeout = 0")
@@ -429,7 +427,7 @@ _open_databases_lock = threading.Lock()
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return process id, device and inode, which identify an open file of this process."""
+    """Return the process id, device and inode of a file, so that an object is found again for the same open file."""
     try:
         status = path.stat()
     except OSError:
@@ -501,7 +499,7 @@ def _create_meta(connection: sqlite3.Connection) -> tuple[bytes, str]:
 
 
 def _create(path: Path) -> None:
-    """Create an account's file atomically; a file that another process creates meanwhile is left as it is."""
+    """Create an account's file atomically. If another process creates it at the same time, use that file."""
     make_private_folder(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:

@@ -1,7 +1,8 @@
 """Named locks that end with their process, even if it is killed.
 
-A reservation of a run, and the rows that a session scores, must not outlive the process. Each lock is a file with a
-random name in one folder. Its process holds the file locked; the operating system releases the lock with the process.
+The ledger uses them for reservations of a run and for rows that a session scores, which must not outlive their process.
+Each lock is a file with a random name in one folder, locked by its process; the operating system ends the lock with the
+process.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class ProcessLocks:
             (self._folder / name).unlink(missing_ok=True)
 
     def remove_stale(self, active: Collection[str]) -> None:
-        """Remove the files of locks that no process holds, apart from those with an `active` name."""
+        """Remove the files of locks that no process holds, except those whose names are in `active`."""
         if self._folder is not None and self._folder.is_dir():
             for path in self._folder.iterdir():
                 if path.name not in active:

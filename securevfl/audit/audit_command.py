@@ -21,8 +21,8 @@ def audit(
 ) -> None:
     """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds the declared and accepted leaks.
 
-    A single party gives its table, and --size for every other party. Columns of noise, and labels that depend slightly
-    on all columns, replace the other tables.
+    A single party gives its table, and --size for every other party. Columns of noise then replace the other parties'
+    columns, and labels that depend slightly on all columns replace missing labels.
     """
     from securevfl.audit import noise_tables, page
     from securevfl.audit.report import run_audit

@@ -157,7 +157,7 @@ class Audit:
             "attacks": [
                 {
                     **asdict(inference),
-                    "exceeds": bool(inference.exceeds),  # it may be a bool of numpy
+                    "exceeds": bool(inference.exceeds),  # a numpy bool cannot be written as JSON
                     "strength": inference.strength,
                     "score": inference.score,
                 }
@@ -167,7 +167,7 @@ class Audit:
 
     @property
     def exceeding(self) -> list[str]:
-        """Everything that exceeds the declaration or what the job accepts, one line each."""
+        """One line for each finding or attack that exceeds what the messages declare or the job accepts."""
         lines = [str(finding) for finding in self.findings] + [f"would be refused: {leak}" for leak in self.refused]
         return lines + [
             f"{inference.name}: {inference.detail or inference.attacker}: {inference.real:.3f}, "
@@ -189,7 +189,7 @@ class Audit:
 
     @property
     def level(self) -> str:
-        """The risk for the owners of data, whatever was declared: red, amber or green."""
+        """The risk for the owners of data, as red, amber or green, whether or not the disclosures were declared."""
         strengths = {inference.strength for inference in self.inferences}
         if self.exit_code or "strong" in strengths:
             return "red"

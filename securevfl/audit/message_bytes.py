@@ -47,7 +47,7 @@ NO_BYTES: NDArray[np.uint8] = np.empty(0, np.uint8)
 _PAILLIER = struct.Struct(">4sBB16sIIIdI")
 _PAILLIER_KEY = struct.Struct(">4sBH")
 _SUM = struct.Struct("<4s16sIIIId")
-_RINGS = (40, 48, 56)  # bits of shares; shares with fewer bits use the primes of the next larger ring
+_RINGS = (40, 48, 56)  # bits of shares for which there are primes; fewer bits use those of the next larger number
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _body(data: bytes, moduli: Mapping[bytes, int]) -> Body:
 
 
 def raw(data: bytes, word: int = 8) -> Body:
-    """Read bytes as words of `word` bytes; each run of 32 bytes is single-use."""
+    """Read bytes as little-endian words of `word` bytes; each run of 32 bytes counts as single-use randomness."""
     octets = np.frombuffer(data, np.uint8)
     fresh = tuple(data[i : i + 32] for i in range(0, len(data) - 31, 32)) if len(data) >= 32 else ()
     size = len(data) // word * word
@@ -209,7 +209,7 @@ class _Wire(NamedTuple):
         return parts, fresh
 
     def sealed(self, where: RingLayout, blocks: int) -> list[int]:
-        """Return the counts that `split` needs to read `blocks` sample blocks, which are sealed together."""
+        """Return the counts that `split` needs to read `blocks` blocks of rows that were encrypted in one message."""
         counts = []
         for outputs in where.outputs:
             count = where.points * (outputs.stop - outputs.start)
@@ -295,7 +295,7 @@ def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
             counts = wire.answer(where, sizes[3], seeded=not wire.on_seal)
         elif wire.on_seal:
             counts = wire.sealed(where, where.sample_blocks)
-        else:  # one seed for all ciphertexts
+        else:  # all ciphertexts of the message share one seed
             counts = [-SEED, where.points * where.sample_blocks * c]
         parts, fresh = wire.split(view, counts)
         return _joined("ciphertext", (data[:4], *sizes), parts, fresh)

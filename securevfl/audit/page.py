@@ -25,9 +25,9 @@ GLOSSARY = {
 
 _HOW = {"strong": "can tell", "some": "can often tell", "weak": "can guess a little better than by chance"}
 _AMOUNT = {"strong": "most of", "some": "much of", "weak": "a little of"}
-_RARE_VALUES = "rare values"  # this attack concerns only rows with rare values
+_RARE_VALUES = "rare values"  # the attack that concerns only rows with rare values, so it gets a sentence of its own
 _UNSENT = "labels, without a message"
-_SENTENCES = {  # by the target of an attack
+_SENTENCES = {  # for each kind of data that an attack targets: the beginning of its sentence in the summary
     _RARE_VALUES: "{attacker} {how} the label of {lead} for rows with rare values in its columns {figure}.",
     "labels": "{attacker} {how}, for each person, the label of {lead} {figure}.",
     _UNSENT: "{attacker} {how}, for each person, the label of {lead} from its own columns and a few labels, without "
@@ -88,7 +88,10 @@ def _target(inference: Inference) -> str:
 
 
 def _sections(audit: Audit) -> Iterator[tuple[str, list[MessageDeclaration], list[str], list[Inference]]]:
-    """Yield title, received messages, exposed labels and attacks of each party, and finally of any party."""
+    """Yield the sections of the page: for each party its title, received messages, exposed labels and attacks.
+
+    The last section has the attacks that any party can carry out.
+    """
     for name, role in audit.roles.items():
         messages = [item for item in audit.declared if item.receiver == role]
         inferences = [inference for inference in audit.inferences if inference.attacker == name]

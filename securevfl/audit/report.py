@@ -2,20 +2,15 @@
 
 1. Two short runs of the job (two epochs, a few batches). Every message is compared with its declaration.
 2. The real views of the job's protocols are compared with simulated views (`securevfl.audit.simulators`).
-3. The attacks run on whole runs over several seeds. Each is scored on the real view of a party and on an ideal view,
-   which contains no more than the party's own gradients or the sums that it collects.
-4. For each party, the report lists its possible inferences, their strength, and their remedies.
+3. Attacks run on whole runs over several seeds. Each is scored on a party's *real view* (all that it received) and on
+an
+   *ideal view*, which contains only the party's own gradients or the sums that it collects.
+4. The report lists each party's possible inferences, their strength, and their remedies.
 
-A finding of a check or a simulator *exceeds the declaration*. An attack exceeds it if residuals are sealed (encrypted)
-and the attack scores higher on the real view than on the ideal view, by more than MARGIN and three standard errors.
-With fewer than three seeds the margin is 0.1. If the attack ranks by random values, the margin is at least six standard
-errors of the difference of two rankings. If the recorder misses a value that the declaration discloses to a party, the
-audit fails. Attacks that do not apply are listed with the reason.
-
-A leak exceeds what the job *accepts* if a leak check refuses it. An attack then names the columns or labels that it
-reads. An attack that shows a leak which no leak check refuses exceeds only if it scores higher on the real view than on
-the ideal view: leak checks and attacks agree about declared outputs. All runs here accept every leak, so that the
-attacks can show them.
+A finding of a check or simulator *exceeds the declaration*. So does an attack on sealed (encrypted) residuals that
+scores higher on the real view, by more than MARGIN and three standard errors. A leak exceeds what the job *accepts* if
+a leak check refuses it; attacks then name what they read. All runs here accept every leak, so that attacks can show
+them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Simulators: the definition of semi-honest security as a program (Goldreich 2004, section 7.2; Lindell 2017).
 
-A view is everything that one party received in a run. A protocol is secure against a role if that role could have
-generated its view itself, from its input and its declared output. So the simulator here uses nothing else: it generates
-inputs of all other parties that agree with the output, and runs the protocol with them. This works for any sum and any
-residual protocol, including a user's own:
+A *view* is everything that one party received in a run. A protocol is secure against a role if that role could have
+generated its view from its own input and declared output. The simulator generates inputs of all other parties that
+agree with that output, and runs the protocol with them. The *parts* are the summands of a sum, g is a published
+residual, and J a passive party's matrix:
 
 role       input and declared output          generated inputs
 active     sum of the parts                   one party's part is the sum, the others' parts are zero
@@ -11,11 +11,7 @@ passive    its part, no output                everyone else's part is zero
 active     g, no output                       J is zero except for one entry of one party
 passive    its J, and J^T g                   the shortest g' with J^T g' = J^T g; the others' J as in the line above
 
-The parts are the summands of a sum. g is the published residual, after the defence if there is one, and J a passive
-party's matrix; the defence is not applied to g' again. If a protocol declares parts or g as plain, the simulator
-receives them. `compare` tests real against simulated views by the battery of `statistics`: distributions of residues,
-of low bits, and of differences of messages with each other and with the role's input, and classifiers trained on
-statistics of messages.
+`compare` tests real against simulated views by the battery of `statistics`.
 """
 
 from __future__ import annotations
@@ -44,12 +40,12 @@ Parts = Mapping[str, NDArray[Any]]
 """The summand of each party, by name."""
 
 _PASSIVES = ("P1", "P2", "P3", "P4")
-_CHUNK = 32  # number of residues that one row of the classifier's input describes
+_CHUNK = 32  # number of residues (numbers in ciphertexts) that one row of the classifier's input summarises
 _MAX_ROWS = 600  # maximum number of rows for the classifier
 
 
 def simulated_parts(protocol: SumProtocol, receiver: str, parts: Parts, space: Space) -> dict[str, NDArray[Any]]:
-    """Return summands that agree with the input and the declared output of `receiver`."""
+    """Return summands of all parties that agree with the input and the declared output of the party `receiver`."""
     if not protocol.hides_parts and receiver == COLLECTS:
         return dict(parts)
     zeros = {name: np.zeros_like(values) for name, values in parts.items()}

@@ -47,7 +47,7 @@ class Battery:
 def add_uniformity_tests(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint8]) -> None:
     """Add tests that `fractions` are uniform on [0, 1), and the bytes `low` on 0..255 and in each bit."""
     if len(fractions) >= MIN_SAMPLES:
-        # the statistic of scipy's kstest, which takes ten times as long for a million numbers
+        # computes the statistic of scipy's kstest, which would take ten times as long for a million numbers
         ranked, steps = np.sort(fractions), np.arange(len(fractions) + 1) / len(fractions)
         distance = max((steps[1:] - ranked).max(), (ranked - steps[:-1]).max())
         battery.add(f"{name}: KS on residues", float(stats.kstwo.sf(distance, len(fractions))))

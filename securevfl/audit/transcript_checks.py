@@ -1,7 +1,6 @@
 """The transcript checks: the messages that each role received in a run, compared with their declarations.
 
-A transcript is the list of all messages of a run. A finding names its check:
-
+A transcript is the list of all messages of a run. Each check has a name, which its findings state:
     declared    a message whose type is not declared from that role to that role
     plain       a plain value that differs from the sender's input, or handshakes that differ
     hidden      another party's secret inside a message that is not declared plain
@@ -10,10 +9,7 @@ A transcript is the list of all messages of a run. A finding names its check:
     uniform     bytes that are declared uniform or encrypted but are not uniform
     difference  two masked messages whose difference is not uniform, because a mask was reused
     output      a sum or gradient other than declared, or an opening of more numbers than the party has weights
-    keys        a key that did not change with the epoch although it should
-    repeat      a value that differs between two jobs or attempts although it should be the same
-    count       a disclosure that a ledger does not contain
-    shape       sizes or headers that differ between runs on different data
+    keys, repeat, count, shape    an unchanged key; a value that should repeat; an uncounted disclosure; other sizes
 """
 
 from __future__ import annotations
@@ -38,10 +34,10 @@ from securevfl.protocols.number_spaces import Circle
 from securevfl.runtime.codec import encode_message
 from securevfl.runtime.observer import Event
 
-_GRADIENT_TOLERANCE = 2e-3  # relative to the size of the gradient, as the engines document
-_COUNT_TOLERANCE = 0.8  # for class counts; messages contain twice the count
+_GRADIENT_TOLERANCE = 2e-3  # largest error of a gradient relative to its size, as the encryption engines document
+_COUNT_TOLERANCE = 0.8  # largest error of a class count; messages contain twice the count
 _SUM_TOLERANCE = 2e-3
-_PHASE_TOLERANCE = 2.0**-20  # as a share of a turn, for encrypted sums of phases, which are rounded
+_PHASE_TOLERANCE = 2.0**-20  # largest error, in turns, of an encrypted sum of phases, which are rounded
 
 
 @dataclass
@@ -133,7 +129,7 @@ def plain(received: ReceivedMessages, outcome: Outcome) -> None:
         inputs = [*parts[peer], *(g for g, _ in record.residuals[peer])]
         secrets = received.transcript.secrets
         inputs += [values for description, values in secrets.items() if description == f"the labels of {peer}"]
-        if not inputs and peer in record.sums:  # a party without inputs sends the totals that it collected
+        if not inputs and peer in record.sums:  # a party without inputs sends on the totals that it has collected
             inputs = record.sums[peer].totals
         for values in array_fields(item.event.message):
             if item.kind != "plain":
@@ -215,7 +211,7 @@ def fresh(runs: Sequence[ReceivedMessages], outcome: Outcome) -> None:
                 first = first_use.setdefault(piece, (number, peer, item.name, relays))
                 again = (piece, me) in sent
                 sent.add((piece, me))
-                relayed = first[0] == number and (relays or first[3])  # keys and shares that are forwarded
+                relayed = first[0] == number and (relays or first[3])  # a key or share that a party forwards to others
                 if (first[:2] != (number, peer) and not relayed) or again:
                     if (item.name, me) not in reported:
                         where = "in another session" if first[0] != number else f"in a {first[2]} of {first[1]}"
@@ -226,13 +222,13 @@ def fresh(runs: Sequence[ReceivedMessages], outcome: Outcome) -> None:
 def uniformity(received: ReceivedMessages, outcome: Outcome) -> None:
     """Check that bytes which are declared uniform or encrypted are uniform."""
     grouped: dict[tuple[str, str], list[Body]] = defaultdict(list)
-    counted: set[bytes] = set()  # one ciphertext may go to several parties
+    counted: set[bytes] = set()  # a ciphertext that goes to several parties is tested once
     for item in received.items:
         frame = encode_message(item.event.message)
         if frame in counted:
             continue
         counted.add(frame)
-        if item.declared is None or not item.declared.structured:  # the simulators test these
+        if item.declared is None or not item.declared.structured:  # structured messages are tested by the simulators
             role = received.transcript.role(item.event.me, item.event.subchannel)
             covered = item.kind in ("uniform", "ciphertext")
             grouped[item.name, role] += [
@@ -307,7 +303,7 @@ def outputs(received: ReceivedMessages, outcome: Outcome) -> None:
             if np.abs(error).max() > (_COUNT_TOLERANCE if learned.subchannel == EVIDENCE_SUBCHANNEL else within):
                 outcome.add("output", name, "learned a gradient other than J^T g")
                 break
-    # a party may open p numbers for each residual
+    # a party may open p numbers (one for each of its weights) for each residual
     opened: dict[str, list[int]] = defaultdict(list)
     for item in received.items:
         opened[item.event.me] += [count for count in map(opened_numbers, item.parts) if count is not None]
@@ -331,7 +327,7 @@ def _wrong_total(parts: Sequence[NDArray[Any]], total: NDArray[Any], space: Any)
 
 
 def keys(received: ReceivedMessages, outcome: Outcome) -> None:
-    """Check that a key that should rotate changed with every epoch."""
+    """Check that keys which should change in every epoch have done so."""
     transcript, epochs = received.transcript, len(received.protocol_record.epochs)
     if not transcript.rotates or epochs < 2:
         return

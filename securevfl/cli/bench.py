@@ -112,7 +112,7 @@ def names_of(text: str) -> list[str]:
 
 
 def sizes_of(text: str) -> list[tuple[int, int]]:
-    """Parse sizes such as 256x15,4096x100, or raise ConfigError."""
+    """Parse the sizes (rows, columns) in a text such as 256x15,4096x100, or raise ConfigError."""
     sizes = []
     for item in names_of(text):
         match = re.fullmatch(r"([1-9]\d{0,6})x([1-9]\d{0,5})", item)
@@ -155,7 +155,7 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 def _table(steps: Sequence[str], rows: Sequence[dict[str, Any]]) -> Any:
-    """Format a table of the durations of these steps, and of their sum, for each encryption scheme."""
+    """Format one table row for each encryption scheme: the seconds of these steps, and their sum."""
     from securevfl.cli.show import table
 
     steps = (*steps, "total")

@@ -113,3 +113,5 @@ def kit(
     typer.echo(f"Keep {authority}. Anyone with its ca.key can impersonate any party.")
     if keys := [str(key) for name in peers.everyone if (key := authority / f"{name}.key").exists()]:
         typer.echo(f"Delete {', '.join(keys)} and the sent folders once they have arrived.")
+    typer.echo("Next, at every party, with its table and in the folder that it received:")
+    typer.echo("    securevfl align --party NAME --data FILE --peers peers.toml")

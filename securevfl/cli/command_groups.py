@@ -51,7 +51,7 @@ _GROUPS = {name: group for group, commands in HELP_GROUPS.items() for name in co
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return command names in the order of the groups; those of other packages follow in their order."""
+    """Return command names in the order of the help; commands of other packages come last, in the order given."""
     available = list(names)
     return [name for name in _LINES if name in available] + [name for name in available if name not in _LINES]
 
@@ -62,5 +62,5 @@ def group_of(name: str) -> str:
 
 
 def line_of(name: str) -> str | None:
-    """Return the line of help of a command; None for a command of another package."""
+    """Return the line that the help prints for a command; None for a command of another package."""
     return _LINES.get(name)

@@ -1,10 +1,15 @@
-"""Ask a party for its consent: with a question on a terminal, and by the digest of the sheet elsewhere."""
+"""Ask a party for its consent to a sheet: with a question on a terminal, and by the sheet's digest elsewhere.
+
+A *sheet* (consent sheet) lists everything that a job discloses about a party's table.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import typer
 
@@ -27,7 +32,7 @@ def discard_typed_input() -> None:
         return
     import termios
 
-    with suppress(termios.error, OSError, ValueError):  # these errors show that stdin is not a terminal
+    with suppress(termios.error, OSError, ValueError):  # raised if stdin is not a terminal, which has no typed text
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
@@ -42,7 +47,7 @@ def check_digest(accept: str | None) -> None:
 
 
 def check_agreed(agreed: AgreedSheets, accept: str | None) -> None:
-    """Check --accept when the training has already finished: raise ConsentError if its sheet was never accepted."""
+    """Check --accept after a training that has finished: raise ConsentError unless its sheet was accepted earlier."""
     if accept is not None and not agreed.has_digest(accept):
         raise ConsentError(
             f"no consent sheet with the digest --accept {accept} was accepted before. The training has already "
@@ -52,6 +57,24 @@ def check_agreed(agreed: AgreedSheets, accept: str | None) -> None:
         )
 
 
+def _repeated(command: str) -> str:
+    """Return the command line of this process without --accept, ready to be copied; else `command` with dots."""
+    program, *arguments = sys.argv
+    if Path(program).stem != "securevfl":
+        return f"{command} ..."
+    accepted = {index for index, argument in enumerate(arguments) if argument == "--accept"}
+    return shlex.join(
+        [
+            "securevfl",
+            *(
+                argument
+                for index, argument in enumerate(arguments)
+                if index not in accepted and index - 1 not in accepted and not argument.startswith("--accept=")
+            ),
+        ]
+    )
+
+
 def agree(agreed: AgreedSheets, accept: str | None, command: str, consent_sheet: ConsentSheet) -> None:
     """Record that the party agrees to a sheet, unless it has agreed to it before.
 
@@ -59,7 +82,7 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, consent_sheet:
         agreed: the sheets to which the party has agreed.
         accept: the digest that was passed to the command. It must be that of this sheet, even if the party has agreed
             before.
-        command: the command line that a user repeats to agree.
+        command: the command line that a user repeats to agree, if this process was not started from a command line.
         consent_sheet: the consent sheet to which the party must agree.
 
     Raises:
@@ -88,6 +111,6 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, consent_sheet:
     )
     raise ConsentError(
         f"{consent_sheet.first_screen}\n\n{DETAILS}\n\n{reason}. Nothing about the table was disclosed except its size",
-        f"if you agree, run the same command again with\n    {command} ... --accept {consent_sheet.digest}",
+        f"if you agree, run\n    {_repeated(command)} --accept {consent_sheet.digest}",
         code="SVFL-CONSENT-REFUSED",
     )

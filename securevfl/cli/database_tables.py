@@ -45,7 +45,7 @@ def fetch(
 
 @cache
 def with_stored_queries(data: tuple[str, ...], queries: tuple[str, ...]) -> tuple[str, ...]:
-    """Read the tables that are in databases into temporary files, once for equal arguments.
+    """Read the tables that are in databases into temporary Parquet files; equal arguments are read only once.
 
     Args:
         data: the arguments of --data, NAME=FILE or NAME=ADDRESS.

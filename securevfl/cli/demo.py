@@ -30,9 +30,9 @@ from securevfl.training.simulate import simulate
 
 DEMO_NETWORK = Network()
 REPORT = "securevfl-demo.html"
-DEFAULT = "shares"  # the name of the default mode
+DEFAULT = "shares"  # the mode with which the others are compared
 LABEL_HINTS = "hints at who paid late"
-# for each mode: its protocol, and what the bank and the shop learn in addition to the default mode
+# for each mode: its protocol, and what the bank and the shop learn in this mode but not in the default one
 DEMO_PROTOCOLS: dict[str, tuple[Protocol, str, str]] = {
     "CKKS": (Protocol(residual=Ckks()), "sums of the shop's columns", LABEL_HINTS),
     "Paillier": (Protocol(residual=Paillier(bits=2048)), "sums of the shop's columns", LABEL_HINTS),
@@ -60,7 +60,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     jobs = {DEFAULT: job}
     for name, (protocol, *_) in DEMO_PROTOCOLS.items():
         jobs[name] = Job(model=Logistic(), protocol=protocol, test_fraction=0.25, accepts=("columns",))
-    # for comparison: all columns at the bank, which neither party would allow
+    # for comparison, a model of one table with the columns of both, which neither party would allow
     columns = [*bank.columns, *shop.columns]
     pooled_party = Party("bank", np.hstack([bank.X, shop.X]), bank.y, ids=bank.ids, columns=columns)
     runs: dict[str, Run] = {}

@@ -1,4 +1,4 @@
-"""Read a job file, and complete the parties of a command by what the job names."""
+"""Read a job file, and add to a command's parties what the job file names: parties without tables, and modules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Results of commands as JSON: the same for every command that has --json.
 
 Each file has the keys `schema` and `version`. The schema is "securevfl.COMMAND/NUMBER"; the number rises if a key
-changes its meaning or goes. New keys may be added without a new number, so programs should ignore keys that they do not
-know. A number that cannot be computed is null.
+changes its meaning or is removed. New keys may be added under the same number, so programs should ignore unknown keys.
+A number that cannot be computed is null.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OnStep = Callable[[int, int], None]
 
 WAIT_SECONDS = 3.0  # seconds of waiting after which the line reports for which parties this one waits
-# the line shows the first of these metrics that the training measures
+# the status line shows only one metric: the first of these that the training measures
 LINE_METRICS = ("auc", "accuracy", "r2", "rmse", "loss")
 METRIC_NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
 
@@ -80,7 +80,7 @@ def step_of(job: Job) -> str:
 
 
 class TrainingStatus:
-    """The text of the status line. It is empty while there is nothing to report and while a question is asked.
+    """The text of the status line. It is empty before the first event, and while the command asks a question.
 
     Args:
         others: names of the parties for which this party waits.
@@ -94,13 +94,15 @@ class TrainingStatus:
         self._training_start: float | None = None if others else self._start
         self._done = self._max_steps = self._first = 0
         self._metric, self._bytes = "", dict[str, int]()
+        self._others_note = "; others may still have to agree" if others else ""
+        self._reasons = dict[str, str]()  # why this party waits for another one
         self._lock = threading.Lock()
 
     def step(self, done: int, max_steps: int) -> None:
         """Record the number of finished steps and the maximum number, which is 0 if it is unknown."""
         with self._lock:
             if self._training_start is None or not self._done or done < self._done:
-                # the remaining time is estimated from the time since this step
+                # the remaining time is estimated from the speed since this step
                 self._training_start, self._first = self._clock(), done
                 # fewer steps than before: a new training has begun, so the metric of the previous one is removed
                 self._metric = self._metric if done >= self._done else ""
@@ -113,6 +115,8 @@ class TrainingStatus:
                 self._waiting.remove(facts["peer"])
             elif event == "agreed":
                 self._waiting = []
+            elif event == "waiting":
+                self._reasons[str(facts["peer"])] = str(facts["reason"])
             elif event == "training begins":
                 self._training_start = self._clock()
             elif event == "training progress":
@@ -126,11 +130,14 @@ class TrainingStatus:
         with self._lock:
             now = self._clock()
             if self._waiting and now - self._start > WAIT_SECONDS:
-                return f"waiting for {', '.join(self._waiting)}, {_duration(now - self._start)}"
+                reasons = [self._reasons[name] for name in self._waiting if name in self._reasons]
+                reason = f": {reasons[0]}" if reasons else ""
+                return f"waiting for {', '.join(self._waiting)}, {_duration(now - self._start)}{reason}"
             if self._training_start is None:
                 return ""
             if not self._done:
-                return f"training: before the first {self._step}, {_duration(now - self._training_start)}"
+                so_far = _duration(now - self._training_start)
+                return f"training: before the first {self._step}, {so_far}{self._others_note}"
             maximum = f" of at most {self._max_steps:,}" if self._max_steps else ""
             parts = [f"training: {self._step} {self._done:,}{maximum}", self._metric, self._time_left(now)]
             if sent := sum(self._bytes.values()):
@@ -239,7 +246,7 @@ class _PrintedLines:
         wait = self._pace.first_line_seconds
         while not self._stopped.wait(wait):
             if text := self._status.text():
-                # nobody may read the stream any more; the training continues without the line
+                # the stream may be closed; the training then continues without the status line
                 with suppress(OSError, ValueError):
                     print(text, file=sys.stderr, flush=True)
             wait = self._pace.line_seconds

@@ -35,6 +35,7 @@ from securevfl.cli.command_groups import group_of, in_order, line_of
 from securevfl.cli.database_tables import fetch
 from securevfl.cli.job_files import load_job, with_helpers, with_modules
 from securevfl.cli.json_output import write_results
+from securevfl.cli.unused_options import names_of, refuse_all_except, refuse_unused
 from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 
@@ -77,9 +78,9 @@ class Commands(TyperGroup):
         return in_order([*names, *(name for name in available_entry_points(TOOL_ENTRY_POINTS) if name not in names)])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, with the group and the line under which the help lists it.
+        """Return a command, with the group and the help line under which `--help` lists it.
 
-        Of a command of another package only the name and the origin are read, without loading the package.
+        A command of another package is not loaded for this: only its name and its package are read.
         """
         command = self._find_command(ctx, cmd_name)
         if command is not None:
@@ -114,7 +115,7 @@ class Commands(TyperGroup):
             lines = [_with_code(error), *getattr(error, "__notes__", ())]
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # the program that reads stdout, such as `head`, has ended
+                raise  # a pipe is closed because the program that reads stdout, such as `head`, has ended
             lines = [_with_code(StorageError(error.filename or "a file", error))]
         typer.echo("\n".join(lines), err=True)
         raise typer.Exit(2)
@@ -183,6 +184,7 @@ def demo() -> None:
 @app.command()
 @option_groups.expand_option_groups
 def explain(
+    context: typer.Context,
     job_file: options.JobFile,
     tables: option_groups.SizedTablesOptions = option_groups.SizedTablesOptions(),
     ledger: Annotated[
@@ -233,6 +235,12 @@ def explain(
             "leave --grid out; --year counts a search of --searched trainings",
             code="SVFL-COMMAND-USAGE",
         )
+    if year:
+        refuse_unused(context, ("html", "details"), "with --year", "use --json")
+    else:
+        refuse_unused(context, ("scores", "searched"), "without --year", "add --year")
+    if not tables.alone:
+        refuse_unused(context, ("classes",), "if the tables of all parties are given", "give your table only")
     job, out = load_job(job_file), console()
     if year:
         from securevfl.training.year_forecast import YearPlan, forecast_year
@@ -298,6 +306,7 @@ def explain(
 @app.command()
 @option_groups.expand_option_groups
 def train(
+    context: typer.Context,
     job_file: options.JobFile,
     tables: option_groups.TablesOptions = option_groups.TablesOptions(),
     report: option_groups.ReportOptions = option_groups.ReportOptions(),
@@ -349,6 +358,10 @@ def train(
     from securevfl.training.model_part import check_unused
     from securevfl.training.simulate import simulate
 
+    if predict is None:
+        refuse_unused(context, ("predictions",), "without --predict", "name the new rows with --predict")
+    if save is None:
+        refuse_unused(context, ("replace",), "without --save", "add --save")
     job, new_tables = load_job(job_file), option_groups.named_files(predict)
     report.check()
     check_writable(predictions)
@@ -393,6 +406,7 @@ def train(
 @app.command()
 @option_groups.expand_option_groups
 def compare(
+    context: typer.Context,
     job_file: options.JobFile,
     tables: option_groups.TablesOptions = option_groups.TablesOptions(),
     party: Annotated[
@@ -436,8 +450,8 @@ def compare(
     """
     from securevfl.cli.show import console
 
+    _check_compare_options(context, search, party)
     report.check()
-    search.check(party)
     comparison: Comparison | CrossValidation | Tuning | None
     if search.alone:
         comparison = search.cross_validation(job_file, tables)
@@ -482,6 +496,28 @@ def compare(
             comparison = party_commands.compare_at(job_file, table, peers, consent, session)
     if comparison is not None:
         report.write("tune" if search.grid else "compare", comparison.plain, comparison.page)
+
+
+COMPARE_TABLES = {"job_file", *names_of(option_groups.TablesOptions, option_groups.ReportOptions)}
+COMPARE_SESSION = {"party", "peers", "ledger", "accept", *names_of(option_groups.SessionOptions)} - {"query"}
+
+
+def _check_compare_options(context: typer.Context, search: option_groups.SearchOptions, party: str | None) -> None:
+    """Raise ConfigError for options that `compare` does not use in this mode."""
+    search.check(party)
+    if search.alone:
+        refuse_all_except(context, COMPARE_TABLES | {"grid", "alone", "folds", "scoring"}, "with --alone")
+        return
+    refuse_unused(context, ("folds", "scoring"), "without --alone", "add --alone to cross-validate")
+    grid = {"grid"} if search.grid else set()
+    if party is None:
+        used = COMPARE_TABLES | {"ledger"} | grid
+        refuse_all_except(context, used, "if all tables are on this computer", "name your party with --party")
+        return
+    stored = {"save", "checkpoints"} if search.grid else set()
+    refuse_unused(context, {"save", "checkpoints"} - stored, "without --grid", "add --grid, which stores a model")
+    refuse_unused(context, ("query",), "with --party", "read the table with `securevfl fetch` before it is aligned")
+    refuse_all_except(context, COMPARE_TABLES | COMPARE_SESSION | grid | stored, "with --party")
 
 
 def _ledgers_in(folder: Path | None, parties: list[Party]) -> dict[str, DisclosureLedger] | None:

@@ -1,10 +1,10 @@
 """Groups of options that several commands take.
 
-A command names a group in its signature, and the fields of the group become options. For example,
+A command names a group in its signature, and each field of the group becomes an option of the command. For example,
 
     def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: SessionOptions = SessionOptions()) -> None:
 
-has --certs, --listen and so on, with the defaults of the group in its signature.
+has --certs, --listen and so on. Their defaults are those of the group object in the signature.
 """
 
 from __future__ import annotations
@@ -85,8 +85,21 @@ def pair(option: str, item: str, form: str, example: str, fits: Callable[[str], 
     return name, value
 
 
+def _check_names(option: str, items: Sequence[str], names: Collection[str]) -> None:
+    """Raise ConfigError if an argument of the form NAME=... names none of the parties."""
+    for item in items:
+        name, equals, argument = item.partition("=")
+        if equals and name not in names:
+            raise ConfigError(
+                f"{option} {item} begins with {name!r}, and the parties of this command are {', '.join(names)}",
+                f"write it as in {option} {next(iter(names))}={argument}",
+                code="SVFL-PARTIES-NAME",
+                party=name,
+            )
+
+
 def named_files(data: list[str] | None) -> dict[str, Path]:
-    """Return the file of each party, or raise ConfigError if a party has two."""
+    """Return the file of each party from arguments NAME=FILE; raise ConfigError if a party has two files."""
     files: dict[str, Path] = {}
     for item in data or []:
         name, path = pair("--data", item, "NAME=FILE", "bank=bank.csv")
@@ -150,7 +163,7 @@ class TablesOptions:
     ] = None
 
     def repeated_ids(self, job_file: Path, names: Collection[str]) -> dict[str, Duplicates]:
-        """Return what happens to several rows of one id at each party."""
+        """Return how each party treats several rows with one id: "refuse", "first" or "last"."""
         from securevfl.data.duplicates import check_duplicates
         from securevfl.job import duplicates_of
 
@@ -165,6 +178,8 @@ class TablesOptions:
         """Return how each party's table is read."""
         from securevfl.data.read_options import ReadOptions
 
+        for option, items in (("--id", self.id_column), ("--columns", self.columns), ("--duplicates", self.duplicates)):
+            _check_names(option, items or (), names)
         ids, types = self.id_columns(names), self.types(job_file)
         duplicates = self.repeated_ids(job_file, names)
         return {
@@ -263,7 +278,7 @@ class SizedTablesOptions(TablesOptions):
         return bool(self.size) or len(self.data or ()) == 1
 
     def one_side(self, job: Job, job_file: Path) -> tuple[Party, dict[str, int]]:
-        """Read one party's table and the sizes of the others.
+        """Read this party's table, and take the sizes of the other parties' tables from --size.
 
         If there is a peers.toml next to the job, it names the parties.
 

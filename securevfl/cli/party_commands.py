@@ -15,6 +15,7 @@ from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
 from securevfl.cli.json_output import write_results
 from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
+from securevfl.cli.unused_options import names_of, refuse_unused
 from securevfl.data.query_rows import file_of_table
 from securevfl.errors import ConfigError, PartiesError
 
@@ -79,6 +80,8 @@ def align(
             "accents are ignored, but no sign, decimal point or leading zero of a number.",
             err=True,
         )
+    elif (job_file := Path(peers).parent / "job.toml").is_file():
+        typer.echo(f"Next, at every party:\n    securevfl join {job_file} --party {party} --data {data}")
 
 
 def prepare(
@@ -135,6 +138,7 @@ Retrain = Annotated[
 
 
 def join(
+    context: typer.Context,
     job_file: options.SharedJob,
     party: options.Name,
     data: OptionalData = None,
@@ -178,6 +182,8 @@ def join(
     from securevfl.training.run_setup import run_key
     from securevfl.transport.peers import Peers
 
+    if data is None:
+        refuse_unused(context, ("id_column", "label_column", "columns", "duplicates"), "without --data", "add --data")
     ledger, agree = consent.asking(party, f"securevfl join {job_file}")
     job, peers_file = Job.load(job_file), _peers_file(job_file, peers)
     table = job_file.parent / party if data is None else data
@@ -244,9 +250,12 @@ def join(
         for report_line in [*alone_lines(part.name, part.metrics, alone), *report_lines(part.by_class, part.notes)]:
             typer.echo(report_line)
     typer.echo(f"{part.name}'s part of the model is in {save}")
+    if part.status is PartStatus.NEW and data is not None:
+        typer.echo("Next, for new rows, at every party:")
+        typer.echo(f"    securevfl predict {save} --data FILE --peers {peers_file}")
     if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
-    if part.status is PartStatus.UNCONFIRMED:  # the other parties could not be reached to confirm the part
+    if part.status is PartStatus.UNCONFIRMED:  # the part was stored, but no other party could be reached to confirm it
         raise typer.Exit(2)
 
 
@@ -363,6 +372,7 @@ def _helper(job: Job, party: str) -> Party:
 
 
 def predict(
+    context: typer.Context,
     model: options.Model,
     data: OptionalData = None,
     peers: options.PeersFile = Path("peers.toml"),
@@ -412,6 +422,10 @@ def predict(
             code="SVFL-COMMAND-USAGE",
             party=part.name,
         )
+    if data is None:
+        refuse_unused(context, names_of(option_groups.IdOptions), "without --data", "add --data")
+    if part.name != part.asker:
+        refuse_unused(context, ("out", "unscored", "points"), f"here, since only {part.asker} receives the scores")
     with progress("reading") as on_progress:
         rows = no_rows() if data is None else rows_of_file(part, data, row_ids.options, on_progress=on_progress)
     check_disks({path: PREDICTION_ROW_BYTES * max(0, rows.count) for path in (out, unscored) if path is not None})

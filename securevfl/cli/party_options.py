@@ -128,7 +128,7 @@ Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append each even
 
 
 def pool_of(rows: int) -> AbstractContextManager[Executor | None]:
-    """Return a pool with one process per core; None for so few ids that starting the processes would take longer."""
+    """Return a pool with one process per core; None for few ids, since starting processes would take longer."""
     cores = os.cpu_count() or 1
     if rows < 20_000 or cores < 2:
         return nullcontext()

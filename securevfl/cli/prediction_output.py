@@ -69,7 +69,7 @@ def write_predictions(
         with nullcontext(sys.stdout.buffer) if out is None else atomic_writer(out) as file:
             write = _CsvWriter(file, score_columns, names)
             yield {"on_block": write, "on_unscored": on_unscored}
-            if not write.started:  # there were no rows, so the file consists of the header
+            if not write.started:  # no block arrived because there were no rows: write a file with only the header
                 from securevfl.organisations.prediction import prediction_of
 
                 write([], prediction_of(part, np.empty((0, part.outputs))))
@@ -78,7 +78,7 @@ def write_predictions(
 
 
 class _IdNames:
-    """The id columns of the output: `id`, or the columns of which ids are composed, as the file of the rows has them.
+    """The id columns of the predictions: `id`, or the columns from which the ids of the rows' file are composed.
 
     Args:
         rows: the rows with the values of their id columns; None if ids are written unchanged.
@@ -97,7 +97,7 @@ class _IdNames:
 
 
 class _CsvWriter:
-    """Appends blocks of predictions, after a header."""
+    """Writes the header of a CSV file once, and then appends each block of predictions."""
 
     def __init__(self, file: BinaryIO, score_columns: ScoreColumns | None, names: _IdNames) -> None:
         self._file, self._score_columns, self._names, self.started = file, score_columns or {}, names, False

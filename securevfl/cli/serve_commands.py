@@ -17,13 +17,14 @@ from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
 from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
+from securevfl.cli.unused_options import refuse_unused
 from securevfl.errors import ConfigError, TableError
 
 if TYPE_CHECKING:
     from securevfl.organisations.gateway import Gateway
     from securevfl.organisations.http_server import HttpAddress
 
-_POLL_SECONDS = 0.1  # seconds between checks whether a signal has arrived
+_POLL_SECONDS = 0.1  # seconds between two checks of whether SIGTERM or Ctrl-C has arrived
 
 
 def serve(
@@ -102,13 +103,13 @@ def serve(
             try:
                 if (check := served_rows_check()) is not None:
                     status.show_shifts(check(part, data, row_ids.options))
-            except TableError as error:  # the model part has no summary of training rows, or the table has too few rows
+            except TableError as error:  # the model part has no baseline to compare with, or the table has too few rows
                 eventlog.emit(part.name, "drift not measured", {"reason": str(error)})
         title = f"{part.name} serves {len(rows.ids):,} rows"
         screen = ServiceScreen(
             title, lambda: tally.figures(server.sessions, server.max_sessions), lambda: budgets_of(server.ledger)
         )
-        with signals.service_signals(lambda: server.answering) as stop, service_screen(screen):
+        with signals.service_signals(lambda: server.busy) as stop, service_screen(screen):
             if status is not None:
                 status.watch(server)
             server.run(lambda: stop.arrived)
@@ -117,6 +118,7 @@ def serve(
 
 
 def score(
+    context: typer.Context,
     model: options.Model,
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
@@ -154,6 +156,11 @@ def score(
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, rows_of_file
 
+    if http is None:
+        unused = ("http_token", "http_cert", "http_key", "sessions")
+        refuse_unused(context, unused, "without --http", "add --http")
+    else:
+        refuse_unused(context, ("out", "unscored"), "with --http, since clients receive the scores")
     part = ModelPart.load(model).with_named_module(model.parent)
     check_writable(out, unscored)
     rows = IndexedRows.of(part.name, rows_of_file(part, data, row_ids.options, ordered=False))
@@ -165,7 +172,7 @@ def score(
         from securevfl.organisations.http_server import HttpAddress
 
         address = HttpAddress(http, _token(http_token), http_cert, http_key)
-        verbose = session.verbose and not shows_events()  # the screen shows the events
+        verbose = session.verbose and not shows_events()  # if the screen shows events, they are not printed on stderr
         with shared_locks(model, data), replace(session, verbose=verbose).events():
             _run_gateway(Gateway(part, rows, settings, ledger=ledger, max_sessions=sessions), address)
         return

@@ -1,10 +1,11 @@
-"""The screen of a service that stays up: it shows the operator sessions, rate, refusals and budgets.
+"""The screen of a service: it shows its operator sessions, rate of rows, refusals and budgets.
 
-A budget is the part of a limit of the ledger that is not used up. A gateway is a service that requests scores from the
-servers of other parties for applications of its party.
+A *service* is a command that keeps running: a server (`securevfl serve`), which answers requests for scores, or a
+gateway (`securevfl score --http`), which requests scores from servers for its party's applications. A *budget* is the
+unused part of a limit of the disclosure ledger.
 
 On a terminal the screen is redrawn in place, within 80 columns. Elsewhere one line is printed when the service starts,
-one when its figures have changed, at most once a minute, and one when it ends.
+one when its figures have changed (at most once a minute), and one when it ends.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SERVICE_LINE_SECONDS = 60.0  # seconds between two lines without a terminal
 RATE_SECONDS = 60.0  # seconds over which the rate is measured
 LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
 MAX_EVENTS = 4  # number of latest events on the screen
-MAX_BUDGETS = 8  # number of rows of the table of limits
+MAX_BUDGETS = 8  # maximum number of budgets on the screen
 MAX_PEER = 24  # longer names of peers are cut to this number of characters
 
 
@@ -66,7 +67,7 @@ class ServiceFigures:
         requests: requests that were answered; at a gateway blocks of rows that the servers have answered.
         rows: rows that were scored.
         refused: requests that were refused; at a gateway rows that have no score.
-        failed: requests that failed; None at a gateway, whose blocks are requested again by the applications.
+        failed: requests that failed; None at a gateway, because its applications repeat failed requests themselves.
         waiting: rows that wait for an answer; None if the service has no queue.
     """
 
@@ -80,7 +81,7 @@ class ServiceFigures:
 
 
 class RequestTally:
-    """Counts the finished requests of a serving party."""
+    """Counts the requests that a server has finished, by their outcome."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,7 +117,7 @@ class RequestTally:
             return ServiceFigures(sessions, max_sessions, answered, self._rows, refused, failed)
 
     def __str__(self) -> str:
-        """Return the counts in words."""
+        """Return the numbers of answered, refused and failed requests as a sentence."""
         figures = self.figures(0, 0)
         answered = f"{figures.requests:,} requests answered, {figures.rows:,} rows scored"
         return f"{answered}, {figures.refused:,} requests refused, {figures.failed:,} failed"
@@ -134,7 +135,7 @@ class Rate:
         self._samples = deque[tuple[float, int]]([(clock(), 0)])
 
     def of(self, rows: int) -> float:
-        """Return the rate.
+        """Return the rate, given the number of rows that were scored so far.
 
         Args:
             rows: the number of rows since the start.
@@ -152,7 +153,7 @@ class Rate:
 
 
 def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
-    """Return the unused part of each limit for each peer, for the table with the smallest unused part."""
+    """Return the unused part of each limit for each peer. Of several tables, the one with the least left is shown."""
     from securevfl.disclosure.ledger import total_to
 
     contents = ledger.read()
@@ -196,11 +197,11 @@ class ServiceScreen:
         self._lock = threading.Lock()
 
     def note(self, event: str) -> None:
-        """Show an event."""
+        """Add an event to the latest events on the screen."""
         self._events.append(event)
 
     def line(self) -> str:
-        """Return the state as one plain line."""
+        """Return the figures of the service as one line of text, for output that is not a terminal."""
         with self._lock:
             figures = self._figures()
             parts = [f"{figures.sessions} of {figures.max_sessions} sessions", *self._counts(figures)]
@@ -287,7 +288,7 @@ def service_screen(screen: ServiceScreen, line_seconds: float = SERVICE_LINE_SEC
 
     Args:
         screen: the content of the screen.
-        line_seconds: seconds between two looks for changed figures, if there is no terminal.
+        line_seconds: without a terminal, the seconds between two checks for changed figures.
 
     Yields:
         Nothing.
@@ -346,6 +347,6 @@ def _in_lines(screen: ServiceScreen, line_seconds: float) -> Iterator[None]:
 
 
 def print_line(text: str) -> None:
-    """Print a line on stdout; the service continues if nobody reads it."""
+    """Print a line on stdout. If stdout is closed, do nothing, so that the service continues."""
     with suppress(OSError, ValueError):
         print(text, flush=True)

@@ -95,7 +95,7 @@ def _cell(value: Cell) -> str:
 def costs_table(run: Costs) -> Table:
     """Format the costs of a run: rounds, seconds by purpose, which add up to the total, and megabytes sent."""
     rows: list[list[Cell]] = [["rounds", f"{run.rounds:,}"]]
-    # kinds of work that do not occur are left out; those that occur have a row even if they round to 0
+    # kinds of work that the run did not do are left out; the others have a row, even if their seconds round to 0
     rows += [[f"{name}, s", seconds] for name, seconds in rounded_parts(run.parts, 2).items() if run.parts[name] > 0]
     rows += [["total, s", f"{run.total:.2f}"], ["sent, MB", f"{run.bytes / 1e6:.2f}"]]
     grid = table(["costs", run.protocol], rows)
@@ -104,12 +104,12 @@ def costs_table(run: Costs) -> Table:
 
 
 def run_time_line(path: Path) -> str:
-    """Return a line with the seconds of a party's run since all parties were connected, by phase and kind of work."""
+    """Return a line with the seconds of a party's run by phase and kind of work, since all parties were connected."""
     return f"{path.sum():.1f} s from start to end: {'; '.join(phase_lines(path, 1))}"
 
 
 def phase_lines(path: Path, digits: int) -> list[str]:
-    """Return a line for each phase of a run, with its seconds by kind of work (`rounded_split`)."""
+    """Return a line for each phase of a run (such as training) with its seconds by kind of work (`rounded_split`)."""
     return [
         f"{phase}: {', '.join(f'{kind} {seconds}' for kind, seconds in kinds.items())}"
         for phase, kinds in rounded_split(path, digits).items()
@@ -135,7 +135,7 @@ def figures(metrics: Mapping[str, float], positive: str | None, std_errors: Mapp
 
 
 def alone_lines(name: str, together: Mapping[str, float], alone: LocalQuality | None) -> list[str]:
-    """Return a line with the metrics of a model of one party's columns, for comparison with those of all columns.
+    """Return a line with the metrics of a model of the labelled party's columns alone, for comparison.
 
     Args:
         name: the party with labels.
@@ -152,7 +152,7 @@ def alone_lines(name: str, together: Mapping[str, float], alone: LocalQuality | 
 
 
 def report_lines(by_class: Mapping[str, Mapping[str, float]], notes: Sequence[str]) -> list[str]:
-    """Return the lines below the metrics of a run.
+    """Return the lines that a command prints below the metrics of a training.
 
     Args:
         by_class: with several classes, the figures of each class against all others.

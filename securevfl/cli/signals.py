@@ -14,7 +14,7 @@ import typer
 
 @contextmanager
 def exit_on_signal(describe_stored: Callable[[], str] | None = None) -> Iterator[None]:
-    """End the command with exit code 128 + the signal, after the other parties have been notified.
+    """End the command with exit code 128 + signal number on Ctrl-C or SIGTERM; the other parties are notified first.
 
     Within the context both signals raise KeyboardInterrupt.
 
@@ -47,7 +47,7 @@ def exit_on_signal(describe_stored: Callable[[], str] | None = None) -> Iterator
 
 @dataclass
 class StopRequest:
-    """The signal that ends a service.
+    """Records that an operator has asked a service to end, by Ctrl-C or SIGTERM.
 
     Attributes:
         signal: the first signal that has arrived; None before that.
@@ -68,10 +68,10 @@ class StopRequest:
 
 @contextmanager
 def service_signals(is_busy: Callable[[], bool]) -> Iterator[StopRequest]:
-    """Let SIGTERM and Ctrl-C end a service.
+    """Let SIGTERM and Ctrl-C end a service without interrupting a request that is being processed.
 
-    They end the context at once while the service waits. While it is busy they are only noted, so that it can finish
-    its requests. A second signal ends the command at once, with exit code 1 if the service was busy.
+    If no request is being processed, the first signal ends the `with` block at once. Otherwise it is only recorded, and
+    the service ends after its requests. A second signal ends the command at once, with exit code 1 if it was busy.
 
     Args:
         is_busy: whether requests are being processed.

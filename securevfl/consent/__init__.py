@@ -1,1 +1,5 @@
-"""Consent: the disclosures of a job are described in a sheet, accepted by people, and refused by leak checks."""
+"""Consent: before a job runs, a *consent sheet* lists its disclosures, and people of each party accept or refuse it.
+
+*Leak checks* refuse jobs that disclose more than their options accept. The *ledger* counts what all jobs have
+disclosed.
+"""

@@ -1,4 +1,7 @@
-"""One alignment in a party's disclosure ledger: how many of its ids each peer can test, entered before they leave."""
+"""One private alignment in a party's disclosure ledger: how many of its ids each peer can test.
+
+The *disclosure gate* asks this module to count the ids (enter them in the ledger) before a message depends on them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class AlignmentSession:
         """Enter how many ids each peer can test. An alignment that resumes with the same secrets is entered once.
 
         Args:
-            name: name of the alignment's secrets.
+            name: a name derived from the secrets of the alignment, so that a resumed alignment has the same name.
             ids: the number of ids by peer.
 
         Raises:
@@ -68,7 +71,7 @@ class AlignmentSession:
 
 
 def _larger(before: Iterable[Disclosure], new: Iterable[Disclosure]) -> list[Disclosure]:
-    """Return the larger one of two disclosures to the same peer."""
+    """Return the larger one of an earlier and a new disclosure to the same peer, for each peer."""
     by_peer: dict[str, Disclosure] = {}
     for item in (*before, *new):
         other = by_peer.get(item.learner)

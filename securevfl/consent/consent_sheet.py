@@ -17,12 +17,19 @@ from securevfl.base.version import __version__
 from securevfl.consent.forecast import forecast
 from securevfl.consent.leak_check import leaks
 from securevfl.consent.settle_job import check_settled, settle_job
-from securevfl.consent.sheet_document import SheetBlock, SheetSection, Statement, as_html, as_text, section
+from securevfl.consent.sheet_document import (
+    SheetBlock,
+    SheetSection,
+    SheetTable,
+    Statement,
+    as_html,
+    as_text,
+    combine,
+    section,
+)
 from securevfl.consent.sheet_lines import check_tools
 from securevfl.consent.sheet_sections import (
-    ASSUMPTIONS as ASSUMPTIONS,
-)
-from securevfl.consent.sheet_sections import (
+    ASSUMPTIONS,
     LEARNED_TITLE,
     REFUSAL,
     disclosure_sections,
@@ -80,6 +87,11 @@ class ConsentSheet(str):
         sheet.sections = tuple(sections)
         return sheet
 
+    @classmethod
+    def of_sections(cls, sections: Sequence[SheetSection]) -> ConsentSheet:
+        """Create a sheet that has a first screen only."""
+        return cls(text := as_text(sections), text, sections)
+
     @property
     def digest(self) -> str:
         """16 hex digits by which a person agrees to the first screen and the text."""
@@ -87,15 +99,15 @@ class ConsentSheet(str):
 
     @property
     def footer(self) -> str:
-        """Lines with the digest, the date and the version, which the digest does not cover."""
+        """Lines with the digest, the date and the version. The digest does not cover them."""
         today = datetime.now(UTC).date().isoformat()
         return f"Sheet {self.digest}, printed on {today} by securevfl {__version__}"
 
     @property
     def learned(self) -> list[dict[str, str]]:
-        """The rows of the table that states who learns what, by the heads of its columns.
+        """The table of who learns what: for each row, its cells by the head of their column.
 
-        Empty if the sheet was written without tables, because only these determine the numbers.
+        It is empty if the sheet was made without tables, because the numbers are then unknown.
         """
         tables = (item.table for item in self.sections if item.title == LEARNED_TITLE)
         return [dict(zip(table.heads, row, strict=True)) for table in tables if table is not None for row in table.rows]
@@ -113,7 +125,7 @@ class ConsentSheet(str):
         )
 
     def __contains__(self, words: object) -> bool:
-        """Return whether the sheet contains these words one after the other."""
+        """Return whether the sheet contains these words in this order, ignoring line breaks and indentation."""
         return isinstance(words, str) and " ".join(words.split()) in " ".join(self.split())
 
     def __repr__(self) -> str:
@@ -183,6 +195,44 @@ def explain(
     return _sheet(job, roles, facts, _earlier_and_leaks(job, facts, ledgers or {}))
 
 
+def combined_sheet(sheets: Mapping[str, ConsentSheet], head: str) -> ConsentSheet:
+    """Combine the sheets of several trainings of one party into one sheet.
+
+    Args:
+        sheets: the sheet of each training by the name of its model. Each was created from sections.
+        head: what the party agrees to, as a paragraph.
+
+    Returns:
+        The sheet. Its first screen states once what the trainings have in common. Below, the messages of each training
+        follow under the name of its model.
+    """
+    sections = [
+        section("What you agree to", head),
+        _combined_subject(sheets),
+        *combine({name: sheet.sections[1:] for name, sheet in sheets.items()}),
+    ]
+    first_screen = as_text(sections)
+    details = (f"{name}:\n{sheet.removeprefix(sheet.first_screen).strip()}" for name, sheet in sheets.items())
+    return ConsentSheet("\n\n".join([first_screen, *details]), first_screen, sections)
+
+
+def _combined_subject(sheets: Mapping[str, ConsentSheet]) -> SheetSection:
+    """Combine the first sections of the sheets (jobs, roles, sizes) into one, with a table of what differs."""
+    subjects = {name: sheet.sections[0] for name, sheet in sheets.items()}
+    facts = {
+        name: dict(statement for block in subject.blocks for statement in block.statements)
+        | {"job": subject.title.rpartition("job ")[2]}
+        for name, subject in subjects.items()
+    }
+    first = next(iter(facts.values()))
+    common = {word: text for word, text in first.items() if all(fact.get(word) == text for fact in facts.values())}
+    heads = [word for word in dict.fromkeys(word for fact in facts.values() for word in fact) if word not in common]
+    rows = tuple((name, *(fact.get(head, "-") for head in heads)) for name, fact in facts.items())
+    table = SheetTable(("Training", *(head.capitalize() for head in heads)), rows, flexible=1)
+    title = next(iter(subjects.values())).title.partition(",")[0]
+    return SheetSection(title, (SheetBlock(tuple(common.items())),), table)
+
+
 def sheet_for_party(
     job: Job,
     party: Party,
@@ -199,7 +249,7 @@ def sheet_for_party(
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         party: the party.
-        cast: the roles of all parties.
+        cast: the role of each party in the job.
         columns: number of columns d_k of each party.
         outputs: see `local_run_facts`.
         ledgers: the party's ledger by its name, if it has one.
@@ -328,7 +378,7 @@ def _weight_statements(job: Job) -> list[Statement]:
 
 
 def _role(declared: Sequence[MessageDeclaration], roles: Sequence[Role]) -> list[Statement]:
-    """Return the messages that a party with these roles sends and receives."""
+    """Return statements on the messages that a party with these roles sends and receives."""
     sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender in roles))
     received = [item for item in declared if item.receiver in roles]
     return [
@@ -341,7 +391,7 @@ def _role(declared: Sequence[MessageDeclaration], roles: Sequence[Role]) -> list
 
 
 def _is_new(ledger: DisclosureLedger, run: str) -> bool:
-    """Return whether a ledger has no limits, no trusted peers, and no entries of other runs than this one."""
+    """Return whether a ledger holds nothing that concerns another run: no limit, no trusted peer, no other entry."""
     if ledger.is_empty or not run:
         return ledger.is_empty
     contents = ledger.read()
@@ -349,7 +399,7 @@ def _is_new(ledger: DisclosureLedger, run: str) -> bool:
 
 
 def _refused(leak: Leak) -> str:
-    """Return the words that introduce a leak that is not accepted: where the job would be refused because of it."""
+    """Return the words that introduce a leak which the job does not accept; they say who would refuse the job."""
     return "would be refused between organisations" if leak.apart else "would be refused"
 
 

@@ -44,12 +44,12 @@ class ForecastRow:
 
 @dataclass(frozen=True)
 class LedgerForecast:
-    """The forecast for a job from one party's ledger.
+    """The state of one party's ledger with regard to a job that has not run: earlier disclosures, limits, refusals.
 
     Attributes:
-        before: entries of earlier runs that count for the job.
+        before: entries of earlier runs that concern the same rows, and so count for the job.
         rows: a summary for the consent sheet, one row for each kind of disclosure and each receiving party.
-        notes: sentences about guarantees of noise.
+        notes: sentences on the privacy guarantee of noise, if the job adds noise.
         refusals: reasons why the job would be refused.
     """
 
@@ -70,7 +70,7 @@ def forecast(
         register: the ids of the party's table.
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         sizes: public sizes of the run: numbers of rows, batches, model outputs and columns of each party.
-        run: a run whose entries do not count, because it continues with this job.
+        run: a run whose entries do not count, because this job resumes it; empty for none.
 
     Returns:
         The forecast.
@@ -110,36 +110,52 @@ def _runs(total: DisclosureTotal) -> str:
 
 
 def check_together(
-    jobs: Sequence[tuple[Job, RunShape]], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]
+    jobs: Sequence[tuple[Job, RunShape]],
+    parties: Sequence[Party],
+    ledgers: Mapping[str, DisclosureLedger],
+    *,
+    last: Sequence[tuple[Job, RunShape]] = (),
+    extra: Sequence[Disclosure] = (),
 ) -> None:
-    """Check that leak checks and ledgers allow these jobs one after the other. Nothing is entered in a ledger.
+    """Check that leak checks and ledgers would allow all these jobs, run one after the other; change no ledger.
 
-    Without ledgers all tables are in one process, so leaks between organisations are not refused.
+    If there are no ledgers, all tables are in one process, and leaks that matter only between organisations pass.
 
     Args:
         jobs: the jobs and the sizes of their runs.
         parties: the parties, each with its name and its table.
         ledgers: ledgers of some of them, by name.
+        last: jobs of which exactly one runs after these. Each of them must be allowed.
+        extra: what is disclosed in addition to the jobs' outputs. Only ledgers count it.
 
     Raises:
         LeakageError: if a job would disclose more than is allowed.
     """
-    earlier, by_party = list[Disclosure](), dict[str, list[Disclosure]]()
-    for job, sizes in jobs:
+
+    def check(job: Job, sizes: RunShape) -> None:
         not_accepted = [leak for leak in leaks(job, sizes, earlier) if leak.name not in job.accepts]
         if refused := [leak for leak in not_accepted if ledgers or not leak.apart]:
             raise refusal(refused)
+
+    earlier = list[Disclosure]()
+    for job, sizes in jobs:
+        check(job, sizes)
         earlier += disclosures_of(run_outputs(job.family, job, sizes))
-        for name in ledgers:
-            by_party.setdefault(name, []).extend(disclosures_about(name, job, sizes))
+    for job, sizes in last:
+        check(job, sizes)
     for party in parties:
-        if party.name in ledgers:
-            _, refusals = ledgers[party.name].forecast(party.register, by_party[party.name])
+        if party.name not in ledgers:
+            continue
+        certain = [item for job, sizes in jobs for item in disclosures_about(party.name, job, sizes)]
+        certain += [item for item in extra if party.name in item.about]
+        ends = dict.fromkeys(tuple(disclosures_about(party.name, job, sizes)) for job, sizes in last) or {(): None}
+        for end in ends:
+            _, refusals = ledgers[party.name].forecast(party.register, [*certain, *end])
             if refusals:
                 raise LeakageError("\n".join(refusals), "", code="SVFL-LIMIT-REACHED", party=party.name)
 
 
 def disclosures_about(party: str, job: Job, sizes: RunShape) -> list[Disclosure]:
-    """Return what a job discloses about a party. Numbers that other parties send count as 0."""
+    """Return what a job discloses about a party; disclosures whose numbers another party sends have `numbers` 0."""
     disclosures = disclosures_of(run_outputs(job.family, job, sizes))
     return [item.sent_by(party) for item in disclosures if party in item.about]

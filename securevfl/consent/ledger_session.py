@@ -1,8 +1,8 @@
 """One session of a run in a party's disclosure ledger: checked and reserved before it discloses anything.
 
-The ledger lists what all runs disclosed of a party's data. A run has one session, or several if it is resumed. The
-disclosure gate of a party sees each disclosure before it is sent. A session enters disclosures in the ledger for some
-steps in advance. At its end, its entries are reduced to what was sent.
+The ledger lists what all runs have disclosed of a party's data. A run has one *session*, or several if it is resumed. A
+session *enters* (counts) disclosures in the ledger for some *steps* (iterations or rounds) in advance, and reduces
+these entries at its end to what was sent. The *disclosure gate* of a party sees each disclosure before it is sent.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class LedgerSession:
             self._ledger.record_early_abort(self._peers())
 
     def settle(self, *, silent: bool) -> None:
-        """Close the session, successful or not, and remove advance entries of values that were not disclosed.
+        """Close the session, successful or not, and remove what was entered in advance but not disclosed.
 
         If the ledger cannot be written now, these entries remain.
 
@@ -145,7 +145,7 @@ class LedgerSession:
         """
         if self._ledger is None:
             return
-        # from now on, a thread that still serves other parties cannot disclose anything
+        # threads that still answer other parties must not disclose anything after this
         self._gate.record_with(self._refuse)
         disclosures = []
         if not silent:
@@ -165,21 +165,20 @@ class LedgerSession:
         check_leaks(self._job, self._sizes, self._before(before))
 
     def _before(self, entries: Sequence[LedgerEntry]) -> list[Disclosure]:
-        """Return the disclosures of earlier runs, and of earlier sessions of this run, that count for this session.
+        """Return the disclosures of earlier runs and earlier sessions of this run, which count for this session.
 
-        Of the equations that earlier sessions of this run opened, only those of steps that this session will repeat
-        count.
+        If this session repeats steps of earlier sessions, equations count only for the repeated steps.
         """
         counting, of_this_run = list[Disclosure](), list[Disclosure]()
         weights = {self._weights_identity(peer) for peer in self._peers()}
         for entry in entries:
             same_run = entry.run == self._session[0]
             if entry.disclosure.identity in weights:
-                continue  # the same weights were opened before, so opening them again discloses nothing new
+                continue  # these weights were opened before, so opening them again discloses nothing new
             if same_run and entry.disclosure.steps is not None:
                 of_this_run.append(entry.disclosure)
             elif same_run and entry.disclosure.group == "bins":
-                counting.append(replace(entry.disclosure, steps=(0, 0)))  # only this job asks these equations again
+                counting.append(replace(entry.disclosure, steps=(0, 0)))  # only this run repeats these counts
             else:
                 counting.append(replace(entry.disclosure, steps=None))
         for key in dict.fromkeys(item.key for item in of_this_run):
@@ -192,9 +191,9 @@ class LedgerSession:
         return counting
 
     def _enter(self, record: DisclosureRecord, total: int) -> None:
-        """Enter a disclosure and those of some further steps, unless they are entered already; the gate calls this.
+        """Enter a disclosure and those of some further steps in the ledger, unless this has happened already.
 
-        The gate calls it before each message that discloses something.
+        The disclosure gate calls this before each message that discloses something.
         """
         if record.kind not in DISCLOSURE_KINDS or self._party not in record.about:
             return
@@ -218,13 +217,13 @@ class LedgerSession:
         self._note_lease(disclosures)
 
     def _steps_in_advance(self, done: int) -> int:
-        """Return the number of steps to enter in advance: the ledger's number, or more if the run has lasted long."""
+        """Return for how many steps to enter disclosures: at least the ledger's minimum, more after a long run."""
         if self._ledger is not None and self._ledger.leased_iterations is not None:
             return self._ledger.leased_iterations
         return max(LEASED_ITERATIONS, (done - self._start) // 4, self._pace(done))
 
     def _pace(self, step: int) -> int:
-        """Return how many steps take about half a second; entering them together makes writes to the ledger rare."""
+        """Return how many steps take about half a second. Entering them together keeps writes to the ledger rare."""
         now, (before, since) = time.monotonic(), self._last_lease
         self._last_lease = step, now
         return int(0.5 * (step - before) / max(now - since, 1e-3))
@@ -242,7 +241,7 @@ class LedgerSession:
         self._leased_numbers = {item.key: item.numbers for item in disclosures}
 
     def _disclosed(self, expected: Sequence[Disclosure]) -> list[Disclosure]:
-        """Return what was disclosed: the expected disclosures with the numbers that were sent, and unexpected ones."""
+        """Return the expected disclosures with the numbers of values that were sent, and all unexpected ones."""
         totals = {
             key: numbers
             for key, numbers in self._gate.totals.items()
@@ -254,7 +253,7 @@ class LedgerSession:
             if item.group == "verdicts":
                 item = replace(item, count=STOP_DECISION_BITS * sent)
             elif item.numbers and (in_column_bits(item) or (item.kind == "scores" and item.count == item.numbers)):
-                item = replace(item, count=sent)  # this party sends all that is counted
+                item = replace(item, count=sent)  # this party is the only sender, so the count is what it has sent
             disclosures.append(replace(item, numbers=sent))
         return disclosures + [
             _unexpected(DisclosureRecord(key[1], key[0], numbers, 64, key[2], key[3]), numbers)
@@ -300,6 +299,6 @@ class LedgerSession:
 
 
 def _unexpected(record: DisclosureRecord, numbers: int) -> Disclosure:
-    """Return the disclosure for a record that the protocol family has not listed among its outputs."""
+    """Return a disclosure for values that were sent although the protocol family does not list them as outputs."""
     kind = next(kind for kind in DISCLOSURE_KINDS if kind == record.kind)
     return Disclosure(kind, record.to, record.about, numbers, 0, group=record.group, numbers=numbers)

@@ -1,8 +1,9 @@
 """Choices that a job may leave open and that depend on the tables: loss of trees, class weights, number of epochs.
 
-If a job's trees have labels of several classes, the loss is one against the rest. Class weights need a room: the
-largest weight of a row, divided by the mean weight. Rare classes need more iterations of block descent than the
-default. A job with 0 epochs leaves their number to the leak checks, which refuse jobs that disclose too much.
+- Trees with labels of several classes use the loss one against the rest.
+- Class weights have a *room*: the largest weight of a row divided by the mean weight. All parties must know it.
+- Rare classes need more iterations of block descent than the default.
+- A job with 0 epochs gets the largest number of epochs that the leak checks (`securevfl.consent.leak_check`) allow.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from securevfl.optim.defaults import (
 )
 
 MAX_OPEN_EPOCHS = 10
-MAX_SELF_ENDING_EPOCHS = 50  # block Newton descent ends by itself earlier, except on badly conditioned tables
+MAX_SELF_ENDING_EPOCHS = 50  # a limit for optimizers that end by themselves, usually earlier (block Newton descent)
 """Largest number of epochs of a job that leaves it open, before class weights and standard errors increase it."""
 SUFFICIENT_SHARE = 0.9
 """The default number of iterations is left unchanged if it is at least this share of the number that is needed."""
@@ -48,11 +49,10 @@ MAX_RARE_CLASS_ITERATIONS = 160
 def settle_job(job: Job, parties: Sequence[Party]) -> Job:
     """Make the choices that a job leaves open, from the tables of parties in one process.
 
-    The classes of the labels determine the loss of trees, the room of class weights, and the number of iterations if a
-    class is rare. If the number of epochs is 0, it becomes the largest number, at most `most_epochs`, at which no leak
-    check of a party refuses what the job discloses about columns. It becomes `most_epochs` if the job accepts that
-    leak. If a leak check refuses even one epoch, it also becomes `most_epochs`, and the leak check then refuses the
-    run.
+    The classes of the labels determine the loss of trees, the maximum weight of a row, and the number of iterations. If
+    the number of epochs is 0, it becomes the largest number, at most `most_epochs`, for which no leak check refuses the
+    job because of columns. If the job accepts that leak, or if even one epoch is refused, it becomes `most_epochs`; the
+    leak check then refuses the run itself.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -72,9 +72,9 @@ def settle_job(job: Job, parties: Sequence[Party]) -> Job:
 
 
 def most_epochs(job: Job) -> int:
-    """Return the largest number of epochs for a job that leaves their number open.
+    """Return the largest number of epochs that `settle_job` chooses for a job that leaves the number open.
 
-    It is larger if coefficients are reported with standard errors, and if class weights shorten the steps.
+    It is larger if coefficients get standard errors, and if class weights make steps shorter.
     """
     room = 1.0 if job.weights is None else job.weights.limit
     epochs = MAX_SELF_ENDING_EPOCHS if isinstance(job.optimizer, BlockNewton) else MAX_OPEN_EPOCHS
@@ -103,8 +103,8 @@ def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
 def _settle_iterations(job: Job, parties: Sequence[Party]) -> Job:
     """Increase the default number of iterations of block descent if the rarest class needs more.
 
-    The number is rounded up to one of few values, because all parties learn it: it reveals roughly how rare the class
-    is. Evaluations are as many as without the increase.
+    The number is rounded up to one of a few values, because all parties learn it, and it shows roughly how rare the
+    class is. The number of evaluations does not change.
     """
     lead, loss = parties[0], job.model.loss
     is_default = (
@@ -134,10 +134,10 @@ def _settle_iterations(job: Job, parties: Sequence[Party]) -> Job:
 
 
 def _with_room(job: Job, weights: Weights) -> Job:
-    """Return the job with class weights whose room is known.
+    """Return the job with the room of its class weights filled in.
 
-    A larger room makes block descent take shorter steps. If the job left the room open, its numbers of epochs and of
-    rounds between evaluations therefore grow in proportion, unless the job sets them.
+    A larger room makes the steps of block descent shorter. So if the room was open, the number of epochs and the rounds
+    between evaluations grow in proportion, unless the job sets them.
     """
     update: dict[str, Any] = {"weights": weights}
     factor = 1.0 if job.weights is None or job.weights.max_weight is not None else iteration_factor(weights.limit)
@@ -162,7 +162,7 @@ def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
         found = leaks(with_epochs(epochs), replace(facts.shape, epochs=epochs))
         return any(leak.name == "columns" for leak in found)
 
-    # bisection is possible, because more epochs never disclose less
+    # bisection finds the number, because more epochs never disclose less
     allowed = bisect_left(range(1, job.epochs + 1), True, key=is_refused)
     return with_epochs(allowed) if allowed else job
 

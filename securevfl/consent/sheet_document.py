@@ -7,8 +7,8 @@ such as "learns", and a text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from securevfl.display import html
 from securevfl.display.text_layout import paragraph, text_table
@@ -17,6 +17,7 @@ WIDTH = 80
 """Maximum number of characters of a line of a consent sheet."""
 _WORD_WIDTH = 10  # width of the word that introduces a statement, with the blanks behind it
 _LIST_ITEM = re.compile(r"[\w-]+: ")  # the beginning of a line that is an item of a list, such as "shop: 3 bits"
+_COMMAND = re.compile("`([^`]+)`")  # a command in a text
 Statement = tuple[str, str]
 
 
@@ -63,6 +64,62 @@ class SheetSection:
 def section(title: str, *texts: str) -> SheetSection:
     """Return a section of paragraphs."""
     return SheetSection(title, (SheetBlock(tuple(("", text) for text in texts)),))
+
+
+def combine(sheets: Mapping[str, Sequence[SheetSection]]) -> list[SheetSection]:
+    """Combine sheets into one that states once what all of them state, and names the sheets that state anything else.
+
+    Args:
+        sheets: the sections of each sheet by its name.
+
+    Returns:
+        The sections, in the order of their first occurrence.
+    """
+    titles = dict.fromkeys(item.title for sections in sheets.values() for item in sections)
+    by_title = {
+        title: {name: item for name, sections in sheets.items() for item in sections if item.title == title}
+        for title in titles
+    }
+    return [
+        SheetSection(title, _combine_blocks(items, len(sheets)), _combine_tables(items, len(sheets)))
+        for title, items in by_title.items()
+    ]
+
+
+def _combine_blocks(items: Mapping[str, SheetSection], count: int) -> tuple[SheetBlock, ...]:
+    """Return a block of the statements that all `count` sheets contain, and a block for each smaller set of sheets."""
+    names: dict[tuple[str, Statement], list[str]] = {}
+    for name, item in items.items():
+        for block in item.blocks:
+            for statement in block.statements:
+                names.setdefault((block.heading, statement), []).append(name)
+    blocks: dict[tuple[str, ...], list[Statement]] = {}
+    for (heading, statement), having in names.items():
+        blocks.setdefault((heading, *(having if len(having) < count else ())), []).append(statement)
+    return tuple(
+        SheetBlock(tuple(statements), ", ".join(filter(None, heading))) for heading, statements in blocks.items()
+    )
+
+
+def _combine_tables(items: Mapping[str, SheetSection], count: int) -> SheetTable | None:
+    """Return one table; the flexible cell of a row names the sheets that have it, unless all `count` sheets have it."""
+    tables = {name: item.table for name, item in items.items() if item.table is not None}
+    if not tables:
+        return None
+    first = next(iter(tables.values()))
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, table in tables.items():
+        for row in table.rows:
+            names.setdefault(row, []).append(name)
+    rows = [
+        tuple(
+            f"{cell} ({', '.join(having)})" if column == first.flexible and len(having) < count else cell
+            for column, cell in enumerate(row)
+        )
+        for row, having in names.items()
+    ]
+    leading = {row[0]: number for number, row in reversed([*enumerate(rows)])}  # rows of one party follow each other
+    return replace(first, rows=tuple(sorted(rows, key=lambda row: leading[row[0]])))
 
 
 def as_text(sections: Iterable[SheetSection]) -> str:
@@ -125,4 +182,4 @@ def _section_html(item: SheetSection) -> str:
 
 
 def _text_html(text: str) -> str:
-    return "<br>".join(html.escape(item) for item in _items(text))
+    return "<br>".join(_COMMAND.sub(r"<code>\1</code>", html.escape(item)) for item in _items(text))

@@ -1,7 +1,7 @@
-"""Lines of the consent sheet about tools that a job allows and that packages provide (`securevfl.base.extensions`).
+"""Lines of the consent sheet about *tools*: features from separate packages that a job uses (such as reason codes).
 
-A job names such a tool by an option, for example `reason_codes`. A party that lacks the package cannot describe what
-the tool reveals, so it refuses the job before it asks for consent.
+A job names a tool by an option, for example `reason_codes`, and a package registers it (`securevfl.base.extensions`). A
+party that lacks the package cannot describe what the tool reveals, so it refuses the job before it asks for consent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHEET_LINE_ENTRY_POINTS = "securevfl.sheet_lines"
 
 
 class SheetLines(Protocol):
-    """Describes what a tool reveals to a party, or about it."""
+    """Function that describes what a tool reveals to a party, and what it reveals about that party."""
 
     def __call__(self, job: Job, roles: Roles, facts: RunFacts | None, name: str) -> Sequence[tuple[str, str]]:
         """Return the lines of a party.
@@ -50,7 +50,7 @@ def check_tools(job: Job, party: str) -> None:
 
 
 def tool_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[tuple[str, str]]:
-    """Return the lines of a party about all tools that the job allows; arguments and errors: see `SheetLines`."""
+    """Return the sheet's lines for one party about all tools of the job. See `SheetLines` for arguments and errors."""
     lines: list[tuple[str, str]] = []
     for option in job.needed_tools:
         describe: SheetLines = require_tool(SHEET_LINE_ENTRY_POINTS, option, option)

@@ -1,4 +1,7 @@
-"""Consent to joint statistics: sums over all rows that a peer receives without a training, such as correlations."""
+"""Consent to joint statistics: sums over all rows that a peer receives without a training, such as correlations.
+
+The disclosures are counted in the party's ledger, together with those of earlier statistics and trainings.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +27,7 @@ from securevfl.data.bin_edges import format_number
 from securevfl.data.column_transforms import MISSING_CATEGORY, OTHER_CATEGORY, SpecialCodes
 from securevfl.data.column_types import ColumnType, Edges, Groups, group_name
 from securevfl.data.columns import Columns
+from securevfl.data.declared_bins import nearest_text
 from securevfl.data.party import Party, check_is_party
 from securevfl.data.preparation import category_counts, is_ordinary, read_columns
 from securevfl.data.woe import CategoricalWoe, NumericWoe, Woe, number_bins, text_bins
@@ -226,7 +227,22 @@ def bin_table(
         kind = kind.model_copy(update={"bins": step.edges})
     numbers = step.bin_numbers(values, table.categories.get(column, ())).astype(np.intp)
     counted, iv = _count(numbers, names, is_positive, step, options)
+    counted = _with_absent_texts(counted, kind.groups, table.categories.get(column, ()))
     return BinTable(party.name, column, kind, None if positive is None else class_name(positive), iv, counted)
+
+
+def _with_absent_texts(bins: Sequence[ColumnBin], groups: Groups, texts: Sequence[str]) -> tuple[ColumnBin, ...]:
+    """Return the bins with a note at those that name texts which no row has, and the most similar texts of the rows."""
+    undeclared = set(texts).difference(*groups)
+    noted = list(bins)
+    for number, group in enumerate(groups):
+        notes = [noted[number].note] if noted[number].note else []
+        for text in group:
+            if text not in texts and text != MISSING_CATEGORY:
+                similar = nearest_text(text, undeclared)
+                notes.append(f"no row has {text!r}" + ("" if similar is None else f"; is it {similar!r}?"))
+        noted[number] = replace(noted[number], note="; ".join(notes))
+    return tuple(noted)
 
 
 def _number_bins(column: str, values: Floats, edges: Edges, codes: SpecialCodes) -> tuple[NumericWoe, list[str]]:
@@ -302,13 +318,19 @@ def _checked_merge(merge: Sequence[Sequence[int]], bins: int, remedy: str = "") 
     """Return the groups of bins to merge, each sorted; ConfigError unless they are different bins from 1 to `bins`."""
     groups = [sorted(set(group)) for group in merge]
     every = [number for group in groups for number in group]
+    if any(len(group) < 2 for group in groups):
+        raise ConfigError(
+            "merge: a group of fewer than two different bins merges nothing",
+            "merge for example 1,3, or leave it out",
+            code="SVFL-COMMAND-USAGE",
+        )
     if len(set(every)) < len(every) or not all(1 <= number <= bins for number in every):
         raise ConfigError(
             f"merge: name bins from 1 to {bins}, each of them once",
             remedy or "merge for example 1,3",
             code="SVFL-COMMAND-USAGE",
         )
-    return [group for group in groups if group]
+    return groups
 
 
 def _count(

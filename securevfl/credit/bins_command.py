@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from securevfl.cli import option_groups
-from securevfl.cli import party_options as options
+from securevfl.cli.unused_options import refuse_unused
+from securevfl.credit.own_table_options import OwnTableOptions
+from securevfl.data.column_types import MAX_DECLARED_BINS
 from securevfl.errors import ConfigError
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -53,15 +55,10 @@ def register(app: typer.Typer) -> None:
 
 
 def bins(
-    data: options.Data,
+    context: typer.Context,
+    own_table: OwnTableOptions,
     column: Annotated[str, typer.Option(metavar="COLUMN", help="The column.")],
     division: BinOptions = BinOptions(),
-    party: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")
-    ] = None,
-    row_ids: option_groups.IdOptions = option_groups.IdOptions(),
-    label_column: options.LabelColumn = "y",
-    columns: options.ColumnTypes = None,
     report: option_groups.ReportOptions = option_groups.ReportOptions(),
 ) -> None:
     """List the bins of a column of your table, with the rate of the positive class in each. Nothing is sent.
@@ -71,17 +68,12 @@ def bins(
     """
     from securevfl.cli.show import console, table
     from securevfl.credit.bin_table import bin_table
-    from securevfl.data.load import is_large
-    from securevfl.data.readers import read_party
-    from securevfl.data.store import copy_to_temporary_table
 
+    if division.edges is not None:
+        refuse_unused(context, ("max_bins", "monotone"), "with --bins", "leave --bins out")
     report.check()
-    name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"
-    declared = option_groups.declared_in(columns)
-    read = copy_to_temporary_table if is_large(data) else read_party
-    owner = read(name, data, replace(row_ids.options, label_column=label_column, declared=declared))
     listed = bin_table(
-        owner,
+        own_table.read(),
         column,
         bins=None if division.edges is None else _read_bins(division.edges),
         monotone=division.monotone,
@@ -101,8 +93,11 @@ def _read_bins(text: str) -> Any:
     """Return bins that are written as in a declaration, with or without the outer brackets."""
     for written in (f"[{text}]", text):
         try:
-            bins = tomllib.loads(f"bins = {written}")["bins"]
+            values = tomllib.loads(f"bins = {written}")
         except tomllib.TOMLDecodeError:
+            continue
+        bins = values.pop("bins")
+        if values or not isinstance(bins, list):
             continue
         is_wrapped_twice = len(bins) == 1 and isinstance(bins[0], list) and not all(isinstance(x, str) for x in bins[0])
         if bins and not is_wrapped_twice:
@@ -116,9 +111,12 @@ def _read_bins(text: str) -> Any:
 
 def _read_numbers(text: str) -> list[int]:
     """Return the numbers of bins of a text such as 2-4 or 1,3."""
-    if not _NUMBERS.fullmatch(text):
-        raise ConfigError(
-            f"--merge {text} names no bins", "write it as in --merge 2-4 or --merge 1,3", code="SVFL-COMMAND-USAGE"
-        )
-    ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
-    return [number for ends in ranges for number in range(ends[0], min(ends[-1], 10_000) + 1)]
+    if _NUMBERS.fullmatch(text):
+        ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        if all(1 <= ends[0] <= ends[-1] <= MAX_DECLARED_BINS + 1 for ends in ranges):
+            return [number for ends in ranges for number in range(ends[0], ends[-1] + 1)]
+    raise ConfigError(
+        f"--merge {text} names no bins of the table, or a range that does not begin with its smallest number",
+        "write the numbers of at least two bins of the table, as in --merge 2-4 or --merge 1,3",
+        code="SVFL-COMMAND-USAGE",
+    )

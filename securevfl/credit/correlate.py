@@ -6,9 +6,8 @@
 
 Comments refer to these steps by number. Both parties of a pair learn the correlations of their columns, and the
 correlations of their columns after each party has decorrelated its own columns. Variance inflation factors follow from
-the latter (`securevfl.credit.correlations`). These are 2 d d_other numbers. The ledger counts them as numbers about
-columns, and compares their bits with the information content of the n rows of these columns. Over all joint statistics
-on a table, a peer learns at most the share MAX_STATISTICS_SHARE of these bits, and at most that share of any one column
+the latter (`securevfl.credit.correlations`). A party's ledger compares the bits of these numbers with the information
+content of its columns, and a peer learns at most the share MAX_STATISTICS_SHARE of it from all joint statistics
 (`securevfl.disclosure.summed_bits`). No party learns names of columns.
 """
 
@@ -21,7 +20,9 @@ from pathlib import Path
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
+from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.sheet_document import SheetBlock, SheetSection, section
+from securevfl.consent.sheet_sections import ASSUMPTIONS
 from securevfl.consent.statistics_consent import Consent, record_joint_statistics
 from securevfl.credit import joint_statistics
 from securevfl.credit.correlations import Correlations, OwnColumns
@@ -182,8 +183,8 @@ def _information_content(columns: OwnColumns) -> float:
     """Return the information content of all rows of the columns together, in bits.
 
     The same number of correlations is disclosed about each column. So if a column has less information than the
-    average,
-    all columns are counted as if they had as little, and no column is disclosed to more than the allowed share.
+    average, all columns are counted as if they had as little, and no column is disclosed to more than the allowed
+    share.
     """
     sample = _sample(columns)
     per_row = min(InformationContent.of(sample).bits, len(columns.names) * float(entropies(sample).min()))
@@ -211,29 +212,36 @@ def _sheet(
     """Write this party's consent sheet: new and earlier disclosures, and the statistics that it learns."""
     n, d = len(party), len(columns.names)
     strength = SHARE_SCHEMES["own"](column_correlations.CorrelationEncoding(n).bits).strength
-    lines = [
-        f"correlations of columns, for {party.name}, {n:,} rows x {d} numeric columns: {', '.join(columns.names)}",
-        f"assumes: {ASSUMPTIONS}",
-        f"encryption: {strength}",
-    ]
+    blocks = []
     for disclosure in sorted(disclosures, key=lambda disclosure: disclosure.learner):
         name, other_columns = disclosure.learner, disclosure.count // (2 * d)
-        lines += [
-            "",
-            f"with {name}, {other_columns} columns",
-            f"  learns    {d * other_columns} correlations of its columns with {name}'s, and as many after each party "
-            "has",
-            "            decorrelated its columns, for variance inflation. Each is rounded at random to 6 bits, in "
-            f"steps of 1/{CORRELATION_LEVELS}",
-            f"  reveals   the same numbers to {name}: {disclosure.count} of {CORRELATION_BITS} bits about {d} x {n:,} "
-            f"values, {disclosure.share:.2g} of",
-            f"            the bits in these values. If a column of {name} marks one row, the numbers depend on that "
-            "row: a value that",
-            f"            is one standard deviation larger moves a number by {CORRELATION_LEVELS / n**0.5:.2g} steps, "
-            "against rounding of 0.4 steps.",
-            f"            With chosen weights such a column can read {CORRELATION_BITS - 1} rows of a column of two "
-            "values",
-            f"  revealed  {statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at "
-            f"most {MAX_STATISTICS_SHARE:g} in all",
+        statements = (
+            (
+                "learns",
+                f"{d * other_columns} correlations of its columns with {name}'s, and as many after each party has "
+                "decorrelated its columns, for variance inflation. Each is rounded at random to 6 bits, in steps of "
+                f"1/{CORRELATION_LEVELS}",
+            ),
+            (
+                "reveals",
+                f"the same numbers to {name}: {disclosure.count} of {CORRELATION_BITS} bits about {d} x {n:,} values, "
+                f"{disclosure.share:.2g} of the bits in these values. If a column of {name} marks one row, the numbers "
+                "depend on that row: a value that is one standard deviation larger moves a number by "
+                f"{CORRELATION_LEVELS / n**0.5:.2g} steps, against rounding of 0.4 steps. With chosen weights such a "
+                f"column can read {CORRELATION_BITS - 1} rows of a column of two values",
+            ),
+            (
+                "revealed",
+                f"{statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at most "
+                f"{MAX_STATISTICS_SHARE:g} in all",
+            ),
+        )
+        blocks.append(SheetBlock(statements, f"with {name}, {other_columns} columns"))
+    title = f"correlations of columns, for {party.name}, {n:,} rows x {d} numeric columns: {', '.join(columns.names)}"
+    return ConsentSheet.of_sections(
+        [
+            SheetSection(title, tuple(blocks)),
+            section("Assumptions", ASSUMPTIONS),
+            section("Encryption", strength),
         ]
-    return ConsentSheet("\n".join(lines))
+    )

@@ -4,11 +4,9 @@
     different   number of different values
     commonest   share of rows with the most common value; missing counts as a value
     far         share of values more than three interquartile ranges outside the quartiles (Tukey 1977, far out)
-    VIF         variance inflation, 1 / (1 - R^2), of a numeric column regressed on the party's others, with gaps filled
-                by the median; at most MOST_VIF. Columns of other parties are not included
+    VIF         variance inflation, 1 / (1 - R^2), of a numeric column regressed on the party's others; at most MOST_VIF
     IV          information value of the column in bins (`securevfl.data.woe`), for labels of two classes
-    AUC         of the column alone, for the positive class: from its numbers if it has any, below 0.5 if smaller ones
-                belong to that class; for texts from the weights of evidence of their bins, on the same rows
+    AUC         of the column alone, for the positive class; below 0.5 if small numbers belong to that class
 
 All figures are about one party's columns and labels and are computed locally: nothing is sent.
 """
@@ -272,7 +270,10 @@ def _iv_and_auc(
     is_positive: NDArray[np.bool_],
     codes: SpecialCodes,
 ) -> tuple[float | None, float | None]:
-    """Return the information value of a column and its AUC; None if they are undefined."""
+    """Return the information value of a column and its AUC; None if they are undefined.
+
+    The AUC ranks rows by the numbers of the column, or for texts by the weights of evidence of their bins.
+    """
     lacks, options = ~is_ordinary(values, codes), Woe()
     if lacks.all():
         return None, None
@@ -292,7 +293,8 @@ def _iv_and_auc(
 def _inflation(table: Columns, X: Floats) -> dict[int, float]:
     """Return the VIF of each numeric column that varies, by its position.
 
-    It is empty if there are fewer than two such columns, or too many.
+    Missing values are replaced by the median. The result is empty if there are fewer than two such columns, or too
+    many.
     """
     at = [j for j, name in enumerate(table.names) if name not in table.categories]
     if not 2 <= len(at) <= MAX_VIF_COLUMNS:

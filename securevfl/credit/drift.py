@@ -4,14 +4,13 @@
            training and new rows. By convention a column below 0.1 is stable, and above 0.25 it has shifted. The bins
            are tenths of the training rows and both ends beyond them; or a few distinct numbers and the ranges between
            them; or texts. Half a row is added to each bin
-    KS     Kolmogorov-Smirnov statistic: the largest difference of the two distribution functions, at the points of the
-           baseline and just below each of them
+    KS     Kolmogorov-Smirnov statistic: the largest difference of the two distribution functions
     p      probability of a difference at least as large if both distributions are equal: of KS for numbers
            (Kolmogorov, with Stephens's correction for the sample size), of chi-square for texts and few distinct
            numbers, and of a normal test for the share of missing values
 
-A column counts as shifted if p times the number of tests of all columns (Bonferroni) is below `alarms`. With many rows
-that detects shifts too small to matter; the PSI measures their size.
+A column counts as shifted if p times the number of tests of all columns (Bonferroni) is below `alarms`. The baseline of
+a column is a summary of its training rows, which a party's part of the model contains.
 """
 
 from __future__ import annotations
@@ -150,7 +149,8 @@ def _count_texts(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, 
 def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, float, float]:
     """Return numbers of training rows and of new rows in each bin, the KS statistic, and p.
 
-    With few distinct numbers, each number and each range between two of them is a bin, and p is that of chi-square.
+    The two distribution functions are compared at the points of the baseline and just below each of them. With few
+    distinct numbers, each number and each range between two of them is a bin, and p is that of chi-square.
     """
     n, m = base.rows - base.missing, len(present)
     if not n or not m:
@@ -171,5 +171,5 @@ def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, flo
 
 
 def _bin_counts(below: Floats, total: int) -> Floats:
-    """Return how many of `total` rows are between two points, from the number of rows at or below each point."""
+    """Return how many of `total` rows are in each interval between points, from the number at or below each point."""
     return np.diff(np.concatenate([[0.0], below, [float(total)]]))

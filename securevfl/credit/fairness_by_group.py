@@ -8,10 +8,7 @@ the group of each row. Both have the same rows in one order.
 3. both      count rows by group and outcome and open the counts to A (`protocols/shares/group_counts.py`)
 
 A is the party with labels and B the party with groups. Comments refer to these steps by number. B learns only sizes. A
-learns the names of the groups and 4 counts for each, rounded at random to 8 rows. B's ledger counts them as numbers
-about columns, and compares their bits with the information content of the groups of all rows. A may use other values
-instead of outcomes. Over all joint statistics it still learns at most the share MAX_STATISTICS_SHARE of these bits
-(`securevfl.disclosure.summed_bits`).
+learns the names of the groups and 4 counts for each, rounded at random to 8 rows; B's ledger limits their bits.
 """
 
 from __future__ import annotations
@@ -26,7 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.roles import Roles
-from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
+from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.sheet_document import SheetBlock, SheetSection, section
+from securevfl.consent.sheet_sections import ASSUMPTIONS
 from securevfl.consent.statistics_consent import Consent, record_joint_statistics
 from securevfl.credit import joint_statistics
 from securevfl.credit.joint_statistics import TableShape
@@ -59,6 +58,8 @@ from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.peers import Peers
 
 MAX_GROUPS = 50
+MERGED_GROUP = "others"
+"""Name of the group of all groups that are too small by themselves."""
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
@@ -67,7 +68,7 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
 
 
 def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
-    """Merge groups of fewer than 100 rows into one group "others".
+    """Merge groups of fewer than 100 rows into one group, "others" or "(others)" if a remaining group has this name.
 
     If the merged rows are still too few, the smallest other group is merged as well.
 
@@ -96,8 +97,10 @@ def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]
     indicators = [positions == k for k in large]
     if merged_rows:
         indicators.append(~np.isin(positions, large))
-    group_names = [str(names[k]) for k in large] + ["others"] * (merged_rows > 0)
-    return group_names, np.stack(indicators, axis=1).astype(np.int64)
+    group_names, merged_name = [str(names[k]) for k in large], MERGED_GROUP
+    while merged_name in group_names:
+        merged_name = f"({merged_name})"
+    return group_names + [merged_name] * (merged_rows > 0), np.stack(indicators, axis=1).astype(np.int64)
 
 
 def request_group_rates(
@@ -307,7 +310,11 @@ def _provide(
 
 
 def _information_content(indicators: NDArray[np.int64]) -> float:
-    """Return the information content of the groups of all rows in bits, from an indicator matrix (n, groups)."""
+    """Return the information content of the groups of all rows in bits, from an indicator matrix (n, groups).
+
+    B's ledger compares the bits of all counts with it. Even if A uses other values instead of outcomes, A learns at
+    most the share MAX_STATISTICS_SHARE of these bits from all joint statistics (`securevfl.disclosure.summed_bits`).
+    """
     p = indicators.mean(axis=0)
     return len(indicators) * float(-(p * np.log2(p)).sum())
 
@@ -323,17 +330,23 @@ def _min_rows(indicators: NDArray[np.int64]) -> int:
 
 def _sheet(party: Party, names: list[str], disclosure: Disclosure, before: Sequence[LedgerEntry]) -> ConsentSheet:
     learner = disclosure.learner
-    lines = [
-        f"counts by group, for {party.name}, {len(party):,} rows in {len(names)} groups: {', '.join(names)}",
-        f"assumes: {ASSUMPTIONS}",
-        f"  reveals   to {learner} these names, and for each group the number of rows by class and predicted class:",
-        f"            {disclosure.count} counts of {bits_per_count(len(party))} bits, rounded at random to {COUNT_STEP}"
-        f" rows; groups of fewer than {MIN_SHARED_GROUP_ROWS} rows are merged.",
-        f"            They are {disclosure.share:.2g} of the bits in the groups of all rows. If {learner} uses weights "
-        "instead",
-        "            of outcomes, it learns equally many bits",
-        f"  revealed  {statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at most"
-        f" {MAX_STATISTICS_SHARE:g} in all",
-        "  learns    only sizes",
-    ]
-    return ConsentSheet("\n".join(lines))
+    title = f"counts by group, for {party.name}, {len(party):,} rows in {len(names)} groups: {', '.join(names)}"
+    statements = (
+        (
+            "reveals",
+            f"to {learner} these names, and for each group the number of rows by class and predicted class: "
+            f"{disclosure.count} counts of {bits_per_count(len(party))} bits, rounded at random to {COUNT_STEP} rows; "
+            f"groups of fewer than {MIN_SHARED_GROUP_ROWS} rows are merged. They are {disclosure.share:.2g} of the "
+            f"bits in the groups of all rows. If {learner} uses weights instead of outcomes, it learns equally many "
+            "bits",
+        ),
+        (
+            "revealed",
+            f"{statistics_share(before):.2g} of these bits in earlier joint statistics with any peer; at most "
+            f"{MAX_STATISTICS_SHARE:g} in all",
+        ),
+        ("learns", "only sizes"),
+    )
+    return ConsentSheet.of_sections(
+        [SheetSection(title, (SheetBlock(statements),)), section("Assumptions", ASSUMPTIONS)]
+    )

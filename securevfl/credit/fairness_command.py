@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
 from securevfl.cli.json_output import write_results
+from securevfl.cli.unused_options import names_of, refuse_unused
 from securevfl.errors import ConfigError, IdError, TableError
 
 if TYPE_CHECKING:
@@ -21,24 +23,48 @@ if TYPE_CHECKING:
 GROUP_HEADINGS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
 
 
+@dataclass(frozen=True)
+class FairnessInputs:
+    """Options that name predictions and groups, which one party has or two parties have."""
+
+    predictions: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With labels: the output of `securevfl predict` or `score`, for all rows."),
+    ] = None
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Your column of groups; if you also have labels, nothing is sent."),
+    ] = None
+    positive: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one.")
+    ] = None
+
+    def check(self, context: typer.Context) -> None:
+        """Raise ConfigError if both are missing, or if the command line contains options without effect."""
+        consent = names_of(option_groups.ConsentOptions)
+        if self.predictions is None and self.group is None:
+            raise ConfigError(
+                "neither --predictions nor --group is given", "give the one that you have", code="SVFL-COMMAND-USAGE"
+            )
+        if self.predictions is None:
+            unused = ("positive", "report_json")
+            refuse_unused(context, unused, "without --predictions, since the party with labels receives the rates")
+        elif self.group is None:
+            refuse_unused(context, consent, "without --group, since you disclose no column")
+        else:
+            sent = {"peers", *consent, *names_of(option_groups.SessionOptions)}
+            refuse_unused(context, sent, "with both --predictions and --group, since nothing is sent")
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to an application."""
     app.command()(option_groups.expand_option_groups(fairness))
 
 
 def fairness(
+    context: typer.Context,
     table: option_groups.TableOptions,
-    predictions: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With labels: the output of `securevfl predict` or `score`, for all rows."),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Your column of groups; if you also have labels, nothing is sent."),
-    ] = None,
-    positive: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one.")
-    ] = None,
+    inputs: FairnessInputs = FairnessInputs(),
     peers: options.PeersFile = Path("peers.toml"),
     consent: option_groups.ConsentOptions = option_groups.ConsentOptions(),
     report_json: options.Json = None,
@@ -57,12 +83,10 @@ def fairness(
     from securevfl.cli.show import table as format_table
     from securevfl.credit.fairness_by_group import local_group_rates, provide_groups, request_group_rates
 
+    inputs.check(context)
     check_digest(consent.accept)
     check_writable(report_json)
-    if predictions is None and group is None:
-        raise ConfigError(
-            "neither --predictions nor --group is given", "give the one that you have", code="SVFL-COMMAND-USAGE"
-        )
+    predictions, group, positive = inputs.predictions, inputs.group, inputs.positive
     party = table.in_order()
     predicted = None if predictions is None else _read_predictions(party, predictions, table)
     groups = None if group is None else _texts(party, group)

@@ -9,11 +9,8 @@ party that receives the scores. Comments refer to these steps by number, for eac
 3. B -> asker  the names of all codes in alphabetical order, and for each row k positions among them, largest
                contribution first
 
-B ranks its columns by their Shapley values (`securevfl.credit.explanations`). It needs its weights for this, so with
-secret shares it must be named in `open_weights`. It sends k codes for every row, even if a column lowers f, so that
-their number reveals nothing. k of n columns in order are one of n! / (n - k)! cases, so they reveal at most the base-2
-logarithm of that number in bits. The size of a contribution is not sent. A repeated request for the same row, with the
-same columns at B, returns the same codes. The disclosure ledger counts them as one additional score per row.
+B ranks its columns by their Shapley values (`securevfl.credit.explanations`), and sends no values. It needs its weights
+for this. A repeated request for the same row, with the same columns at B, returns the same codes.
 """
 
 from __future__ import annotations
@@ -114,7 +111,10 @@ class ReasonCodePolicy(ReasonProvider):
         return sorted(set(self.codes.values()))
 
     def bits(self, part: ModelPart) -> float:
-        """Return the maximum number of bits that the codes reveal about a row."""
+        """Return the maximum number of bits that the codes reveal about a row.
+
+        k of n columns in order are one of n! / (n - k)! cases, so this is the base-2 logarithm of that number.
+        """
         return code_bits(len(part.columns), self.codes_per_row)
 
     def fingerprint(self) -> str:
@@ -138,7 +138,8 @@ class ReasonCodePolicy(ReasonProvider):
     def reasons(self, part: ModelPart, scaled: Floats) -> list[list[str]]:
         """Return the codes of each scaled row (m, d), largest contribution first.
 
-        Each row has k codes; repeated codes are replaced by empty strings at the end.
+        Each row has k codes, even if a column lowers f, so that their number reveals nothing. Repeated codes are
+        replaced by empty strings at the end.
         """
         names = [self.codes[column] for column in part.columns]
         columns = heaviest(part, scaled, self.codes_per_row).tolist()

@@ -194,7 +194,7 @@ def _lines(part: ModelPart, scale: ScorecardScale) -> list[ScorecardLine]:
 
 
 def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple[str, float]]:
-    """Return each bin of a step with its points.
+    """Return each bin of a column with its points.
 
     Args:
         step: the step that prepares a column.

@@ -21,7 +21,7 @@ _FORMATS = {".parquet": "parquet", **dict.fromkeys(IPC_SUFFIXES, "ipc")}
 
 
 def is_arrow(path: Path) -> bool:
-    """Return whether a path is read by its Arrow types: a Parquet or IPC file, or a folder."""
+    """Return whether a path is a file or folder with typed columns: Parquet, Arrow IPC, or a folder of these."""
     return path.suffix in _FORMATS or path.is_dir()
 
 

@@ -55,7 +55,7 @@ class Baseline(Config):
 
 
 def max_baseline_rows(X: Floats | ExternalTable) -> int:
-    """Return the maximum number of training rows of a table that are summarised."""
+    """Return the maximum number of training rows from which a table's columns are summarised."""
     return MAX_EXTERNAL_BASELINE_ROWS if isinstance(X, ExternalTable) else MAX_BASELINE_ROWS
 
 
@@ -77,7 +77,7 @@ def numeric_baseline(column: str, values: Floats) -> Baseline:
     present = np.sort(values[~np.isnan(values)])
     ranks = np.floor(np.linspace(0, 1, POINTS + 1) * (len(present) - 1)).astype(
         np.intp
-    )  # the quantiles that np.quantile computes with method "lower"
+    )  # equals np.quantile(..., method="lower"), which takes values that occur in the column
     points = np.unique(present[ranks]) if len(present) else present
     return Baseline(
         column=column,
@@ -117,7 +117,7 @@ def categorical_baseline(
 
 
 def counts_at_points(values: NDArray[Any], points: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Return for each point how many of the numbers (m,) are at or below it, and how many are below it."""
+    """Return for each point how many of the values (m,) are <= the point, and how many are < the point."""
     ordered, edges = np.sort(values), np.asarray(points)
     below, under = (np.searchsorted(ordered, edges, side=side) for side in ("right", "left"))
     return below.astype(np.float64), under.astype(np.float64)

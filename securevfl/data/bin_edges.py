@@ -1,14 +1,13 @@
-"""Edges of the bins of a numeric column, from its training rows alone.
+"""Edges of the bins of a numeric column, computed from its training rows.
 
-Quantiles divide the column into about the requested number of bins. Some values get a bin of their own: each of few
-distinct values; a value that at least half a bin's rows have, such as 0; and codes that lie far from all other values
-at either end, such as 96 and 98 among counts up to 13. No bin has fewer than MIN_BIN_ROWS rows. Edges are round numbers
-(`shortest_between`), so that the printed edge is exact.
+A *bin* is an interval of values; its *edge* is its lower end. Most edges are quantiles, so that bins have about equally
+many rows. These values get a bin of their own: all values of a column with few distinct values; a value that at least
+half a bin's rows have, such as 0; and *codes*, numbers far from all others at either end, such as 96 and 98 among
+counts up to 13. Every bin has at least MIN_BIN_ROWS rows. Edges have as few digits as possible (`shortest_between`).
 
-The resulting 0/1 columns state x >= edge, one for each edge, instead of the bin of x. A weight is then the step from
-one bin to the next, and regularisation makes the sum over a column smooth. The columns are not scaled by their standard
-deviations, which would regularise rare bins less; all have the same scale, BIN_SCALE. On shares such a model ranks at
-least as well as one with weights of evidence and as many bins (docs/modelling.md).
+The model gets one 0/1 column for each edge, which is 1 if x >= edge. Its weight is thus the difference between two
+neighbouring bins. These columns are not standardised but multiplied by the constant BIN_SCALE, because standardising
+would weaken the regularisation of rare bins.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def find_bin_edges(present: Floats, bins: int) -> list[float]:
     edges, first_row = list[float](), 0
     for end in ends[:-1]:
         if rows_below[end] - first_row < MIN_BIN_ROWS and edges and codes[end]:
-            edges.pop()  # too few rows for a bin between this edge and the code: merge them with the bin before
+            edges.pop()  # there would be too few rows between this edge and the code, so they join the previous bin
         elif rows_below[end] - first_row < MIN_BIN_ROWS or len(present) - rows_below[end] < MIN_BIN_ROWS:
             continue
         edges.append(shortest_between(values[end - 1], values[end]))
@@ -69,7 +68,7 @@ def find_bin_edges(present: Floats, bins: int) -> list[float]:
 
 
 def shortest_between(below: float, value: float) -> float:
-    """Return the number with the fewest digits that is above `below` and at most `value`."""
+    """Return the number with the fewest decimal digits that is greater than `below` and at most `value`."""
     exact = Decimal(repr(float(value)))
     for digits in range(FREE_DIGITS, 18):
         edge = float(exact.normalize(Context(prec=digits, rounding=ROUND_FLOOR)))
@@ -79,12 +78,12 @@ def shortest_between(below: float, value: float) -> float:
 
 
 def format_number(number: float) -> str:
-    """Return the shortest text that reads back as the same number."""
+    """Return the shortest decimal text that Python parses to exactly this float."""
     return repr(float(number)).removesuffix(".0")
 
 
 def _codes(values: Floats, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return which of the increasing values (k,) are codes: far from all others at either end, in enough rows."""
+    """Return which of the sorted distinct values (k,) are codes, that is, far from the others and frequent enough."""
     is_code = np.zeros(len(values), bool)
     median = float(values[np.searchsorted(np.cumsum(counts), counts.sum() / 2)])
     upwards = values, counts, median, is_code

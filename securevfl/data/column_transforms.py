@@ -1,14 +1,14 @@
 """Transforms of single columns, fitted on training rows and stored as plain numbers in a party's part of the model.
 
-number   missing values and special codes filled, optionally clipped or squashed; optionally 0/1 columns that mark them
-dates    days since 1970-01-01, and month and weekday if these vary
-bins     a 0/1 column for each edge of bins, which states whether the value is at or above the edge; the edges are
-         quantiles, or declared (`securevfl.data.declared_bins`)
-texts    a 0/1 column for each category but the most frequent; rare categories share one
-codes    one column of integers that number the categories from the most frequent on, for embedding tables
-
-Weights of evidence are another kind (`securevfl.data.woe`). A new kind is a class and an entry in
-`securevfl.data.preparation.TRANSFORMS`.
+Each transform turns one original column into k numeric columns:
+    number   fills missing values and special codes; optionally clips or compresses values and adds 0/1 columns that
+             mark the filled rows
+    dates    days since 1970-01-01, and month and weekday if these vary
+    bins     a 0/1 column for each edge, which is 1 if the value is at or above it (`securevfl.data.bin_edges`)
+    texts    a 0/1 column for each category but the most frequent; rare categories share one
+    codes    one column of integers that number the categories, for embedding tables of neural networks
+    woe      weights of evidence (`securevfl.data.woe`)
+A *special code* is a number with a meaning of its own, such as -999 for "refused". A *category* is a text of a column.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ColumnTransform(NamedOption, ABC):
 
     @property
     def features(self) -> list[str]:
-        """The names of the k resulting columns."""
+        """The names of the k columns that the transform produces."""
         return [self.column]
 
     @abstractmethod
@@ -48,11 +48,11 @@ class ColumnTransform(NamedOption, ABC):
         """Transform a column.
 
         Args:
-            values: the column (m,), as `securevfl.data.columns` documents.
+            values: the column (m,): numbers, or the positions of its texts among `categories`; NaN if missing.
             categories: the texts of a text column.
 
         Returns:
-            The resulting columns (m, k). NaN remains where a value is missing, if none was missing in training.
+            The k columns (m, k). NaN remains where a value is missing, if no training row had a missing value.
         """
 
 
@@ -61,7 +61,7 @@ SpecialCodes = tuple[tuple[str, float], ...]
 
 
 def code_columns(values: Floats, codes: SpecialCodes) -> Floats:
-    """Return one 0/1 column for each of k special codes, which is 1 in rows with that code (m, k)."""
+    """Return a 0/1 column for each of k special codes (m, k); it is 1 in the rows that contain the code."""
     numbers = np.array([number for _, number in codes], np.float64)
     return (values[:, None] == numbers).astype(np.float64)
 
@@ -73,7 +73,7 @@ class ImputedTransform(ColumnTransform):
         fill: the number that replaces missing values; None if no value was missing in training.
         indicator: whether to add a 0/1 column that marks missing values.
         marked: the special codes that have a 0/1 column.
-        unmarked: the special codes that were too rare for one.
+        unmarked: the special codes without a 0/1 column, because too few training rows had them.
         special_fill: the number that replaces special codes.
     """
 
@@ -115,7 +115,7 @@ class ImputedTransform(ColumnTransform):
 
 
 class NumericTransform(ImputedTransform):
-    """A numeric column, clipped to `low` and `high`, or squashed as asinh((x - centre) / spread) if `spread` is set."""
+    """A numeric column: clipped to [low, high], or replaced by asinh((x - centre) / spread) if `spread` is set."""
 
     name: ClassVar[str] = "number"
     low: float | None = None
@@ -156,7 +156,7 @@ def part_of_date(part: Literal["month", "weekday"], days: Floats) -> Floats:
 
 
 class BinTransform(ImputedTransform):
-    """A numeric column as 0/1 columns, one for each of the increasing `edges` (`securevfl.data.bin_edges`)."""
+    """A numeric column that becomes 0/1 columns, one for each of the increasing `edges` (1 if the value is >= edge)."""
 
     name: ClassVar[str] = "bins"
     edges: tuple[float, ...]
@@ -171,13 +171,13 @@ class BinTransform(ImputedTransform):
 
 
 def look_up(values: Floats, categories: tuple[str, ...], numbers: Mapping[str, int], other: int) -> Floats:
-    """Return the number of the text of each row.
+    """Replace each row's text by the number that a transform has assigned to that text.
 
     Args:
-        values: position (m,) of each row's text among the categories, NaN if it is missing.
+        values: the position (m,) of each row's text in `categories`; NaN if the text is missing.
         categories: the distinct texts.
-        numbers: the number of each known text, and that of MISSING for missing texts.
-        other: the number of all other texts.
+        numbers: the number assigned to each text that the training had; the key MISSING is for missing texts.
+        other: the number assigned to all remaining texts.
 
     Returns:
         The numbers (m,).
@@ -187,26 +187,26 @@ def look_up(values: Floats, categories: tuple[str, ...], numbers: Mapping[str, i
 
 
 class GroupedTexts(ColumnTransform):
-    """A transform of a text column whose texts may be merged; a group of texts counts as one category.
+    """A transform of a text column in which several texts may form a group that counts as one category.
 
     Attributes:
-        groups: the texts of each declared group. The name of a group (`group_name`) is one of the categories.
+        groups: the texts of each group that the user declared. A group's category is named by `group_name`.
     """
 
     groups: Groups = ()
 
     def texts_of(self, category: str) -> tuple[str, ...]:
-        """Return the texts that count as this category."""
+        """Return the texts of one category: those of the declared group with this name, or the text itself."""
         return {group_name(group): group for group in self.groups}.get(category, (category,))
 
     @property
     def known_texts(self) -> frozenset[str]:
-        """The texts with a category of their own or of their group; all other texts are rare or new."""
+        """The texts that are a category or belong to a declared group. All other texts are rare, or new."""
         named = (*getattr(self, "categories", ()), *([base] if (base := getattr(self, "base", None)) else []))
         return frozenset(text for category in named for text in self.texts_of(category))
 
     def numbers_of(self, categories: Sequence[str], first: int = 0) -> dict[str, int]:
-        """Return a number for each text of these categories, which are numbered from `first` on."""
+        """Number the categories from `first` on, and return the number of each of their texts."""
         return {text: number for number, category in enumerate(categories, first) for text in self.texts_of(category)}
 
 
@@ -214,9 +214,9 @@ class OneHotTransform(GroupedTexts):
     """A text column as 0/1 columns.
 
     Attributes:
-        base: the most frequent category, which has no column; its rows are 0 in all columns.
+        base: the most frequent category. It has no column: in its rows all the columns are 0.
         categories: the categories that have a column.
-        other: True if all other texts share one more column.
+        other: True if there is a further column for all texts outside `base` and `categories`.
     """
 
     name: ClassVar[str] = "texts"
@@ -230,7 +230,7 @@ class OneHotTransform(GroupedTexts):
         return [f"{self.column}={text}" for text in (*self.categories, *([OTHER_CATEGORY] if self.other else []))]
 
     def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
-        """Encode a column. Unknown texts count as rare texts; if no text is rare, they count as the base category."""
+        """Encode a column as 0/1 columns. Unknown texts are treated as rare ones, or as `base` if no text is rare."""
         numbers = self.numbers_of(self.categories) | dict.fromkeys(self.texts_of(self.base), -1)
         codes = look_up(values, categories, numbers, len(self.categories) if self.other else -1)
         return (codes[:, None] == np.arange(len(self.categories) + self.other)).astype(np.float64)
@@ -243,5 +243,5 @@ class CodeTransform(GroupedTexts):
     categories: tuple[str, ...]
 
     def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
-        """Encode a column."""
+        """Return the integer code of each row's text (m, 1)."""
         return look_up(values, categories, self.numbers_of(self.categories, 1), 0)[:, None]

@@ -1,17 +1,14 @@
 """The schema of a party's table: the type of each column, which the party's part of the model stores.
 
-A type is decided once, in this order:
-
+The first of these sources that exists decides a column's type:
     declared   columns = { branch = "category", income = { type = "number", missing = ["-999", "?"], bins = [1000] } }
     file       the type of the column in a frame or a Parquet file: numbers, booleans, dates, categories
     values     the values of a CSV file, or of a column of texts (`securevfl.data.text_types`)
 
-New rows are read by the types of the model, whatever their reader would decide. So one value never changes the type of
-a column. A value that does not fit is an error that names its row, or is read as missing if the declaration says
-on_error = "missing". A declaration for "*" holds for all columns without one of their own.
-
-A declaration may also fix the bins of a column (`securevfl.data.declared_bins`). It belongs to one party: neither the
-job nor a message contains it.
+New rows are read with the types of the training. A value that does not fit the type is an error that names its row, or
+is read as missing if the declaration has on_error = "missing". A declaration for "*" holds for all undeclared columns.
+A declaration may also fix *bins*, the intervals or groups of texts into which the column is divided. It belongs to one
+party: neither the job nor a message contains it.
 """
 
 from __future__ import annotations
@@ -137,7 +134,7 @@ class ColumnType(Config):
 
     @property
     def kind(self) -> Kind:
-        """The kind of a type that has been decided."""
+        """The kind of the column (number, category, date ...), once it has been decided."""
         return self.type or "number"
 
     @property
@@ -147,17 +144,17 @@ class ColumnType(Config):
 
     @property
     def declared(self) -> bool:
-        """Whether a user has declared the kind."""
+        """Whether the user has declared the kind, so that it is not decided from the file or the values."""
         return self.type is not None and self.origin == "declared"
 
     @property
     def is_divided(self) -> bool:
-        """Whether the declaration has special codes or bins."""
+        """Whether the declaration contains special codes or bins, so that the column is divided into them."""
         return bool(self.special or self.bins)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the column holds numbers without marks of missing values, so that it needs no conversion."""
+        """Whether the column holds plain numbers without texts that mean "missing", so no value is converted."""
         return self.kind == "number" and not (self.missing or self.special) and self.on_error == "refuse"
 
     def __str__(self) -> str:
@@ -252,12 +249,12 @@ def decided_from_values(types: Types) -> str:
 
 
 def declared_type(types: Types, name: str) -> ColumnType:
-    """Return the declaration of a column, or else the one of all columns; a type without a kind if there is none."""
+    """Return the declaration of a column, or else that for "*"; a type whose kind is undecided if there is neither."""
     return types.get(name) or types.get(ALL_COLUMNS) or ColumnType()
 
 
 def check_declared(types: Types, names: Any, party: str | None = None) -> None:
-    """Check that the columns that are declared exist.
+    """Raise TableError if a declaration names a column that the table does not have.
 
     Args:
         types: the declarations.

@@ -1,15 +1,17 @@
-"""Columns of a table as numbers: numeric columns, dates, and texts with a set of categories.
+"""A table as one float64 array, with the name and type of each column.
 
-A text is stored as its position in the sorted `categories` of its column, and a missing value as NaN, so that one
-float64 array holds the whole table. Missing values are not filled here, because that takes the training rows
-(`securevfl.data.preparation`). The type of each column is decided as `securevfl.data.column_types` documents.
+A numeric column holds its numbers and a date column days since 1970-01-01. A text column holds, for each row, the
+position of its text among the column's sorted distinct texts (`categories`). A missing value is NaN. Missing values are
+filled later, because that depends on which rows are training rows (`securevfl.data.preparation`). How a column gets its
+type is documented in `securevfl.data.column_types`.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,14 @@ from numpy.typing import ArrayLike
 from securevfl.base.arrays import Floats
 from securevfl.data.column_types import ColumnType, Kind, Types, check_declared, decided_from_values, declared_type
 from securevfl.data.frames import is_frame, named_columns, raw_column
-from securevfl.data.raw_columns import ColumnValues, Place, convert_column, raw_of_array, release_arrow_memory
+from securevfl.data.raw_columns import (
+    ColumnValues,
+    Place,
+    RawColumn,
+    convert_column,
+    raw_of_array,
+    release_arrow_memory,
+)
 from securevfl.data.text_types import special_numbers
 from securevfl.data.validation import check_chosen, unmasked
 from securevfl.errors import DataNotice, TableError
@@ -55,19 +64,19 @@ class Columns:
         return ColumnType(type="percent" if name in self.percents else kind, origin="file")
 
     def special_codes(self, name: str) -> tuple[tuple[str, float], ...]:
-        """Return the special codes of a column, such as "-999", each with the number that represents it in `X`."""
+        """Return the special codes of a column (such as "-999"), each with the number that stands for it in `X`."""
         kind = self.types.get(name)
         return () if kind is None else tuple(special_numbers(kind).items())
 
     def without_codes(self, block: Floats, positions: Sequence[int]) -> Floats:
-        """Return these columns of some rows (m, c), with missing values in place of special codes.
+        """Return some columns of a block of rows as a copy (m, c), with NaN in place of special codes.
 
         Args:
             block: the rows (m, d).
             positions: the positions of the columns.
 
         Returns:
-            A copy of the columns.
+            The columns (m, c).
         """
         numbers = block[:, list(positions)]
         for column, position in enumerate(positions):
@@ -116,7 +125,7 @@ def columns_of(
         names = _renamed(name, list(by_name), columns, len(by_name))
         check_declared(declared, names, name)
         values = (
-            _convert(name, column, raw_column(name, key, by_name[key]), declared, known)
+            partial(_convert, name, column, partial(raw_column, name, key, by_name[key]), declared, known)
             for key, column in zip(by_name, names, strict=True)
         )
         joined = join_columns(names, values, rows, f"party {name}")
@@ -136,13 +145,22 @@ def columns_of(
     check_declared(declared, names, name)
     if table.dtype.kind in "biuf" and not declared and all(kind.is_plain for kind in known.values()):
         return Columns(table if table.dtype == np.float64 else table.astype(np.float64), names)
-    raws = (raw_of_array(Place(name, column), table[:, j], typed=False) for j, column in enumerate(names))
-    values = (_convert(name, column, raw, declared, known) for column, raw in zip(names, raws, strict=True))
+    values = (
+        partial(
+            _convert,
+            name,
+            column,
+            partial(raw_of_array, Place(name, column), table[:, j], typed=False),
+            declared,
+            known,
+        )
+        for j, column in enumerate(names)
+    )
     return join_columns(names, values, len(table), f"party {name}")
 
 
-def _convert(party: str, column: str, raw: Any, declared: Types, known: Types) -> ColumnValues:
-    return convert_column(Place(party, column), raw, declared_type(declared, column), known.get(column))
+def _convert(party: str, column: str, read: Callable[[], RawColumn], declared: Types, known: Types) -> ColumnValues:
+    return convert_column(Place(party, column), read(), declared_type(declared, column), known.get(column))
 
 
 def _check_shape(name: str, shape: tuple[int, ...]) -> None:
@@ -167,24 +185,41 @@ def _renamed(name: str, names: list[str], columns: Sequence[str] | None, d: int)
     return chosen
 
 
-def join_columns(names: list[str], columns: Iterable[ColumnValues], rows: int, where: str) -> Columns:
+def join_columns(names: list[str], columns: Iterable[Callable[[], ColumnValues]], rows: int, where: str) -> Columns:
     """Return one table of these columns.
 
     Args:
         names: the names of the columns.
-        columns: the values of each column, with their types. They are taken one at a time, so that the table is in
-            memory once.
+        columns: return the values of each column, with their types. They are called one at a time, so that the table
+            is in memory once.
         rows: the number of rows, n.
         where: the party or the file, for the notice.
 
     Returns:
         The table.
     """
-    X, typed = np.empty((rows, len(names))), list[ColumnValues]()
-    for j, column in enumerate(columns):
+    X, typed, problems = np.empty((rows, len(names))), list[ColumnValues](), list[TableError]()
+    for j, convert in enumerate(columns):
+        try:
+            column = convert()
+        except TableError as error:
+            problems.append(error)
+            continue
         X[:, j] = column.values
         typed.append(column._replace(values=X[:0, j]))
+    if problems:
+        raise combined(problems, where)
     return typed_columns(X, names, typed, where)
+
+
+def combined(problems: Sequence[TableError], where: str) -> TableError:
+    """Return one error for the problems of several columns, so that a user can correct all of them at once."""
+    first, *others = problems
+    if not others:
+        return first
+    texts = [str(problem) for problem in problems]
+    text = "\n".join([texts[0], *(t if t.startswith(where) else f"{where}: {t}" for t in texts[1:])])
+    return TableError(text, "", code=first.code, columns=[problem.fields.get("column") for problem in problems])
 
 
 def typed_columns(X: Floats, names: list[str], columns: Sequence[ColumnValues], where: str) -> Columns:

@@ -1,22 +1,14 @@
 """Ids that are composed of several columns, or normalised so that different spellings match ("KD-0012", "kd0012").
 
-Parties write the same person differently: in capitals, with blanks, hyphens or accents, or with digits of another
-script. Each value is therefore normalised by a rule. The rule's character table is a file of this package, because
-Python's own tables differ between versions. Each id starts with the version of the rule, so that ids of two versions
-never match.
+Parties write the same person's id differently: in capitals, with blanks, hyphens or accents. The *rule for spellings*
+normalises each value and joins the values of a row by |. Each id starts with the rule's version, so that ids of two
+versions never match. The character table is a file of this package, because Python's tables differ between versions.
 
-Rule 2:
-
-    numbers   keep their sign, their decimal point and leading zeros: 1.0 equals 1 and 1,5 equals 1.5, but -5 differs
-              from 5, 1.5 from 15, and 007 from 7. A text is a number if it consists of digits, at most one sign and at
-              most one decimal point or comma
-    dates     become their day: 1980-05-01, 1980/05/01, 19800501, 1980-05-01 00:00:00 and a timestamp of that day are
-              equal. Dates that start with the day or the month are texts
-    texts     letters become lower case without accents, compatibility characters become their equivalents, digits
-              become 0 to 9; blanks, punctuation and signs are removed. Letters outside the table stay as they are
-
-The values of a row are joined by |, which no normalised value contains. "Mueller-Luedenscheidt" and "MUELLER
-LUEDENSCHEIDT" are equal. Rule 1 also removed signs and decimal points, which joined different people.
+Rule 2 normalises a value as one of:
+    number    keeps sign, decimal point and leading zeros: 1.0 equals 1 and 1,5 equals 1.5, but 007 differs from 7
+    date      becomes its day: 1980-05-01, 1980/05/01, 19800501 and a timestamp of that day are equal; dates that start
+              with the day or the month are texts
+    text      letters become lower case without accents, digits 0 to 9; blanks, punctuation and signs are removed
 """
 
 from __future__ import annotations
@@ -44,7 +36,7 @@ DELIMITER = "|"
 _NUMBER = re.compile(r"([+-]?)(\d*)([.,]\d*)?(-?)")
 _DATE = re.compile(r"(\d{4})([-/.])(\d\d)\2(\d\d)([T ]\d\d:\d\d.*)?|((?:19|20)\d\d)(\d\d)(\d\d)")
 _ASCII_MARKS = {0x2212: "-", 0xFE63: "-", 0xFF0D: "-", 0xFF0B: "+", 0xFF0E: ".", 0xFF0C: ",", 0xFF0F: "/"}
-# Hangul: a syllable's code point is computed from its letters
+# Korean (Hangul): the letters of a syllable are computed from its code point, with these numbers of vowels and endings
 _SYLLABLES, _VOWELS, _TAILS = range(0xAC00, 0xD7A4), 21, 28
 
 
@@ -82,7 +74,7 @@ def id_columns(id_column: str, names: Sequence[str]) -> IdColumns:
 
 
 class RuleMatches(NamedTuple):
-    """How many ids the rule would match if all parties used it, with an example.
+    """How many ids all parties would share if they all used the rule for spellings, with an example.
 
     Attributes:
         matches: the number of ids that all parties would share.
@@ -98,7 +90,7 @@ class RuleMatches(NamedTuple):
 
 
 def rule_matches(ids: Mapping[str, Iterable[Any]]) -> RuleMatches | None:
-    """Return how many ids all parties would share if their ids were normalised by the rule, with an example.
+    """Return how many ids all parties would share if the rule for spellings normalised their ids, with an example.
 
     Args:
         ids: the ids of each party.
@@ -116,25 +108,28 @@ def rule_matches(ids: Mapping[str, Iterable[Any]]) -> RuleMatches | None:
 
 
 class ZeroMatches(NamedTuple):
-    """How many more ids all parties would share if no id had leading zeros, with an example.
+    """How many ids match only if leading zeros are ignored, with an example (some tables have probably lost zeros).
 
     Attributes:
         matches: the number of ids that differ by leading zeros only.
-        party: the party whose table has lost the zeros.
-        stripped: the pattern of an id of this party.
+        parties: the parties whose tables have lost zeros.
+        stripped: the pattern of an id of the first of these parties.
         padded_party: a party whose table has the zeros.
         padded: the pattern of the same id with zeros.
     """
 
     matches: int
-    party: str
+    parties: tuple[str, ...]
     stripped: str
     padded_party: str
     padded: str
 
 
+_LEADING_ZERO = re.compile(r"(^|\D)0\d")
+
+
 def zero_matches(ids: Mapping[str, Iterable[Any]]) -> ZeroMatches | None:
-    """Return how many ids of different parties differ by the leading zeros of numbers only, with an example.
+    """Count the ids of different parties that differ only by leading zeros, and return the count with an example.
 
     Args:
         ids: the ids of each party.
@@ -143,19 +138,27 @@ def zero_matches(ids: Mapping[str, Iterable[Any]]) -> ZeroMatches | None:
         The number of ids and an example; None if there are no such ids. Ids of one table that differ by leading zeros
         only do not count, since they may be different people.
     """
-    spellings = {name: _by_form_without_zeros(party_ids) for name, party_ids in ids.items()}
+    tables = {name: values.tolist() if isinstance(values, np.ndarray) else [*values] for name, values in ids.items()}
+    texts = (value for values in tables.values() for value in values if isinstance(value, str))
+    if not any(_LEADING_ZERO.search(text) for text in texts):
+        return None
+    spellings = {name: _by_form_without_zeros(values) for name, values in tables.items()}
     shared = set.intersection(*(set(by_form) for by_form in spellings.values()))
     differing = [form for form in shared if len({by_form[form] for by_form in spellings.values()}) > 1]
     if not differing:
         return None
-    example = min(differing)
-    ordered = sorted(spellings, key=lambda name: len(spellings[name][example]))
-    stripped, padded = (id_pattern(spellings[name][example]) for name in (ordered[0], ordered[-1]))
-    return ZeroMatches(len(differing), ordered[0], stripped, ordered[-1], padded)
+    longest = {form: max(len(by_form[form]) for by_form in spellings.values()) for form in differing}
+    lost = tuple(
+        name for name, by_form in spellings.items() if any(len(by_form[form]) < longest[form] for form in differing)
+    )
+    example = min(form for form in differing if len(spellings[lost[0]][form]) < longest[form])
+    padded = next(name for name, by_form in spellings.items() if len(by_form[example]) == longest[example])
+    stripped_pattern, padded_pattern = (id_pattern(spellings[name][example]) for name in (lost[0], padded))
+    return ZeroMatches(len(differing), lost, stripped_pattern, padded, padded_pattern)
 
 
 def _by_form_without_zeros(ids: Iterable[Any]) -> dict[str, str]:
-    """Return each id's text by its form without leading zeros, for the forms that a single id has."""
+    """Return each id by its form without leading zeros; forms that several ids of the table share are left out."""
     by_form: dict[str, str] = {}
     repeated = set[str]()
     for value in ids:
@@ -256,7 +259,7 @@ def requested_id(key: IdColumns | None, row_id: Any) -> Any:
 
 
 def normalise(text: str) -> str:
-    """Return a text in the form to which the rule normalises it."""
+    """Return the normalised form of a text under the rule for spellings."""
     return "".join(_decomposed(letter) for letter in text).translate(_character_table())
 
 
@@ -280,7 +283,7 @@ def _normalised(value: Any) -> str:
 
 
 def _ascii_character(character: str) -> str:
-    """Return a digit, a sign or a mark of any script in ASCII, and other characters unchanged."""
+    """Return a digit, sign or punctuation mark of any script as its ASCII equivalent; other characters unchanged."""
     code_point = ord(character)
     mark = _ASCII_MARKS.get(code_point) or _character_table().get(code_point, "")
     return mark if len(mark) == 1 and (mark.isdigit() or code_point in _ASCII_MARKS) else character
@@ -319,7 +322,7 @@ def _decomposed(letter: str) -> str:
 
 @cache
 def _character_table() -> dict[int, str]:
-    """Read the character table of the rule.
+    """Read the table of characters that the rule for spellings replaces or removes.
 
     An entry FIRST=TEXT replaces a character, and FIRST-LAST=TEXT replaces consecutive characters by consecutive ones,
     which begin with TEXT. Characters of entries without = are removed. Characters are written as hexadecimal code

@@ -1,4 +1,7 @@
-"""Digest of a table's columns, the same for every order of rows and columns; it detects that a table has changed."""
+"""Digest of a table's columns, with which a party notices that its table has changed.
+
+The digest is the same for every order of the rows and columns. It detects accidental changes, not deliberate ones.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,18 @@ MAX_CHUNK_VALUES = 1 << 21
 
 
 class ContentDigest:
-    """A digest of columns that is updated with blocks of rows in any order.
+    """A digest of all columns of a table, updated with one block of rows at a time, in any order.
 
-    Each row has a random weight. The digest contains, for each column, the sums modulo 2^64 over the rows of this
-    weight times each half of a value's 64 bits. The sums of different columns are equal with probability 2^-32
-    (multiply-shift hashing, Dietzfelbinger 1996). The digest detects mistakes; it does not resist deliberate
-    manipulation.
+    Each row has a random weight. For each column the digest contains two sums over the rows modulo 2^64: of the weight
+    times the upper, and times the lower 32 bits of the value. Two different columns have equal sums with probability
+    2^-32 (multiply-shift hashing, Dietzfelbinger 1996).
     """
 
     def __init__(self, columns: int) -> None:
         self._sums = np.zeros((columns, 2), np.uint64)
 
     def add(self, X: NDArray[Any], weights: NDArray[np.uint64]) -> None:
-        """Add rows (k, d) with their weights (k,). A row of weight 0 does not count."""
+        """Add the values of some rows (k, d) with the rows' weights (k,). A row of weight 0 has no effect."""
         halves = np.ascontiguousarray(X, np.float64).view(np.uint32).astype(np.uint64)
         self._sums += np.einsum("i,ij->j", weights, halves).reshape(-1, 2)
 
@@ -38,5 +40,5 @@ class ContentDigest:
 
 
 def digest_weights(register: Register) -> NDArray[np.uint64]:
-    """Return the random weights (n,) of a table's rows in `ContentDigest`, which are derived from the ids."""
+    """Return the random weight (n,) of each row for `ContentDigest`, derived from the rows' ids."""
     return register.random_words("content")

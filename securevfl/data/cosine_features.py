@@ -29,7 +29,7 @@ GAMMA_PER_COLUMN = 0.75
 
 @dataclass(frozen=True, repr=False)
 class CosineFeatures(SerializableFields):
-    """Random features of a party. They are secret, because they depend on the party's rows.
+    """Random features of a party's columns. They are secret, because their scaling depends on the party's rows.
 
     Attributes:
         columns: the scaling of the columns.
@@ -54,7 +54,7 @@ class CosineFeatures(SerializableFields):
             X: the columns (n, d) of the training rows alone.
             key: 32 random bytes.
             count: the number of features.
-            weight: root mean square, over the rows, of the sum of squared features.
+            weight: the norm of a row's `count` features (root mean square over the rows); `size` is derived from it.
 
         Returns:
             The features.

@@ -84,7 +84,7 @@ class CsvFile:
         if not line:
             raise TableError("the file is empty", "export the table again", code="SVFL-TABLE-EMPTY")
         quotes = line.count('"')
-        # an odd number of quotation marks: a name in quotation marks continues in the next line
+        # an odd number of quotation marks means that a quoted name contains a line break
         while quotes % 2 and (line := file.readline()):
             header += line
             self._header_lines += 1
@@ -98,7 +98,7 @@ class CsvFile:
             columns: the names of the columns.
 
         Yields:
-            Batches of the rows of about CSV_BLOCK_BYTES.
+            Record batches of rows, each of about CSV_BLOCK_BYTES bytes.
 
         Raises:
             TableError: if a line cannot be read.
@@ -179,7 +179,10 @@ class CsvFile:
         return False
 
     def _ragged(self, received: int) -> TableError:
-        """Return the error for the first line with more or fewer values than there are columns."""
+        """Return the error that names the first line whose number of values differs from the number of columns.
+
+        `received` is the number of values of that line, as pyarrow reports it.
+        """
         expected = len(self.names)
         with _rows(self._path, self.delimiter) as rows:
             line = next((rows.line_num for row in rows if row and len(row) != expected), None)
@@ -213,7 +216,7 @@ def _check_format(path: Path) -> None:
 
 
 def _scan(path: Path) -> tuple[bool, int]:
-    """Return whether a file contains quotation marks, and the number of its line breaks."""
+    """Return whether a file contains a quotation mark, and how many line breaks it contains."""
     has_quotes, breaks = False, 0
     with import_module("pyarrow").input_stream(str(path)) as file:
         while block := file.read(1 << 20):
@@ -247,7 +250,7 @@ def _lines(path: Path) -> Iterator[TextIO]:
 
 
 def _undecodable(path: Path) -> str:
-    """Return words that name the first line of the file that is not UTF-8."""
+    """Return a phrase such as "line 12" for the first line of the file that is not UTF-8."""
     with import_module("pyarrow").input_stream(str(path)) as file:
         for number, line in enumerate(io.BufferedReader(file), 1):
             try:
@@ -259,7 +262,7 @@ def _undecodable(path: Path) -> str:
 
 @contextmanager
 def _rows(path: Path, delimiter: str, *, strict: bool = False) -> Iterator[Any]:
-    """Read the rows of a CSV file with Python's reader, which counts lines."""
+    """Yield the rows of a CSV file from Python's csv reader, which, unlike pyarrow, knows the line numbers."""
     limit = csv.field_size_limit(CSV_BLOCK_BYTES)
     try:
         with _lines(path) as file:

@@ -79,9 +79,9 @@ class CsvSource(TableSource):
         return converted
 
     def _read_numbers(self, names: list[str], marked: Sequence[str], folder: Path) -> list[str]:
-        """Read columns as numbers, write those in `marked` to files, and return the names of columns with other values.
+        """Read the columns `names` as numbers, and write the columns in `marked` to files in `folder`.
 
-        The returned columns are read a second time, as texts.
+        Return the names of the columns that contain other values than numbers. They are then read again, as texts.
         """
         failed = list[str]()
         if not names:
@@ -99,7 +99,10 @@ class CsvSource(TableSource):
         return failed
 
     def _read_texts(self, names: list[str], folder: Path) -> dict[str, dict[str, int]]:
-        """Number each column's distinct texts, write the number of each row's text to a file, and return the texts."""
+        """Read columns as texts, and write each row's text to a file as its position among the distinct texts.
+
+        Return the distinct texts of each column with their positions.
+        """
         codes: dict[str, dict[str, int]] = {name: {} for name in names}
         for batch in self._file.batches(names) if names else ():
             for name, column in zip(names, batch.columns, strict=True):

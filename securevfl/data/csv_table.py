@@ -1,8 +1,8 @@
 """The columns of a CSV file as numbers, read batch by batch, so that few texts are in memory at a time.
 
-In the first pass over the file, each column is read as numbers; ids and labels are read as texts. If a column has other
-values, a second pass collects its distinct texts and numbers them (a text's number is its code). The type of the column
-is decided from the texts, and the codes are then replaced by the numbers of that type.
+A first pass reads every column as numbers, and ids and labels as texts. A second pass reads the columns that contain
+other values: it numbers their distinct texts (a text's number is its *code*). Then the type of such a column is decided
+from its texts, and each code is replaced by the number that this type assigns to the text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.data.column_types import ColumnType, Types, declared_type
-from securevfl.data.columns import Columns, typed_columns
+from securevfl.data.columns import Columns, combined, typed_columns
 from securevfl.data.csv_file import CsvFile
 from securevfl.data.raw_columns import ColumnValues, NumberColumn, Place, TextColumn, convert_column
 from securevfl.errors import TableError
@@ -65,12 +65,15 @@ def read_csv_columns(
 
 
 def may_be_numbers(kind: ColumnType) -> bool:
-    """Return whether values of this type, or of one that is not decided yet, may be plain numbers."""
+    """Return whether a column of this type may contain plain numbers (also true if its kind is undecided)."""
     return kind.type in (None, "number") and not kind.decimal and not kind.format
 
 
 def read_numbers(column: Any, values: Floats) -> bool:
-    """Read a batch of a column into `values` (k,); return False if a value is no number or has leading zeros."""
+    """Parse one batch of a column into the array `values` (k,).
+
+    Return False if a value is not a number or has leading zeros, so that the column must be read as texts.
+    """
     pa = import_module("pyarrow")
     try:
         values[:] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -85,7 +88,7 @@ def read_numbers(column: Any, values: Floats) -> bool:
 
 
 def encode_texts(column: Any, codes: dict[str, int]) -> Floats:
-    """Return the number (k,) of each text of a batch, NaN for missing ones; new texts get the next numbers."""
+    """Return the code (k,) of each text of a batch, NaN if missing. A new text gets the next free code."""
     encoded = column.dictionary_encode()
     numbers = [codes.setdefault(text, len(codes)) for text in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
@@ -136,12 +139,3 @@ def _convert(
     if problems:
         raise combined(problems, where)
     return typed_columns(X, list(columns), converted, where)
-
-
-def combined(problems: Sequence[TableError], where: str) -> TableError:
-    """Return one error for the problems of several columns, so that a user can correct all of them at once."""
-    first, *others = problems
-    if not others:
-        return first
-    text = f"\n{where}: ".join([str(problem) for problem in problems])
-    return TableError(text, "", code=first.code, columns=[problem.fields.get("column") for problem in problems])

@@ -22,17 +22,17 @@ _Kind = Callable[[Draw, int], Floats]
 
 
 def _amount(median: float, sigma: float) -> _Kind:
-    """Return a distribution of sums of money: log-normal."""
+    """Return a log-normal distribution of amounts of money; `sigma` is the standard deviation of their logarithm."""
     return lambda draw, rows: np.round(median * np.exp(sigma * draw.normal(size=rows)), 2)
 
 
 def _count(mean: float) -> _Kind:
-    """Return a distribution of counts: Poisson."""
+    """Return a Poisson distribution of counts with this mean."""
     return lambda draw, rows: draw.poisson(mean, rows).astype(np.float64)
 
 
 def _share(low: float, high: float) -> _Kind:
-    """Return a uniform distribution."""
+    """Return a uniform distribution between `low` and `high`, such as of a share of spending."""
     return lambda draw, rows: np.round(draw.uniform(low, high, rows), 3)
 
 
@@ -59,12 +59,12 @@ SHOP_COLUMNS: dict[str, tuple[_Kind, float]] = {
 def loans(rows: int = 3_000, *, seed: int = 0) -> list[Party]:
     """Generate a table of people with a loan.
 
-    The log-odds of paying late are a sum over the columns of both parties. Some columns have heavy tails, as sums of
-    money do.
+    The log-odds of a late payment are a sum of functions of the columns of both parties. Some columns, such as incomes,
+    have heavy tails: a few very large values.
 
     Args:
         rows: the number of people.
-        seed: of the random numbers.
+        seed: seed of the random numbers; equal seeds give equal tables.
 
     Returns:
         A bank with 6 columns and the label, which is "late" for more than a quarter of the rows, and a shop with 8.
@@ -130,7 +130,7 @@ def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
 
 
 def _split(load: str, parties: int) -> list[Party]:
-    """Split a table of scikit-learn by columns between parties."""
+    """Load a table of scikit-learn and split its columns between `parties` parties; the first gets the labels."""
     table = getattr(import_extra("sklearn.datasets", "sklearn", "a sample table"), load)()
     X, y = table.data, table.target
     columns = np.array([str(name).replace(" ", "_") for name in table.feature_names])

@@ -33,7 +33,7 @@ def check_duplicates(value: Any, option: str = "duplicates") -> Duplicates:
 
 
 class UniqueRows(NamedTuple):
-    """The rows that remain of a table if each id may have one row.
+    """The rows of a table that are used after all but one row of each id were left out.
 
     Attributes:
         rows: their row numbers (m,), increasing.
@@ -89,7 +89,7 @@ def unique_rows(where: str, keys: Keys, duplicates: Duplicates) -> UniqueRows | 
     count, _ = repeated_ids(keys)
     if not count:
         return None
-    order = order_by_value(keys)  # the rows of an id are in the order of the table
+    order = order_by_value(keys)  # rows with equal ids stay in the order of the table
     values = values_of(keys)[order]
     differs = values[1:] != values[:-1]
     is_end = np.append(True, differs) if duplicates == "first" else np.append(differs, True)

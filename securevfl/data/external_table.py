@@ -1,4 +1,7 @@
-"""Tables whose rows are on disk or at the workers of a cluster, and not in this process's memory."""
+"""Tables whose rows are not in this process's memory, but on disk or in the memory of Dask workers.
+
+`blocks` and `select` read rows in the order that is fastest for the storage, not in the order of the arguments.
+"""
 
 from __future__ import annotations
 
@@ -42,20 +45,20 @@ class ExternalTable(ABC):
         return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
     def blocks(self, rows: Rows) -> Iterator[Floats]:
-        """Yield these rows in blocks (k, d), each row once, in the order that is read fastest."""
+        """Yield the given rows as arrays (k, d), each row once, in the order in which they are stored."""
         step = max(1, READ_VALUES // max(1, self.shape[1]))
         for start in range(0, len(rows), step):
             yield self[rows[start : start + step]]
 
     def select(self, rows: Rows, columns: Sequence[int]) -> Floats:
-        """Return these columns of these rows (k, c); the table is read once."""
+        """Return the given columns of the given rows (k, c), reading the table once from beginning to end."""
         step = max(1, READ_VALUES // max(1, self.shape[1]))
         pieces = [self[rows[start : start + step]][:, list(columns)] for start in range(0, len(rows), step)]
         return np.concatenate(pieces) if pieces else np.empty((0, len(columns)))
 
 
 class ScaledExternalRows:
-    """Some rows (m, d) of a table, scaled when they are read by slices."""
+    """Some rows (m, d) of a table, used like an array. A slice of it reads these rows and scales them."""
 
     def __init__(self, table: Floats | ExternalTable, rows: Rows | slice, scaling: Scaling) -> None:
         count = len(range(*rows.indices(len(table)))) if isinstance(rows, slice) else len(rows)
@@ -78,7 +81,7 @@ class ScaledExternalRows:
 
 
 def row_blocks(X: Floats | ExternalTable) -> Iterator[Floats]:
-    """Yield all rows of a table (n, d) in blocks (k, d); the order of the rows is that which is read fastest."""
+    """Yield all rows of a table (n, d) as arrays (k, d), in the order in which they are stored."""
     if isinstance(X, ExternalTable):
         yield from X.blocks(np.arange(len(X)))
         return
@@ -88,7 +91,7 @@ def row_blocks(X: Floats | ExternalTable) -> Iterator[Floats]:
 
 
 def as_slice(rows: Rows) -> Rows | slice:
-    """Return consecutive row numbers as a slice, and any others unchanged."""
+    """Return row numbers that are consecutive as a slice, which is faster to read; others unchanged."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows

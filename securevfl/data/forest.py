@@ -1,20 +1,16 @@
 """Random trees of one party's columns. Their leaves are the features for which weights are trained.
 
-A node of a tree asks a question, "is this column above this value (the cut)?". All nodes of a level ask the same
-question, so the leaf that a row reaches is a number of `depth` bits. Columns and cuts are drawn at random and without
-labels: extremely randomised trees (Geurts, Ernst and Wehenkel 2006) in the symmetric form of oblivious trees. The
-random numbers are derived from a key of the party, which nobody else has: other parties know the number and the depth
-of the trees, but neither columns nor cuts.
+A tree asks `depth` questions of the form "is column c above the cut t?", the same ones in all nodes of a level. So the
+leaf that a row reaches is a number of `depth` bits. Columns and cuts are random and do not depend on labels: extremely
+randomised trees (Geurts, Ernst and Wehenkel 2006) in the symmetric form of oblivious trees. They are derived from a
+secret key of the party; other parties know only the number and depth of the trees.
 
-    cuts      the distinct quantiles i / bins of a column's training rows; a column without cuts is never used
-    columns   drawn with the weight log2(1 + cuts)^2; a tree repeats a column only after it has used all others
-    missing   a random side for each question, in numeric columns that mark missing values
-    texts     one column of codes, in a random order of the categories
+    sources   the original columns, to which questions refer; the preparation made the prepared columns from them
+    cuts      distinct quantiles of a column's training rows; a column with k cuts is drawn with weight log2(1 + k)^2
+    missing   each question sends missing values to a random side
+    texts     a text column is the random rank of each row's category
 
-Questions refer to the original columns (sources), from which the preparation has derived the prepared columns. In
-addition to leaves, a party has its columns as features (`LinearFeatures`): trees follow curves, and linear features
-follow straight lines. If all columns have two values there are no curves, and trees contribute only interactions of
-columns; leaves then get a lower weight and linear features a higher one (`two_valued`).
+A party's columns are features too (`LinearFeatures`). If every column has only two values, they get a higher weight.
 """
 
 from __future__ import annotations
@@ -40,13 +36,13 @@ CHUNK_ROWS = 16_384
 
 
 def question_values(X: Floats, sources: Sequence[SourceColumn], orders: Sequence[Sequence[int]] = ()) -> Floats:
-    """Return the values of the original columns, to which questions refer, from the prepared columns.
+    """Recover the values of the original columns, to which the trees' questions refer, from the prepared columns.
 
     Args:
         X: prepared columns (m, d).
-        sources: s original columns.
-        orders: for each source, the rank of each of its categories in questions, first that of the category without a
-            0/1 column; empty for numeric columns.
+        sources: the s original columns.
+        orders: for each source, the rank of each of its categories (first of the category without a 0/1 column);
+            empty for numeric columns.
 
     Returns:
         One column for each source (m, s): its number, NaN if it is missing, or the rank of its category.
@@ -70,7 +66,7 @@ class Forest(SerializableFields):
 
     Attributes:
         sources: the original columns, by their positions among the prepared ones.
-        orders: the order of the categories of each text column.
+        orders: for each text column, the rank of each category; questions compare these ranks with cuts.
         columns: the source of each question (trees, depth).
         cuts: the cut of each question (trees, depth).
         sides: whether missing values count as above the cut (trees, depth).

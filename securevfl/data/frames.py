@@ -1,7 +1,8 @@
-"""Tables that users pass in Python, as named columns: frames, relations, dicts and everything with an Arrow stream.
+"""Tables that users pass in Python as named columns (*frames*): DataFrames, dicts of columns and Arrow streams.
 
-narwhals reads frames of pandas, polars (lazy ones too), pyarrow and DuckDB; the Arrow PyCapsule interface reads the
-others. Record batches and mappings of columns are tables too. No library is imported before a table of it is passed.
+narwhals reads frames of pandas, polars (lazy ones too), pyarrow and DuckDB. pyarrow reads other tables through the
+Arrow PyCapsule interface, record batches and mappings of columns. A library is imported only when one of its tables is
+passed.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ def is_frame(table: Any) -> bool:
 
 
 def named_columns(name: str, table: Any) -> dict[str, Any]:
-    """Return the columns of a frame by their names.
+    """Return the columns of a frame by their names, as objects of the frame's library.
 
     Args:
         name: name of the party, which error messages state.
         table: the frame.
 
     Returns:
-        The columns, each of any library. Names are texts with single blanks in place of white space.
+        The columns by name. White space in a name is replaced by single blanks.
 
     Raises:
         TableError: if the table cannot be read, or columns have the same name or different lengths.
@@ -76,7 +77,7 @@ def raw_column(name: str, column: str, values: Any) -> RawColumn:
         values: the column.
 
     Returns:
-        The values as a number, date or text column (`securevfl.data.raw_columns`).
+        The column in one of the three forms of `securevfl.data.raw_columns`: numbers, dates or texts.
     """
     place = Place(name, column)
     pa = import_module("pyarrow")
@@ -97,7 +98,7 @@ def raw_column(name: str, column: str, values: Any) -> RawColumn:
             return raw_of_arrow(place, series.to_arrow())
         except pa.ArrowException:
             return raw_of_array(place, np.asarray(values))
-    # Python objects of mixed types: pyarrow's error messages would show their values
+    # Python objects of mixed types are not passed to pyarrow, whose error messages would show their values
     if series.dtype == narwhals.Object:
         return raw_of_array(place, _objects(series.to_list()))
     try:
@@ -114,7 +115,7 @@ def _objects(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def _in_memory(name: str, table: Any) -> Any:
-    """Return a table whose columns can be selected by name: lazy frames and streams are read."""
+    """Return a table in memory whose columns can be selected by name. Lazy frames and streams are read for this."""
     if isinstance(table, Mapping):
         return table
     pa = import_module("pyarrow")

@@ -1,4 +1,7 @@
-"""The advice to a user whose tables have no id, or few ids, in common. It shows patterns of ids, and no id."""
+"""Advice to a user whose tables have no ids, or few ids, in common.
+
+The advice shows patterns of ids (9 for a digit, A or a for a letter), never an id itself.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,17 @@ from numpy.typing import NDArray
 from securevfl.data.composite_ids import ZeroMatches, id_spelling, rule_matches, zero_matches
 from securevfl.errors import IdError
 
+MAX_LOST_SHARE = 0.01
+"""A join that leaves out at most this share of the smallest table is not searched for lost zeros."""
+
 
 def no_match_error(ids: Mapping[str, Any], by_rule: bool | None = None) -> IdError:
     """Return the error that tables in one process have no id in common.
 
     Args:
         ids: the ids (n,) of each party.
-        by_rule: whether the ids are composed by the rule for spellings; None if the caller cannot use the rule.
+        by_rule: whether the rule for spellings (`securevfl.data.composite_ids`) composes the ids; None if the caller
+            cannot use that rule.
 
     Returns:
         The error. It states the rule, or the lost leading zeros, with which most ids would match.
@@ -48,7 +55,9 @@ def no_match_error(ids: Mapping[str, Any], by_rule: bool | None = None) -> IdErr
 
 
 def lost_zeros_notice(ids: Mapping[str, Any], rows: Mapping[str, NDArray[np.intp]]) -> str:
-    """Return a notice about rows that are left out because one table has lost leading zeros; empty if there are none.
+    """Return a notice about rows that are left out because tables have lost leading zeros; empty if there are none.
+
+    It is looked for only if the join leaves out more than MAX_LOST_SHARE of the smallest table.
 
     Args:
         ids: the ids (n,) of each party.
@@ -57,6 +66,9 @@ def lost_zeros_notice(ids: Mapping[str, Any], rows: Mapping[str, NDArray[np.intp
     Returns:
         The notice, with the number of ids and a pattern.
     """
+    smallest = min(ids, key=lambda name: len(ids[name]))
+    if len(ids[smallest]) - len(rows[smallest]) <= MAX_LOST_SHARE * len(ids[smallest]):
+        return ""
     others = {name: np.delete(np.asarray(values), rows[name]) for name, values in ids.items()}
     if not all(len(values) for values in others.values()):
         return ""
@@ -67,12 +79,15 @@ def lost_zeros_notice(ids: Mapping[str, Any], rows: Mapping[str, NDArray[np.intp
 def _describe_zeros(zeros: ZeroMatches, more: str) -> str:
     return (
         f"{zeros.matches:,} {more}ids would match without their leading zeros, for example {zeros.padded} of "
-        f"{zeros.padded_party} and {zeros.stripped} of {zeros.party}"
+        f"{zeros.padded_party} and {zeros.stripped} of {zeros.parties[0]}"
     )
 
 
 def _restore(zeros: ZeroMatches) -> str:
+    """Return the advice to the parties that have lost zeros."""
+    *others, last = zeros.parties
+    names = f"{', '.join(others)} and {last} have" if others else f"{last} has"
     return (
-        f"restore the leading zeros that {zeros.party} has lost: export its ids again as texts, or fill them up with "
-        "zeros to the length that they had"
+        f"restore the leading zeros that {names} lost: export these ids again as texts, or fill them up with zeros to "
+        "the length that they had"
     )

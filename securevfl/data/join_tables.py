@@ -54,31 +54,30 @@ def align(parties: Sequence[Party]) -> Aligned:
             )
     ids = {party.name: (party.ids, party.keys) for party in parties if party.keys is not None}
     lead = next((party for party in parties if party.active), parties[0])
-    try:
-        rows, missing = join_ids(ids, lead.name)
-    except IdError:
-        raise no_match_error({name: values for name, (values, _) in ids.items()}) from None
-    if notice := lost_zeros_notice({name: values for name, (values, _) in ids.items()}, rows):
-        warnings.warn(notice, DataNotice, stacklevel=2)
+    rows, missing = join_ids(ids, lead.name)
     return Aligned((party.take(rows[party.name]) for party in parties), missing)
 
 
 def join_ids(
-    ids: Mapping[str, tuple[Any, Keys]], lead: str
+    ids: Mapping[str, tuple[Any, Keys]], lead: str, by_rule: bool | None = None
 ) -> tuple[dict[str, NDArray[np.intp]], dict[str, list[str]]]:
-    """Find the rows of the ids that all parties have.
+    """Find the rows of the ids that all parties have; a notice reports rows that lost leading zeros leave out.
 
     Args:
         ids: the ids (n,) of each party, and the digests of these ids.
         lead: the party whose order the result has.
+        by_rule: whether the ids are composed by the rule for spellings; None if the caller cannot use the rule.
 
     Returns:
         The rows of the shared ids by party, and the ids that each party lacks.
 
     Raises:
-        IdError: if no id is shared.
+        IdError: if no id is shared; it contains advice.
     """
     rows, lacking = shared_rows({name: keys for name, (_, keys) in ids.items()}, lead)
+    values = {name: party_ids for name, (party_ids, _) in ids.items()}
     if not len(rows[lead]):
-        raise IdError("the parties' tables have no id in common", code="SVFL-ID-NO-MATCH")
+        raise no_match_error(values, by_rule)
+    if notice := lost_zeros_notice(values, rows):
+        warnings.warn(notice, DataNotice, stacklevel=3)
     return rows, {name: [str(ids[owner][0][row]) for owner, row in absent] for name, absent in lacking.items()}

@@ -1,13 +1,12 @@
-"""A party's table from a file, in the order that all parties share.
+"""A party's table from a file, in the row order that all parties share.
 
-A CSV or Parquet file with more than MAX_IN_MEMORY_BYTES of numbers is copied once into a file of plain rows
-(`securevfl.data.store`), from which batches are read; other tables are held in memory. Both give the same party, and
-the same model, bit for bit.
+Private alignment writes this order to a file next to the data file. A CSV or Parquet file with more than
+MAX_IN_MEMORY_BYTES of numbers is copied once into a file of fixed-size rows (`securevfl.data.store`), from which
+batches are read; other tables are held in memory. Training gives the same model, bit for bit, in both cases.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import numpy as np
 
 from securevfl.data.arrow_dataset import is_arrow
 from securevfl.data.csv_file import CsvFile
-from securevfl.data.id_advice import lost_zeros_notice, no_match_error
 from securevfl.data.id_keys import Keys
 from securevfl.data.join_tables import join_ids
 from securevfl.data.party import Party
@@ -34,19 +32,19 @@ from securevfl.data.source_type import source_type
 from securevfl.data.store import OnProgress, StoredParty, copy_to_temporary_table, store_table, table_path
 from securevfl.data.table_source import TableSource
 from securevfl.data.validation import name_list
-from securevfl.errors import ConfigError, DataNotice, IdError, PartiesError, TableError
+from securevfl.errors import ConfigError, PartiesError, TableError
 
 MAX_IN_MEMORY_BYTES = 256 << 20
 """Bytes of numbers that are held in memory; reading them takes about four times as much."""
-_MAX_COMPRESSION = 64  # at most about this many bytes of numbers are in a byte of a compressed CSV file
+_MAX_COMPRESSION = 64  # a compressed CSV file is assumed to contain at most this many bytes of numbers per byte
 
 
 def is_large(path: Path, max_in_memory_bytes: int | None = None) -> bool:
-    """Return whether the table of a file is read from disk.
+    """Return whether the table of a file is too large for memory, so that its rows are read from disk.
 
     Args:
         path: the file.
-        max_in_memory_bytes: bytes of numbers that are held in memory; `MAX_IN_MEMORY_BYTES` by default.
+        max_in_memory_bytes: the limit, in bytes of float64 numbers; `MAX_IN_MEMORY_BYTES` by default.
 
     Returns:
         True if the table has more bytes of numbers than are held in memory.
@@ -127,7 +125,7 @@ def read_parties(
     on_progress: OnProgress | None = None,
     max_in_memory_bytes: int | None = None,
 ) -> tuple[list[Party], dict[str, list[str]]]:
-    """Read all parties of a job from one file each, and join them on their ids.
+    """Read all parties of a job, each from one file, and keep the rows whose ids all parties have.
 
     Args:
         files: the file of each party.
@@ -159,13 +157,8 @@ def read_parties(
     if len(labelled) != 1:
         raise _labels_error(labelled, files, by_party, {name: table.columns for name, table in tables.items()})
     ids = {name: _ids(table) for name, table in tables.items()}
-    try:
-        rows, missing = join_ids(ids, labelled[0])
-    except IdError:
-        by_rule = any("," in party_options.id_column for party_options in by_party.values())
-        raise no_match_error({name: values for name, (values, _) in ids.items()}, by_rule) from None
-    if notice := lost_zeros_notice({name: values for name, (values, _) in ids.items()}, rows):
-        warnings.warn(notice, DataNotice, stacklevel=2)
+    by_rule = any("," in party_options.id_column for party_options in by_party.values())
+    rows, missing = join_ids(ids, labelled[0], by_rule)
     del ids
     parties = [
         table.take(rows[name])

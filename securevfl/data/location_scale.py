@@ -1,8 +1,9 @@
-"""Location and scale of columns, from all rows but with few of them in memory at a time.
+"""Location (mean or median) and scale (deviation or quartile range) of columns, read in blocks of rows.
 
-`clip_free` adjusts a scale so that the clip and the grid of `securevfl.data.scaling` change no value: both values of a
-two-valued column lie on the grid and within the clip, and a column that slightly exceeds the clip gets a wider scale,
-by a factor of at most MAX_WIDENING.
+On secret shares, scaled columns are clipped to [-clip, clip] and rounded to a grid of fixed-point numbers
+(`securevfl.data.scaling`). `clip_free` changes a scale slightly so that this alters no value: both values of a
+two-valued column get onto the grid, and a column that exceeds the clip a little gets a wider scale, by a factor of at
+most MAX_WIDENING.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from securevfl.data.schedule import Rows
 
 MAX_WIDENING = 4.0
 """The factor by which a scale may exceed the deviation of its column."""
-# a column has two values if its variance differs by less than this share from that of two values
+# a column counts as two-valued if its variance is within this share of the maximum for its mean and its range
 _TWO_VALUE_TOLERANCE = 1e-9
 MAX_QUANTILE_ROWS = 1 << 16
 """Maximum number of rows from which quartiles are computed."""
@@ -75,7 +76,7 @@ def clip_free(columns: LocationScale, clip: float) -> LocationScale:
 
 
 def moments(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
-    """Return mean and standard deviation of X[rows], equal to those of numpy except for rounding errors.
+    """Return mean and standard deviation of each column of X[rows], as numpy would except for rounding errors.
 
     A constant column has a deviation of exactly 0. The rows are read once, in blocks, whose moments are merged by the
     pairwise update of Chan, Golub and LeVeque (1983). If worker processes have the rows in their memory, they compute
@@ -99,9 +100,10 @@ def moments(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
 def _location_scale(
     location: Floats, scale: Floats, mean: Floats, variance: Floats, low: Floats, high: Floats
 ) -> LocationScale:
-    """Return location and scale of columns with these moments, and which columns have exactly two values.
+    """Combine moments (d,) of columns into a `LocationScale`, and find the columns that have exactly two values.
 
-    A variance is at most (high - mean) (mean - low), with equality for columns of two values (Bhatia and Davis 2000).
+    A variance is at most (high - mean) * (mean - low). It equals this bound exactly if a column has two values (Bhatia
+    and Davis 2000).
     """
     bound = (high - mean) * (mean - low)
     two_valued = (variance > 0) & (variance >= (1 - _TWO_VALUE_TOLERANCE) * bound)
@@ -109,7 +111,7 @@ def _location_scale(
 
 
 class Moments(NamedTuple):
-    """Moments of some rows.
+    """Moments of the columns of some rows. Moments of disjoint sets of rows can be merged (`merge_moments`).
 
     Attributes:
         rows: the number of rows.
@@ -127,7 +129,7 @@ class Moments(NamedTuple):
 
 
 def chunk_moments(stretch: RowChunk) -> Moments:
-    """Return the moments of a chunk of rows; it is read in blocks, so that few rows are in memory at a time."""
+    """Return the moments of the columns of one chunk of rows, which is read in blocks to save memory."""
     origin = stretch.rows[:1]
     zero = np.zeros(origin.shape[1])
     total = Moments(0, zero, zero, zero, zero)

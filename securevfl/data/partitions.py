@@ -1,17 +1,13 @@
-"""A party whose table is larger than one machine: the workers of a cluster (Dask) each store a partition of its rows.
+"""A party whose table is larger than one machine: Dask workers each hold a *partition*, a range of its rows.
 
     client = distributed.Client("tls://scheduler.example.org:8786", security=security)
     shop = partition_party("shop", "shop.table", DaskBackend(client))
     join(job, shop, "peers.toml")
 
-The table is written by `store_table` to a folder that every worker and the party's own process can read. Each worker
-loads one partition, a range of the file, and keeps it in memory. If a batch contains all rows (`batch_size = "all"`), a
-worker receives its blocks of [[g]] and returns ciphertexts, which are added up. Forward outputs, moments and X^T X are
-returned in the clear, one block of rows or one (d, d) matrix at a time. On secret shares a worker computes the products
-of its rows with ciphertexts and with shares (`securevfl.protocols.shares.remote_columns`). The process that is
-connected to the other parties reads ids and labels, samples of rows, and batches that are smaller than the table.
-
-No row leaves a worker: when an engine moves or spills a partition, it transfers only where to read it.
+`store_table` writes the table to a folder that all workers and the party's main process can read. Each worker loads one
+partition into its memory and computes with its rows: products with encrypted or shared residuals, model outputs, and
+moments. It returns results, never rows. The main process is connected to the other parties; it reads ids, labels,
+samples of rows and small batches. If Dask moves a partition, it transfers only the path and range of its rows.
 """
 
 from __future__ import annotations
@@ -35,13 +31,13 @@ from securevfl.runtime.worker_backend import RemoteObject, RemotePart, WorkerBac
 
 
 class Partition(ExternalTable):
-    """Rows of a stored table, in this process's memory. Its pickle contains only where to read them.
+    """Rows of a stored table in the memory of one worker. A pickled partition contains only where to read its rows.
 
     Args:
         path: the stored table.
         start: position of the first row.
         stop: position behind the last row.
-        stamp: a text that identifies the table which the party's main process has opened.
+        stamp: a digest of the stored table that the main process has opened, to detect that the file was replaced.
 
     Raises:
         TableError: if the file is another table.
@@ -75,12 +71,12 @@ class Partition(ExternalTable):
 
 
 def _stamp(header: TableHeader) -> str:
-    """Return a text that is equal for stored tables with the same rows at the same positions in the file."""
+    """Return a digest that is equal for stored tables with the same rows in the same positions of the file."""
     return f"{header.content} {header.stamp}"
 
 
 class PartitionedTable(ExternalTable):
-    """A table whose rows are at workers. Partition k contains positions edges[k] to edges[k + 1] of the file."""
+    """A table whose rows are at workers: partition k has positions edges[k] to edges[k + 1] - 1 of the file."""
 
     is_remote = True
 
@@ -101,7 +97,7 @@ class PartitionedTable(ExternalTable):
         return self._table.select(rows, columns)
 
     def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
-        """Return these rows, scaled, as a matrix at the workers; None if their order is not that of the file."""
+        """Return a matrix of the rows, which workers scale and multiply; None if rows are not in the file's order."""
         positions = self._table.positions(rows)
         if not len(positions) or not (np.diff(positions) > 0).all():
             return None
@@ -124,11 +120,11 @@ def scaled_rows(partition: Partition, rows: Rows | slice, scaling: Scaling) -> R
 
 
 class PartitionedParty(StoredParty):
-    """A party whose columns are at the workers of an engine. Everything else is read from its stored table."""
+    """A party whose columns are in the memory of workers. Ids, labels and samples are read from its stored table."""
 
     def __init__(self, name: str, stored: StoredTable, header: TableHeader, table: PartitionedTable) -> None:
         super().__init__(name, stored, header)
-        # not an array, but training uses only its shape, its length, X[rows] and X.scaled_matrix
+        # this is not an array, but training uses only its shape, its length, X[rows] and X.scaled_matrix
         self.X = cast(Floats, table)
 
 
@@ -137,15 +133,15 @@ def partition_party(
 ) -> PartitionedParty:
     """Create the party of a stored table whose rows are distributed to the workers of an engine.
 
-    For a training on secret shares, partitions of 16,384 rows are best. This is the size of a block of the protocol, so
-    each block is at one worker, and a subset of many blocks is spread over all workers.
+    For a training on secret shares, partitions of 16,384 rows are best. The protocol multiplies blocks of that size, so
+    each block is at one worker, and a random subset of blocks keeps all workers busy.
 
     Args:
         name: name of the party.
         table: the stored table.
         engine: the cluster, such as a `DaskBackend`.
         partitions: the number of partitions; by default one for each worker.
-        rows: rows of a partition, instead of `partitions`; partitions are dealt to the workers in turn.
+        rows: the number of rows of a partition, instead of `partitions`; the workers get partitions in turn.
 
     Returns:
         The party. DataError if the table is not a complete stored table, or was altered.

@@ -32,13 +32,12 @@ ALIGN = "align the tables with parties = vfl.align(parties)"
 
 
 class Party:
-    """One organisation's side of the data.
+    """One organisation and its table, as a user passes it to a training.
 
-    A frame with column names provides them: of pandas, polars (lazy ones too), pyarrow or DuckDB, a dict of columns, or
-    anything with an Arrow stream. An index that has a name or differs from
-    0 to n - 1 provides the ids. The attribute `X` holds numbers only: a text is stored as its position in the
-    `categories` of its column, and a missing value as NaN, until a job prepares the columns
-    (`securevfl.data.preparation`).
+    The table may be an array, or a frame with column names: of pandas, polars (lazy ones too), pyarrow or DuckDB, a
+    dict of columns, or anything with an Arrow stream. A frame's index provides the ids if it has a name or differs from
+    0 to n - 1. The attribute `X` holds numbers only: a text is stored as its position in the `categories` of its
+    column, and a missing value as NaN, until a job prepares the columns (`securevfl.data.preparation`).
 
     Args:
         name: letters, digits, - and _.
@@ -49,7 +48,7 @@ class Party:
             {"branch": "category", "income": {"type": "number", "missing": ["-999", "?"]}}
             (`securevfl.data.column_types.ColumnType`).
         aligned: True states that the rows of all parties are in the same order, so that no ids are needed.
-        duplicates: what happens to several rows of one id: an error, or only the first or the last of them is used.
+        duplicates: how to treat several rows of one id: "refuse" them (an error), or use the "first" or the "last".
         model: the party's module in a job with neural networks (`securevfl.TorchModel`).
 
     Attributes:
@@ -66,6 +65,8 @@ class Party:
         preparation: the preparation that produced X; None before a job has prepared the table.
         weights: weights of the rows (n,), if a job uses a column as weights.
         exposure: exposures of the rows (n,), if a job uses a column as exposures.
+        file_rows: the position (n,) of each row in the table that the party was created from, for messages; None if
+            they are the same.
         role: the party's role in a run; None lets the protocol derive it from the labels.
 
     Raises:
@@ -81,6 +82,7 @@ class Party:
     exposure: Floats | None = None
     model: object = None
     role: Role | None = None
+    file_rows: NDArray[np.intp] | None = None
 
     def __init__(
         self,
@@ -119,6 +121,7 @@ class Party:
                 table = replace(table, X=table.X[unique.rows])
                 labels = None if labels is None else labels[unique.rows]
                 self.ids, self.keys = self.ids[unique.rows], self.keys[unique.rows]
+            self.file_rows = None if unique is None else unique.rows
         self.y = labels
         self.X, self.columns, self.categories, self.dates = table.X, table.names, table.categories, table.dates
         self.percents, self.types = table.percents, table.types
@@ -151,11 +154,12 @@ class Party:
         return Columns(self.X, self.columns, self.categories, self.dates, self.percents, self.types)
 
     def prepared(self, by: FittedPreparation, *, max_bytes: int = MAX_PREPARED_BYTES) -> Party:
-        """Return a copy of this party with prepared columns.
+        """Return a copy of this party whose columns a fitted preparation has converted.
 
         Args:
             by: the preparation.
-            max_bytes: a larger prepared table is not held in memory; its rows are converted whenever they are read.
+            max_bytes: a larger prepared table is not computed as a whole; its rows are converted whenever they are
+                read.
 
         Returns:
             The copy.
@@ -167,7 +171,7 @@ class Party:
         return party
 
     def with_woe_weights(self, by: FittedPreparation) -> Party:
-        """Return a copy of this prepared party in which weights of evidence replace the bin numbers."""
+        """Return a copy of this prepared party in which each bin number is replaced by the bin's weight of evidence."""
         party = copy(self)
         party.X, party.preparation = by.weigh(self.X), by
         return party
@@ -200,8 +204,11 @@ class Party:
         return party
 
     def _prepared_by(self, by: FittedPreparation, max_bytes: int) -> Floats:
-        """Return the columns (n, d) as this preparation converts them; a view if they have more than `max_bytes`."""
-        # weights of evidence replace the bin numbers in an array
+        """Return the columns (n, d) as this preparation converts them.
+
+        If they have more than `max_bytes` bytes, return a table that converts rows only when they are read.
+        """
+        # a table with weights of evidence is always an array, in which bin numbers are later replaced by weights
         if by.steps and not by.has_evidence and 8 * len(self) * by.width > max_bytes:
             return cast(Floats, PreparedTable(MemoryTable(self.X), by, self.table))
         return by.apply(self.table)
@@ -237,17 +244,18 @@ class Party:
         party = copy(self)
         party.X, party.columns = self._select_columns(remaining), [self.columns[j] for j in remaining]
         party.categories = {name: texts for name, texts in self.categories.items() if name not in columns}
-        party.dates = self.dates.difference(columns)
+        party.dates, party.percents = self.dates.difference(columns), self.percents.difference(columns)
+        party.types = {name: kind for name, kind in self.types.items() if name not in columns}
         party.constant = [name for name in self.constant if name not in columns]
         return party
 
     @property
     def has_ids(self) -> bool:
-        """Whether the rows have ids, so that they can be recognised later."""
+        """Whether the rows have ids, by which they can be recognised in later jobs and predictions."""
         return self.keys is not None
 
     def keys_of(self, rows: NDArray[np.intp]) -> list[bytes]:
-        """Return a key of each row (k,): the digest of its id, or its number in a table without ids."""
+        """Return for each row (k,) the digest of its id, or its row number in a table without ids, as bytes."""
         return [b"row %d" % row for row in rows] if self.keys is None else split(self.keys[rows])
 
     @property
@@ -257,14 +265,14 @@ class Party:
 
     @property
     def register(self) -> Register:
-        """The register from which rows are drawn: of the ids, or of the row numbers without ids."""
+        """The register (`securevfl.data.register`) that determines which rows are drawn for batches."""
         return Register.of_numbers(len(self)) if self.keys is None else Register.of_ids(self.keys)
 
     @property
     def content(self) -> str:
-        """Digest (32 hexadecimal digits) of the columns, independent of the order of columns and rows.
+        """Digest (32 hexadecimal digits) of the values of all columns, equal for any order of columns and rows.
 
-        Texts count as their positions among the categories.
+        A text contributes its position among the categories of its column.
         """
         register, step = self.register, max(1, MAX_CHUNK_VALUES // self.X.shape[1])
         digest = ContentDigest(self.X.shape[1])
@@ -275,7 +283,7 @@ class Party:
 
     @property
     def digest(self) -> bytes:
-        """Digest (32 bytes) of values, labels, ids, names, special codes and declared bins, and of the rows' order."""
+        """Digest (32 bytes) of everything in the table: values, labels, ids, names, codes, bins and the rows' order."""
         categories = {column: list(texts) for column, texts in self.categories.items()}
         table = hashlib.sha256(f"{len(self)} {self.columns} {self.content} {categories}".encode() + self.order)
         if codes_and_bins := {name: (kind.special, kind.bins) for name, kind in self.types.items() if kind.is_divided}:
@@ -292,11 +300,12 @@ class Party:
         return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
 
     def take(self, rows: NDArray[np.intp]) -> Party:
-        """Return a copy of this party with these rows (k,), in this order; it shares the table if all rows remain."""
+        """Return a copy of this party with these rows (k,) in this order; all rows in order share the same array."""
         party = object.__new__(Party)
         vars(party).update(vars(self))
         if np.array_equal(rows, np.arange(len(self))):
             return party
+        party.file_rows = rows if self.file_rows is None else self.file_rows[rows]
         for name in ("X", "y", "ids", "keys", "weights", "exposure"):
             value = getattr(self, name)
             setattr(party, name, None if value is None else value[rows])
@@ -304,7 +313,7 @@ class Party:
 
 
 class Helper(Party):
-    """A party without a table, such as a server or a key holder.
+    """A party without a table, such as a server that adds sums or a holder of decryption keys.
 
     Args:
         name: letters, digits, - and _.
@@ -329,7 +338,7 @@ class Helper(Party):
 
 
 def split(keys: Keys) -> list[bytes]:
-    """Return an array of digests (n, ID_DIGEST) as n byte strings."""
+    """Return the digests (n, ID_DIGEST) as a list of n byte strings."""
     digests = keys.tobytes()
     return [digests[start : start + ID_DIGEST] for start in range(0, len(digests), ID_DIGEST)]
 
@@ -346,10 +355,10 @@ def _checked_name(name: str) -> str:
 
 
 def _extremes(name: str, table: Columns) -> tuple[Floats, Floats]:
-    """Return the minimum and maximum (d,) of each column without its missing values.
+    """Return the minimum and maximum (d,) of each column over its present values.
 
-    If a column has a single value and missing values, the maximum is increased by 1, so that the column counts as one
-    that varies: a job may mark its missing values in a 0/1 column.
+    For a column with one value and missing values, return its maximum plus 1. It then does not count as constant, since
+    a job may add a 0/1 column that marks where it is missing.
     """
     gaps = np.isnan(table.X)
     if not gaps.any():
@@ -369,7 +378,7 @@ def _extremes(name: str, table: Columns) -> tuple[Floats, Floats]:
 def _labels_of_rows(
     name: str, y: ArrayLike, index: NDArray[Any] | None, ids: Sequence[Any] | NDArray[Any] | None
 ) -> ArrayLike:
-    """Return labels in the order of the rows: a series is matched with the index of the table, or else with ids."""
+    """Return labels in the order of the table's rows. A series is matched by index, or its index by ids."""
     label_index = index_of(y)
     if label_index is None:
         return y
@@ -446,7 +455,7 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
 
 
 def check_are_parties(parties: object) -> None:
-    """Raise PartiesError unless these are parties in a list, or in another collection."""
+    """Raise PartiesError unless `parties` is a list or another collection of parties."""
     if not isinstance(parties, Collection) or isinstance(parties, str):
         raise PartiesError(
             f"a {type(parties).__name__} is no list of parties",
@@ -458,7 +467,7 @@ def check_are_parties(parties: object) -> None:
 
 
 def check_is_party(party: object) -> None:
-    """Raise PartiesError if a table is passed in place of a party."""
+    """Raise PartiesError if `party` is something else, such as a table that was not wrapped in a `Party`."""
     if not isinstance(party, Party):
         raise PartiesError(
             f"a {type(party).__name__} is no party",
@@ -468,9 +477,9 @@ def check_is_party(party: object) -> None:
 
 
 def register_of(parties: Sequence[Party]) -> Register:
-    """Return the register from which the rows of a job are drawn.
+    """Return the register (`securevfl.data.register`) that determines the batches of a job.
 
-    It contains the ids of the first party if every party with columns has ids, and row numbers otherwise.
+    It is made from the ids of the first party if every party with columns has ids, and from row numbers otherwise.
     """
     lead = parties[0]
     return lead.register if all(party.order for party in parties if party.columns) else Register.of_numbers(len(lead))

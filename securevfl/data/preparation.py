@@ -1,20 +1,15 @@
 """Preparation of a party's columns: fitted to its training rows, stored in its part of the model, applied to new rows.
 
+Each original column becomes one or more *prepared* columns of numbers:
     missing numbers   the median of the column, and a 0/1 column that marks where it was filled in
-    special codes     the same, with a 0/1 column for each declared code, or a bin of its own with weights of evidence
+    special codes     (numbers with a meaning, such as -999) the same, with a 0/1 column for each declared code
     dates             days since 1970-01-01, with month and weekday if these vary
-    texts             one-hot encoding: a 0/1 column for each category but the most frequent, and one for all rare
-                      categories together; or integer codes, which are not scaled, for modules with embedding tables
-    heavy tails       columns with values far from the quartiles (MIN_TAIL_DISTANCE) become asinh((x - median) / spread)
-    outliers          clipped at quantiles, if the job asks for it
-    bins              0/1 columns between quantiles, if the job asks for it, or between declared edges
-                      (`securevfl.data.declared_bins`)
-    woe               or weights of evidence: each value becomes the weight of its bin (`securevfl.data.woe`)
+    texts             one-hot encoding, rare categories together; or integer codes for embedding tables
+    heavy tails       asinh((x - median) / spread) if values are far from the quartiles (MIN_TAIL_DISTANCE)
+    options of a job  outliers clipped at quantiles; bins as 0/1 columns, or as weights of evidence (data/woe.py)
 
-Other parties learn only the number of resulting columns, from the handshake. With weights of evidence a party without
-labels also learns the classes in each of its bins. A numeric table without gaps is not changed. Disclosures are counted
-and limited for the resulting columns: 0/1 columns are easier to reconstruct than others
-(`securevfl.disclosure.column_recovery`).
+Other parties learn the number of prepared columns, and with weights of evidence the classes in each bin. Disclosures
+are counted for the prepared columns, because 0/1 columns are easier to reconstruct (`securevfl.disclosure`).
 """
 
 from __future__ import annotations
@@ -69,8 +64,8 @@ MIN_TAIL_DISTANCE = 20
 alone would determine the standard deviation."""
 MAX_COLUMN_BYTES = 64 << 20
 """Number of bytes of columns that are read from disk at a time."""
-_COLUMNS_PER_READ = 8  # eight numbers of 8 bytes are one cache line
-# these quantiles of this many values of a column usually prove that it has no heavy tails
+_COLUMNS_PER_READ = 8  # columns read at a time, because 8 float64 numbers of a row fill one cache line
+# a quick check: these two quantiles of at most this many values usually prove that a column has no heavy tails
 _PROBED_VALUES, _PROBED_QUANTILES = 1000, (0.3, 0.7)
 
 TRANSFORMS: Registry[ColumnTransform] = Registry(
@@ -86,7 +81,7 @@ TRANSFORMS: Registry[ColumnTransform] = Registry(
 
 
 class Preparation(Config):
-    """Options of the preparation, equal at all parties."""
+    """A job's options for the preparation of columns. All parties use the same ones."""
 
     drop: tuple[str, ...] = ()
     """Columns of any party that are left out."""
@@ -129,9 +124,9 @@ class SourceColumn(SerializableFields):
 
     Attributes:
         name: the name of the column.
-        at: positions of its prepared columns: of the numeric column, or of the 0/1 columns of its texts.
+        at: positions of the prepared columns that hold its values: its number, or the 0/1 columns of its texts.
         missing: position of the column that marks missing values, if there is one.
-        categories: the texts, first the one without a column; empty for numeric columns.
+        categories: the texts, beginning with the one that has no 0/1 column; empty for numeric columns.
     """
 
     name: str
@@ -146,8 +141,8 @@ class FittedPreparation:
 
     Attributes:
         columns: the names of the original columns, in order.
-        steps: a transform for each column; empty if the columns stay as they are.
-        coded: names of original columns that contained codes before the preparation.
+        steps: a transform for each column; empty if no column is changed.
+        coded: names of original columns that contained integer codes of texts before the preparation.
         binned: names of original columns that were 0/1 columns of bins before the preparation.
         decided: the types of the original columns, which the reader of the table decided.
     """
@@ -170,7 +165,7 @@ class FittedPreparation:
 
     @property
     def has_evidence(self) -> bool:
-        """Whether columns become weights of evidence, which are computed from the labels after the preparation."""
+        """Whether columns become weights of evidence, which are computed later from class counts of their bins."""
         return any(isinstance(step, WoeTransform) for step in self.steps)
 
     @property
@@ -182,7 +177,7 @@ class FittedPreparation:
 
     @property
     def types(self) -> dict[str, ColumnType]:
-        """The types of the original columns, by which new rows are read."""
+        """The types of the original columns. Tables with new rows are read with the same types."""
         dates = {step.column for step in self.steps if isinstance(step, DateTransform)}
         types: dict[str, ColumnType] = {}
         for name in self.columns:
@@ -193,7 +188,7 @@ class FittedPreparation:
 
     @property
     def sources(self) -> list[SourceColumn]:
-        """For each original column, its prepared columns. The 0/1 column of a bin counts as an original column."""
+        """For each original column, the positions of its prepared columns. Without steps each is its own original."""
         if not self.steps:
             return [SourceColumn(name, (j,)) for j, name in enumerate(self.columns)]
         sources, position = list[SourceColumn](), 0
@@ -221,7 +216,7 @@ class FittedPreparation:
         return {step.column: step.iv for step in self.steps if isinstance(step, WoeTransform) and step.weights}
 
     def weigh(self, bin_numbers: Floats) -> Floats:
-        """Return the weights of evidence (m, d) for the numbers of bins (m, d)."""
+        """Replace the number of each bin (m, d) by the weight of evidence of that bin (m, d)."""
         steps = [step for step in self.steps if isinstance(step, WoeTransform)]
         return np.column_stack([step.weigh(numbers) for step, numbers in zip(steps, bin_numbers.T, strict=True)])
 
@@ -239,7 +234,7 @@ class FittedPreparation:
 
     @property
     def identity(self) -> FittedPreparation:
-        """A preparation that changes nothing, for a table with these prepared columns."""
+        """A preparation that leaves these prepared columns unchanged, for a table that is already prepared."""
         return FittedPreparation(self.features, coded=self.codes, binned=self.bin_features)
 
     def apply(self, table: Columns) -> Floats:
@@ -249,7 +244,7 @@ class FittedPreparation:
             table: the original columns.
 
         Returns:
-            The prepared columns (m, d). NaN remains where a value is missing in a column without gaps in training.
+            The prepared columns (m, d). NaN remains in a column that had no missing value in training.
 
         Raises:
             TableError: if a column holds texts and held numbers in training, or the other way round.
@@ -271,7 +266,7 @@ class FittedPreparation:
                 columns=wrong,
             )
         X, start = np.empty((len(table.X), self.width)), 0
-        for j, step in enumerate(self.steps):  # column by column, so that the prepared table is in memory once
+        for j, step in enumerate(self.steps):  # one column at a time, so that no second copy of the table is needed
             values = step.apply(table.X[:, j], table.categories.get(step.column, ()))
             X[:, start : start + values.shape[1]] = values
             start += values.shape[1]
@@ -384,7 +379,7 @@ def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation
 
 
 def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> list[str]:
-    """Return the numeric columns to squash because of their training rows; none if the options exclude it."""
+    """Return the numeric columns whose training rows have heavy tails; none if the job's options keep tails."""
     if options.tails == "keep" or any(option is not None for option in (options.clip, options.bins, options.woe)):
         return []
     numeric = [j for j, name in enumerate(table.names) if name not in table.categories and name not in table.dates]
@@ -403,7 +398,7 @@ def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> 
 
 
 def _find_gaps(X: Floats | ExternalTable) -> NDArray[np.bool_]:
-    """Return for each column (d,) whether a value is missing in any row."""
+    """Return whether each column (d,) has a missing value in any row, training row or not."""
     gaps = np.zeros(X.shape[1], bool)
     for block in row_blocks(X):
         gaps |= np.isnan(block).any(axis=0)
@@ -411,7 +406,7 @@ def _find_gaps(X: Floats | ExternalTable) -> NDArray[np.bool_]:
 
 
 def read_columns(X: Floats | ExternalTable, rows: Rows, columns: Sequence[int]) -> Iterator[tuple[int, Floats]]:
-    """Yield the position and the values (n,) of each of these columns; few columns are in memory at a time."""
+    """Yield each column's position and its values (n,). Only _COLUMNS_PER_READ columns are in memory at a time."""
     step = max(1, MAX_COLUMN_BYTES // (8 * len(X))) if isinstance(X, ExternalTable) else _COLUMNS_PER_READ
     for start in range(0, len(columns), step):
         block = list(columns[start : start + step])
@@ -425,7 +420,7 @@ def read_columns(X: Floats | ExternalTable, rows: Rows, columns: Sequence[int]) 
 
 
 def _suspected_tails(X: ExternalTable, rows: Rows, columns: Sequence[int]) -> list[int]:
-    """Return columns that may have heavy tails: a sample and one pass over the table do not prove the opposite."""
+    """Return the columns that may have heavy tails, after one pass over the table has excluded most others."""
     if not columns:
         return []
     sample = X[rows[:: max(1, len(rows) // _PROBED_VALUES)]][:, columns]
@@ -446,11 +441,11 @@ def _suspected_tails(X: ExternalTable, rows: Rows, columns: Sequence[int]) -> li
 
 
 def _is_heavy_tailed(values: Floats) -> bool:
-    """Return True if a value of a column (m,) is at least MIN_TAIL_DISTANCE interquartile ranges from the median."""
+    """Return whether a value of a column (m,) is MIN_TAIL_DISTANCE or more interquartile ranges from the median."""
     first, last = np.quantile(values[:: max(1, len(values) // _PROBED_VALUES)], _PROBED_QUANTILES).tolist()
     within = min(int((values <= first).sum()), int((values >= last).sum())) > len(values) / 4 + 1
     if within and (MIN_TAIL_DISTANCE - 1) * (last - first) > values.max() - values.min():
-        # the quartiles are further apart than these inner quantiles, and no value is that far from the median
+        # the interquartile range is at least last - first, so no value is far enough from the median
         return False
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
     return bool(0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(values - median).max())
@@ -531,7 +526,7 @@ def category_counts(values: Floats, categories: tuple[str, ...]) -> dict[str, in
 def _fit_evidence(
     name: str, edges: Edges, column: str, values: Floats, options: Woe, *, gaps: bool, codes: SpecialCodes
 ) -> NumericWoe:
-    """Divide a numeric column (n,) at declared edges, or at quantiles, for weights of evidence."""
+    """Divide a numeric column (n,) into bins for weights of evidence, at declared edges or else at quantiles."""
     if edges:
         return declared_woe_bins(name, column, values, edges, gaps=gaps, options=options, codes=codes)
     return number_bins(column, values, gaps, options, codes)

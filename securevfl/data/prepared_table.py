@@ -1,7 +1,7 @@
-"""Views of tables: some of their columns, or their columns as a preparation converts them.
+"""Tables that compute their values from another table when rows are read: a selection of columns, or prepared columns.
 
-Rows are converted whenever they are read, so that the prepared table is not held in memory. One text column can become
-hundreds of 0/1 columns, so the prepared table can be many times larger than the original one.
+Preparation can turn one text column into hundreds of 0/1 columns, so the prepared table would often not fit into
+memory.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class MemoryTable(ExternalTable):
 
 
 class SelectedColumns(ExternalTable):
-    """Some columns of a table.
+    """A table that consists of some columns of another table.
 
     Args:
-        table: the table, which is on disk or at workers.
+        table: the other table, which is on disk or at workers.
         positions: the positions of the columns.
     """
 
@@ -43,19 +43,19 @@ class SelectedColumns(ExternalTable):
         return self._table[rows][:, self._positions]
 
     def blocks(self, rows: Rows) -> Iterator[Floats]:
-        """Yield these rows in blocks (k, d), each row once, in the order that is read fastest."""
+        """Yield the given rows as arrays (k, d), each row once, in the order in which they are stored."""
         return (block[:, self._positions] for block in self._table.blocks(rows))
 
     def select(self, rows: Rows, columns: Sequence[int]) -> Floats:
-        """Return these columns of these rows (k, c); the table is read once."""
+        """Return the given columns of the given rows (k, c), reading the table once."""
         return self._table.select(rows, [self._positions[column] for column in columns])
 
 
 class PreparedTable(ExternalTable):
-    """The columns of a table as a preparation converts them.
+    """A table whose rows are prepared whenever they are read.
 
     Args:
-        table: the table, which is on disk or at workers.
+        table: the unprepared table, which is on disk or at workers.
         by: the fitted preparation that converts the columns.
         columns: the names and types of the table's columns.
     """
@@ -69,7 +69,7 @@ class PreparedTable(ExternalTable):
         return self._apply(self._table[rows])
 
     def blocks(self, rows: Rows) -> Iterator[Floats]:
-        """Yield these rows in blocks (k, d), each row once, in the order that is read fastest."""
+        """Yield the given rows, prepared, as arrays (k, d), each row once, in the order in which they are stored."""
         return map(self._apply, self._table.blocks(rows))
 
     def _apply(self, X: Floats) -> Floats:

@@ -139,7 +139,7 @@ def _batches(reader: Any, place: str) -> Iterator[Any]:
 
 @contextmanager
 def _refusals(place: str) -> Iterator[None]:
-    """Replace the errors of a database and its driver, whose texts may contain values or a password."""
+    """Convert errors of a database or its driver to DataError, because their texts may contain values or a password."""
     try:
         yield
     except (SecureVFLError, KeyboardInterrupt):
@@ -163,7 +163,7 @@ def _refusals(place: str) -> Iterator[None]:
 
 
 def _host(address: str) -> str:
-    """Return a name for the database of an address, without its user, its password and its options."""
+    """Return the host and database name of an address for messages, without user, password and options."""
     try:
         host = urlsplit(address).hostname
     except ValueError:
@@ -195,7 +195,7 @@ def _converted_column(field: Any, values: Any) -> Any:
         The converted array (n,).
 
     Raises:
-        TableError: if no column of a table has this type, or a number is not exact in float64.
+        TableError: if a table cannot hold columns of this type, or a number is not exact in float64.
     """
     pa, compute = import_module("pyarrow"), import_module("pyarrow.compute")
     kind = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()

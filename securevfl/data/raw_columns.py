@@ -1,7 +1,8 @@
-"""One column as its reader delivers it, and its conversion to the numbers of a type (`securevfl.data.column_types`).
+"""One column as a reader delivers it, and its conversion to the numbers of a type (`securevfl.data.column_types`).
 
-Every reader, of arrays, frames, CSV and Parquet files and rows of a gateway, delivers one of three forms. So all of
-them decide and convert types in the same way.
+All readers (of arrays, frames, CSV and Parquet files and HTTP requests) deliver one of three forms: `NumberColumn`,
+`DateColumn` or `TextColumn`. Types are therefore decided and converted in the same way for all of them. A *misfit* is a
+value that does not fit the type of its column.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from securevfl.data.text_values import DAY, is_number
 from securevfl.data.validation import MISSING_TEXTS, is_missing
 from securevfl.errors import ConfigError, TableError
 
-_MIN_RELEASED_VALUES = 1 << 20  # 8 MB of numbers
+_MIN_RELEASED_VALUES = 1 << 20  # tables with fewer numbers (8 MB) are too small for releasing memory to be worthwhile
 
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column that is numeric by its type in the file: its numbers (n,), NaN for missing values."""
+    """A column that its source delivers as numbers: float64 (n,), NaN for missing values."""
 
     values: Floats
 
@@ -56,7 +57,7 @@ class TextColumn:
     Attributes:
         texts: the distinct texts.
         positions: position (n,) of each row's text among the distinct texts, -1 for missing values.
-        origin: whether the texts are from a file without types, or from a column that is declared as texts or
+        origin: "csv" for texts of a file without types, "text" or "category" if the source declares this type.
             categories.
         delimiter: the delimiter of the CSV file.
     """
@@ -80,10 +81,10 @@ RawColumn = NumberColumn | DateColumn | TextColumn
 
 
 class ColumnValues(NamedTuple):
-    """One column as numbers (n,).
+    """One column converted to numbers (n,).
 
     Attributes:
-        values: the numbers; of categories their positions among `categories`, of dates days since 1970-01-01.
+        values: the numbers. A category is its position in `categories`, and a date days since 1970-01-01.
         type: the type of the column.
         categories: the sorted texts of a category column.
         remarks: facts about the values that a notice reports to the user.
@@ -96,13 +97,13 @@ class ColumnValues(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A column as error messages name it: by its party, if that is known, and by its name."""
+    """The party (if known) and the name of a column, for error messages."""
 
     party: str | None
     column: str
 
     def error(self, problem: str, remedy: str, **fields: Any) -> TableError:
-        """Return an error about this column."""
+        """Return a TableError whose message begins with the party and the column."""
         prefix = f"party {self.party}: " if self.party else ""
         named = fields | {"column": self.column} | ({"party": self.party} if self.party else {})
         return TableError(f"{prefix}column {self.column!r} {problem}", remedy, code="SVFL-TABLE-TYPE", **named)
@@ -163,7 +164,7 @@ def _check_special(place: Place, kind: ColumnType) -> None:
 
 
 def _decide(place: Place, raw: RawColumn, marks: set[str]) -> tuple[ColumnType, str]:
-    """Decide the type of a column that is not declared, and return it with a remark for the user."""
+    """Decide the type of an undeclared column. Return the type, and a remark about it for the user."""
     if isinstance(raw, NumberColumn):
         return ColumnType(type="number", origin="file"), ""
     if isinstance(raw, DateColumn):
@@ -201,13 +202,15 @@ def _convert(place: Place, raw: RawColumn, kind: ColumnType, *, of_model: bool) 
             brought = "numbers"
         raise place.error(
             f"contains {brought}, but its type is {KIND_NAMES[kind.kind]}",
-            "bring the column with this type, or declare another one in columns",
+            "bring the column with this type, as in the training"
+            if of_model
+            else "bring the column with this type, or declare another one in columns",
         )
     return ColumnValues(values, kind)
 
 
 def _without_infinities(column: ColumnValues) -> ColumnValues:
-    """Return a column with missing values in place of infinities if its type reads misfits as missing."""
+    """Replace infinities by missing values if the column's type reads misfits as missing."""
     infinite = np.isinf(column.values)
     if column.type.on_error == "refuse" or not infinite.any():
         return column
@@ -218,9 +221,9 @@ def _without_infinities(column: ColumnValues) -> ColumnValues:
 def _handle_misfits(
     place: Place, raw: TextColumn, kind: ColumnType, misfits: Sequence[int], *, of_model: bool
 ) -> tuple[str, ...]:
-    """Raise an error for values that do not fit a type, or return a remark that they are read as missing.
+    """Raise an error for values that do not fit the type, or return a remark that they are read as missing values.
 
-    If the type is the one of a model, a declaration cannot change it.
+    The remedy does not suggest a declaration if the type was fixed by a trained model.
     """
     if not misfits:
         return ()
@@ -259,7 +262,7 @@ def _first_row(raw: TextColumn, positions: Sequence[int]) -> int:
 
 
 def raw_of_arrow(place: Place, column: Any, *, delimiter: str = "") -> RawColumn:
-    """Return an Arrow array or chunked array as a raw column.
+    """Return an Arrow array or chunked array as a `NumberColumn`, `DateColumn` or `TextColumn`.
 
     Args:
         place: the column, as error messages name it.
@@ -294,9 +297,9 @@ def check_kind(place: Place, kind: Any) -> None:
 
 
 def distinct_texts(column: Any) -> tuple[list[str], NDArray[np.intp]]:
-    """Return the distinct values of an Arrow column as texts, and each row's position among them (n,), or -1.
+    """Return the distinct values of an Arrow column as texts, and each row's position among them (n,).
 
-    A position of -1 stands for a missing value.
+    The position is -1 if the value is missing.
     """
     encoded = column if import_module("pyarrow.types").is_dictionary(column.type) else column.dictionary_encode()
     array = encoded.unify_dictionaries().combine_chunks()
@@ -312,7 +315,7 @@ def distinct_texts(column: Any) -> tuple[list[str], NDArray[np.intp]]:
 
 
 def text_of(value: Any) -> str:
-    """Return a value of a category column as a text: 100, 100.0 and "100" are equal."""
+    """Return a value of a category column as a text. The numbers 100 and 100.0 give the same text "100"."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value))
     if isinstance(value, datetime):
@@ -328,7 +331,7 @@ def raw_of_array(place: Place, values: NDArray[Any], *, typed: bool = True) -> R
     Args:
         place: the column, as error messages name it.
         values: the numpy array (n,).
-        typed: True if texts are known to be texts. Numpy converts numbers next to texts to texts; then it is False.
+        typed: False if the texts of the array may be numbers that numpy converted because other values are texts.
 
     Returns:
         The values as a number, date or text column.

@@ -1,13 +1,12 @@
 """Tables from files: CSV (also compressed: .csv.gz, .csv.zst), Parquet, Arrow IPC, folders of these two, and npz.
 
-`read_party` and `read_table` read a whole file into memory, `read_ids` reads its ids alone. A CSV or Parquet file has
-one row for each sample, an id column, a label column at one party, and otherwise columns of numbers, texts and dates.
-An npz file has the arrays X (n, d) and ids (n,), y (n,) at one party, and optionally columns (d names).
+`read_party` and `read_table` read a whole file into memory, `read_ids` only its ids. CSV and Parquet files have one row
+for each sample, an id column, at one party a label column, and further columns of numbers, texts and dates. An npz file
+has the arrays X (n, d), ids (n,), at one party y (n,), and optionally columns (d names).
 
-CSV and Parquet files are read by pyarrow, in one thread. Every column of a CSV file is read as text and converted here.
-So ids remain as they are ("007"), and errors name the row and the column: the messages of pyarrow contain values and
-never reach a user. The delimiter of values is that of the names in the first line: comma, semicolon or tab. If it is a
-semicolon, a comma within a number is the decimal point; otherwise such a number is refused.
+pyarrow reads CSV and Parquet files. A CSV file is read as texts and converted here, so that ids stay as they are
+("007"). Messages of pyarrow contain values, so they are replaced by errors that name only row and column. Commas may be
+decimal points only in CSV files with semicolons as delimiters.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from numpy.typing import NDArray
 from securevfl.data.arrow_dataset import IPC_SUFFIXES, DatasetFile, is_arrow
 from securevfl.data.column_names import clean_name
 from securevfl.data.column_types import ALL_COLUMNS, Types, check_declared, declared_type
-from securevfl.data.columns import Columns, columns_of, typed_columns
+from securevfl.data.columns import Columns, columns_of, combined, typed_columns
 from securevfl.data.composite_ids import RULE_VERSION, IdColumns, compose_ids, id_columns
 from securevfl.data.csv_file import CsvFile
-from securevfl.data.csv_table import combined, read_csv_columns
+from securevfl.data.csv_table import read_csv_columns
 from securevfl.data.duplicates import UniqueRows, unique_rows
 from securevfl.data.id_keys import id_digests
 from securevfl.data.party import Party
@@ -57,7 +56,7 @@ class FileTable:
         y: the labels (n,), or None.
         ids: the ids (n,) on which rows are joined, or None.
         key: the id columns; None for npz files.
-        written: the unchanged values of the id columns (n,), if ids are composed of them by the rule
+        written: the values of the id columns as the file has them (n,), if ids are composed by the rule for spellings
             (`securevfl.data.composite_ids`); tuples if there are several columns.
         unique: the rows of the file that remain, if an id has several rows; None if all of them do.
     """
@@ -109,6 +108,7 @@ def party_of_table(name: str, path: str | Path, table: FileTable) -> Party:
     """Create a party from the contents of a file; see `read_party`."""
     with errors_name(Path(path)):
         party = Party(name, table.columns, table.y, ids=table.ids, aligned=True)
+        party.file_rows = None if table.unique is None else table.unique.rows
         if party.ids is None:
             raise _no_ids()
         return party
@@ -152,7 +152,13 @@ def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTa
             raise _no_rows()
         empty = [name for name, values in zip(columns, table.X.T, strict=True) if np.isnan(values).all()]
         if empty and chosen is None:
-            raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
+            raise TableError(
+                f"columns without values: {name_list(empty)}" if empty[1:] else f"column {empty[0]!r} has no values",
+                "leave them out under drop in the job, or fill them" if empty[1:] else "leave it out, or fill it",
+                code="SVFL-TABLE-EMPTY-COLUMN",
+                column=empty[0],
+                columns=empty,
+            )
         y = labels_of(arrow_table, label_column, file.delimiter) if labels else None
         contents = FileTable(table, y, ids_of(arrow_table, key), key, written_ids(arrow_table, key))
         del arrow_table
@@ -161,7 +167,7 @@ def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTa
 
 
 def _unique(path: Path, table: FileTable, options: ReadOptions) -> FileTable:
-    """Leave out all but one row of each id; change nothing if the caller refuses repeated ids."""
+    """Use one row of each id as `options.duplicates` states; change nothing if repeated ids are to be refused later."""
     if options.duplicates == "refuse" or table.ids is None:
         return table
     unique = unique_rows(str(path), id_digests("", [table.ids]), options.duplicates)
@@ -243,7 +249,7 @@ def column_names(path: str | Path, id_column: str = "id") -> list[str]:
 
 
 def id_rule_version(path: str | Path, id_column: str) -> int | None:
-    """Return the version of the rule that composes the ids of a file; None if ids are used as they are written."""
+    """Return the version of the rule for spellings that composes the ids of a file; None if ids are used unchanged."""
     path = Path(path)
     with errors_name(path):
         by_rule = _format(path) != "npz" and id_columns(id_column, _open_file(path, id_column).names).by_rule
@@ -265,7 +271,7 @@ def _format(path: Path) -> str:
 
 @contextmanager
 def errors_name(path: Path) -> Iterator[None]:
-    """Add the name of the file to errors, and replace messages of libraries, which may contain values."""
+    """Add the file's name to errors that occur inside the `with` block, and hide libraries' messages (with values)."""
     try:
         yield
     except DataError as error:
@@ -428,7 +434,7 @@ def parquet_names(file: Any, id_column: str) -> list[str]:
 
 
 def category_names(file: Any) -> set[str]:
-    """Return the columns that were written as categories; Parquet stores categories of numbers as plain numbers."""
+    """Return the columns that were written as categories; a Parquet file does not show it by their stored type."""
     encoded = (file.metadata.metadata or {}).get(b"ARROW:schema")
     if encoded is None:
         return set()
@@ -441,7 +447,7 @@ def category_names(file: Any) -> set[str]:
 
 
 def stored_names(file: Any) -> dict[str, str]:
-    """Return the names of columns as a Parquet file stores them, by their names without additional white space."""
+    """Return each column's name as the Parquet file has it, by its name with single blanks as white space."""
     return {clean_name(name): name for name in file.schema_arrow.names}
 
 
@@ -475,12 +481,12 @@ def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
     """Return the ids (n,) of an Arrow table; raise IdError if one is missing."""
     ids = arrow_ids(table, key)
     if arrow().types.is_string(ids.type):
-        return np.array(ids.to_pylist(), object)  # not to_numpy, which would import pandas if it is installed
+        return np.array(ids.to_pylist(), object)  # `to_numpy` would import pandas whenever it is installed
     return ids.to_numpy()
 
 
 def written_ids(table: Any, key: IdColumns) -> list[Any] | None:
-    """Return the unchanged values of the id columns (n,) of an Arrow table; None if they are the ids themselves."""
+    """Return the id columns' values as the table has them (n,); None if ids are not composed of several values."""
     if not key.by_rule:
         return None
     columns = [table[name].to_pylist() for name in key.names]
@@ -550,7 +556,7 @@ def labels_of(table: Any, label_column: str, delimiter: str = "") -> NDArray[Any
 
 
 def _separated_numbers(texts: list[str]) -> dict[str, float]:
-    """Return the number of each text, if all are percentages or unambiguous numbers with separators; otherwise {}."""
+    """Return the number that each text means, if all are percentages or numbers with clear separators; otherwise {}."""
     numbers = parse_numbers(texts)
     return {} if numbers is None else dict(zip(texts, numbers, strict=True))
 

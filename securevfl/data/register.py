@@ -1,8 +1,8 @@
 """The register of a table: its ids, and pseudorandom numbers of rows that are derived from them.
 
-Training rows and batches are selected by these numbers (`securevfl.data.schedule`). So the same rows are selected at
-every party and in every job, whatever the order of the rows is. In a table without ids the row numbers take the place
-of ids, and the key depends only on the number of rows.
+These numbers select training rows and batches (`securevfl.data.schedule`). Since they depend only on the set of ids,
+all parties and all jobs select the same rows, in whatever order a table has them. In a table without ids, row numbers
+take the place of ids.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Register:
         return derive_key(self.key, "name of a table").hex()[:32]
 
     def random_words(self, *label: str | int) -> NDArray[np.uint64]:
-        """Return 64 pseudorandom bits for each row (n,), determined by the id, the register's key and the label."""
+        """Return a pseudorandom 64-bit word for each row (n,); it depends on the row's id, the key and the label."""
         stream = hashlib.shake_256(derive_key(self.key, "numbers of rows", *label)).digest(8 * self.rows)
         words = np.frombuffer(stream, "<u8").astype(np.uint64, copy=False)
         if self.order is None:

@@ -1,9 +1,8 @@
-"""Matching of rows by id: of several parties' tables in one process, or of values such as labels with a table.
+"""Matching of rows by id: of several parties' tables in one process, or of labels with a table.
 
-Ids are those that the caller passes, or an index of a frame or series that has a name or differs from 0 to n - 1.
-Tables with ids are never paired by position: rows are reordered, or refused if the ids differ. Tables without ids, such
-as arrays, are assumed to have the same rows in the same order, which cannot be checked. If other tables have ids, a
-notice names the tables without.
+Ids are passed by the caller, or are an index of a frame or series that has a name or differs from 0 to n - 1. Rows of
+tables with ids are reordered until the ids agree; different ids are an error. Tables without ids, such as arrays, are
+assumed to be in the same order, which cannot be checked; a notice names them if other tables have ids.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ RowOrder = NDArray[np.intp] | None
 
 
 def ids_of_rows(table: Any, ids: ArrayLike | Sequence[Any] | None = None) -> NDArray[Any] | None:
-    """Return the ids (n,) of a table's rows: `ids`, or else the index of the table; None if it has none."""
+    """Return the ids (n,) of a table's rows: the argument `ids`, else the table's index, else None."""
     if ids is not None:
         return _one_dimensional(ids)
     return _index_ids(table) if index_of(table) is not None and hasattr(table, "columns") else None
@@ -85,13 +84,13 @@ def match_values(what: str, values: Any, ids: NDArray[Any] | None, order: RowOrd
 
 
 def take_rows(values: Any, order: RowOrder) -> NDArray[Any]:
-    """Return an array of the values in this order; in their present order if `order` is None."""
+    """Return the values as an array, values[order], or unchanged if `order` is None."""
     array = np.asarray(unmasked(values))
     return array if order is None or len(array) != len(order) else array[order]
 
 
 def _order(what: str, row_ids: NDArray[Any], other: str, ids: NDArray[Any]) -> RowOrder:
-    """Return the position of each of `ids` (n,) in `row_ids`; None if both have the same order."""
+    """Return for each of `ids` (n,) its position in `row_ids`; None if both have the same order."""
     if row_ids is ids or (len(row_ids) == len(ids) and np.array_equal(row_ids, ids)):
         return None
     digests, wanted = (

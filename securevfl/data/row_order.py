@@ -1,4 +1,7 @@
-"""Files that store the row order that an alignment found, next to the data file."""
+"""Files that store which rows of a data file a private alignment selected, and in which order.
+
+They are written next to the data file, so that a later training reads the rows in the order that all parties share.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from securevfl.errors import DataError
 
 
 def rows_path(data: str | Path) -> Path:
-    """Return the path of a data file's row order: a file next to it."""
+    """Return the path at which the row order of a data file is stored."""
     return Path(f"{data}.rows.npy")
 
 

@@ -1,8 +1,8 @@
 """Scaling of prepared columns: the last step before a model's weights are applied to them.
 
-Prepared columns are numbers (`securevfl.data.preparation`). Training, predictions, explanations and exports all use
-`Scaling`. On secret shares the columns are also clipped, and rounded to a grid: multiples of 2^-GRID_BITS. Both are
-part of the model. `securevfl.data.location_scale` computes location and scale.
+`Scaling` subtracts a location (mean or median) and divides by a scale; `securevfl.data.location_scale` computes both.
+On secret shares the result is also clipped to [-clip, clip] and rounded to the *grid*: multiples of 2^-GRID_BITS.
+Training, predictions, explanations and exports use the same scaling, which is part of the model.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ class Scaling:
 
     @property
     def ends(self) -> tuple[Floats, Floats]:
-        """The values (d,) of each column at which it is clipped from below and from above; infinite without a clip."""
+        """For each column (d,), the values below and above which it is clipped; infinite if it is not clipped."""
         reach = np.where(np.isfinite(self.deviation), (self.clip or np.inf) * self.deviation, np.inf)
         return self.mean - reach, self.mean + reach

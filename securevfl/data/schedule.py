@@ -1,18 +1,15 @@
 """The schedule of a training: held-out rows, batches, and the order of iterations, equal at every party.
 
-Held-out rows are used to evaluate the model, and training rows are divided into batches. An iteration is one update on
-a batch. Rows are selected by pseudorandom numbers of their ids, whose key is the set of all ids
-(`securevfl.data.register`). The seed of a job only orders its iterations. So all jobs on one table with the same number
-of held-out rows and of batches use the same batches, for any seed and any order of rows and parties. A party without
-labels then learns the same equations about the labels from each job on a linear model, so thirty jobs reveal no more
-than one.
+Held-out rows evaluate the model. Training rows are divided into batches (the *partition*); an *iteration* is one update
+on a batch. Large tables use *growing subsets* of the training rows instead of batches.
 
-The partition into batches changes with the number of held-out rows (`test_fraction`), the `split`, the number of
-batches (`batch_size`) and the set of rows. Each of these changes draws an independent partition, and other columns give
-other equations on the same batches: all of these are new equations about the labels and are counted as such
-(`securevfl.disclosure.counts`). The partition is drawn independently instead of being modified slightly, because the
-difference of two batches that share all rows but a few would reveal these few. Large tables use growing subsets instead
-of batches.
+Pseudorandom numbers of the ids select the rows (`securevfl.data.register`), and a job's seed only orders iterations.
+Jobs with equal `test_fraction`, `split`, `batch_size` and rows thus use the same batches. This limits what repeated
+jobs
+disclose: a party without labels learns the same linear equations about labels from each linear model, so thirty jobs
+reveal no more than one. Any other value of these options draws an independent partition, because the difference between
+two batches that share almost all rows would reveal the remaining ones. New equations are counted
+(`securevfl.disclosure.counts`).
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ class Iteration:
 
 
 class Batched(Protocol):
-    """The three options of a job that determine its batches. Code that must not import jobs accepts this type."""
+    """The options of a job that determine its batches; a type for modules that must not import `Job`."""
 
     @property
     def batch_size(self) -> BatchSize:
@@ -83,20 +80,20 @@ class Batched(Protocol):
 
     @property
     def split(self) -> int:
-        """The number of the split into training and held-out rows."""
+        """A number that selects which rows are held out; another number selects other rows."""
 
     def schedule(self, rows: int | Register) -> Schedule:
         """Return the schedule of a table."""
 
 
 class Schedule:
-    """A partition of the training rows into batches, and a random order of the batches in each epoch.
+    """Which rows are held out, the partition of training rows into batches, and the order of batches in each epoch.
 
-    The partition is fixed, and each epoch uses each batch once (FedBCD 2019, assumption A2). With a batch size of "all"
-    there is one batch, so an epoch is one iteration. "growing" does the same below MIN_GROWING_ROWS training rows.
-    Above it, iterations use nested random subsets, each SUBSET_FACTOR times larger than the one before: the last
-    `final_iterations` use the largest subset (all training rows, at most MAX_SUBSET_ROWS), SUBSET_ITERATIONS each
-    smaller one, and the first ones the smallest.
+    Each epoch uses each batch of the fixed partition once (FedBCD 2019, assumption A2), in a random order. With a batch
+    size of "all" there is one batch. "growing" means the same for fewer than MIN_GROWING_ROWS training rows. For more,
+    iterations use nested random subsets, each SUBSET_FACTOR times larger than the one before: the last
+    `final_iterations` iterations use the largest subset (all training rows, at most MAX_SUBSET_ROWS),
+    SUBSET_ITERATIONS each smaller one, and all earlier iterations the smallest.
 
     Args:
         rows: the register of the table, or the number of rows of a table without ids.
@@ -104,8 +101,8 @@ class Schedule:
         epochs: the number of epochs.
         seed: seed of the random order of batches.
         test_fraction: the share of rows that is held out.
-        reshuffle: True if each epoch divides the rows into batches in another way; the way is the same in every job.
-        split: the number of the split into training and held-out rows; it changes the batches, too.
+        reshuffle: True if each epoch uses another partition. Epoch k then uses the same partition in every job.
+        split: a number that selects which rows are held out; another number also changes the batches.
 
     Attributes:
         test: the held-out rows.
@@ -152,7 +149,7 @@ class Schedule:
 
     @property
     def name(self) -> str:
-        """The name of the partition: 32 hexadecimal digits, equal for equal partitions of the same rows."""
+        """A digest (32 hexadecimal digits) of the partition, equal for equal partitions of the same rows."""
         sizes = (self.batches, *self.subset_sizes) if self.uses_subsets else (self.batches,)
         return derive_key(self._register.key, "partition", len(self.test), *sizes, *self._split).hex()[:32]
 
@@ -191,23 +188,23 @@ class Schedule:
 
     @cached_property
     def batch_order(self) -> Rows:
-        """The training rows, ordered by the batches of the first epoch.
+        """The training rows in the order of the first epoch's batches, one batch after another.
 
-        Each growing subset is a prefix of it. Reading rows in this order is fastest.
+        Each growing subset is a prefix of it. A stored table has its rows in this order, so it is the fastest to read.
         """
         return self._divided(0)
 
     @cached_property
     def by_ids(self) -> Rows:
-        """The training rows in the order of their ids, however the table is ordered; without ids in its order."""
+        """The training rows sorted by the digests of their ids, for any order of the table; unsorted without ids."""
         order = self._register.order
         return self.train if order is None else self._training_rows_of(order)
 
     @cached_property
     def fitting_rows(self) -> Rows:
-        """The training rows to which a party fits quantiles and random trees of its columns: at most MAX_FITTING_ROWS.
+        """At most MAX_FITTING_ROWS training rows, to which a party fits quantiles and random trees.
 
-        They are selected by id and are in the order of the table; without ids they are spread evenly over the table.
+        They are selected by their ids and stay in the table's order; without ids they are spread evenly over the table.
         """
         selected = np.linspace(0, len(self.train) - 1, min(MAX_FITTING_ROWS, len(self.train))).astype(np.intp)
         return np.sort(self.by_ids[selected])
@@ -218,14 +215,14 @@ class Schedule:
         return order[np.linspace(0, len(order) - 1, min(rows, len(order))).astype(np.intp)]
 
     def partition(self, epoch: int) -> list[Rows]:
-        """Return the batches of an epoch, or the growing subsets."""
+        """Return the rows of each batch of an epoch, or the rows of each growing subset."""
         if self.uses_subsets:
             return [self.batch_order[:rows] for rows in self.subset_sizes]
         order = self._divided(epoch) if self._reshuffle and epoch else self.batch_order
         return np.array_split(order, self.batches)
 
     def count_sizes(self, epochs: range) -> Counter[int]:
-        """Return how many iterations of these epochs have each number of rows, without computing any batch."""
+        """Count the iterations of these epochs by their number of rows, without computing which rows these are."""
         if self.uses_subsets:
             return Counter(self.subset_sizes[self._subset(epoch)] for epoch in epochs)
         rows, larger = divmod(len(self.train), self.batches)
@@ -233,7 +230,7 @@ class Schedule:
         return +counts
 
     def iterations(self) -> Iterator[Iteration]:
-        """Return all iterations, in order."""
+        """Return an iterator over all iterations of the training."""
         return chain.from_iterable(map(self._iterations_of, range(self.epochs)))
 
     def _iterations_of(self, epoch: int) -> list[Iteration]:
@@ -250,9 +247,9 @@ class Schedule:
         return subset_of_epoch(epoch, self.epochs, len(self.subset_sizes))
 
     def _divided(self, epoch: int) -> Rows:
-        """Return the training rows in the order in which they are cut into batches.
+        """Return the training rows in the order in which an epoch's batches are cut from them, one after another.
 
-        A single batch is in the order of the table.
+        A single batch of all rows is in the order of the table.
         """
         if self.batches == 1 and not self.uses_subsets:
             return self.train
@@ -261,14 +258,14 @@ class Schedule:
         return self._training_rows_of(order) if len(self.test) else order
 
     def _training_rows_of(self, order: Rows) -> Rows:
-        """Return the training rows in the given order of all rows."""
+        """Return those of the given rows that are training rows, in the same order."""
         is_training = np.ones(len(order), dtype=bool)
         is_training[self.test] = False
         return order[is_training[order]]
 
 
 class IterationIndices(Collection[int]):
-    """The indices of the batches of all iterations, in order; they are computed only during iteration.
+    """The batch numbers of all iterations, in order. They are computed during iteration to save memory.
 
     Args:
         schedule: the schedule of the training.
@@ -286,7 +283,7 @@ class IterationIndices(Collection[int]):
         return (iteration.index for iteration in self._schedule.iterations())
 
     def __contains__(self, index: object) -> bool:
-        """Return whether a batch occurs."""
+        """Return whether some iteration uses the batch with this number."""
         return any(index == other for other in self)
 
 

@@ -1,4 +1,4 @@
-"""The kind of a table's file, which decides how the file is read in pieces."""
+"""The choice of the class that reads a table's file in pieces: one for CSV, one for Parquet and Arrow IPC."""
 
 from __future__ import annotations
 

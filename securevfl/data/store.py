@@ -1,18 +1,14 @@
-"""Tables larger than memory: a CSV or Parquet file is copied once into a file of plain rows, from which a party reads.
+"""Tables larger than memory: a CSV or Parquet file is copied once into a *stored table*, from which a party reads.
 
     shop = store_table("shop", "shop.parquet", "shop.table", rows=read_rows("shop.parquet", of=n), job=job)
     shop = open_table("shop", "shop.table")                       # the same party, on another day
 
-1. The types of columns are decided, and the file is read in batches. Each row is appended to the bucket of its
-   position, and the checks of `Party` run over the batches.
-2. Each bucket is sorted and appended to the table.
-
-Both steps read and write sequentially. Rows are stored in the order of the job's batches (its partition is fixed), so
-reading a batch is one read. Without a job they are stored in shared order, and reading a batch takes one read a row.
-Any rows can be read from any table; the job only makes it faster.
-
-The table is a header (`securevfl.data.table_header`) and the rows, float32 if that is exact for every column and
-float64 otherwise. It contains the same data as the original file, so it needs the same protection.
+A stored table is a header (`securevfl.data.table_header`) and rows of fixed size, float32 if that is exact for every
+column and float64 otherwise. Rows are in the order of the job's batches, so that a batch is one read; without a job
+they are in the shared order of an alignment. It holds the same data as the original and needs the same protection.
+Steps:
+1. Decide the types of columns, and read the file in batches. Append each row to a *bucket*, a file for a range of rows.
+2. Sort each bucket and append it to the table.
 """
 
 from __future__ import annotations
@@ -62,7 +58,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class StoredTable(ExternalTable):
-    """A table on disk. It is not mapped into memory, because mapped pages would count as memory of this process."""
+    """A table on disk, read by file reads: the system would count memory-mapped pages as this process's memory."""
 
     def __init__(self, path: Path, header: TableHeader) -> None:
         self.shape = header.shape
@@ -81,17 +77,17 @@ class StoredTable(ExternalTable):
         return X.astype(np.float64, copy=False)
 
     def positions(self, rows: Rows | slice) -> Rows:
-        """Return the positions of rows (k,) in the file."""
+        """Return at which positions of the file the given rows (k,) are stored."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         return np.asarray(rows) if self._position is None else self._position[rows]
 
     def read_range(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the rows (k, d) at positions `start` to `stop`, in the type of the file."""
+        """Return the rows (k, d) stored at positions `start` to `stop` - 1, as float32 or float64 like the file."""
         return self._read(np.arange(start, stop), np.empty((stop - start, self.shape[1]), self._kind), self._offset)
 
     def blocks(self, rows: Rows) -> Iterator[Floats]:
-        """Yield these rows in blocks (k, d), each row once, in the order of the file."""
+        """Yield the given rows as arrays (k, d), each row once, in the order of the file."""
         chosen = np.zeros(len(self), bool)
         chosen[self.positions(rows)] = True
         for start, stop in self._ranges():
@@ -105,7 +101,7 @@ class StoredTable(ExternalTable):
         return values[self.positions(rows)]
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of positions that are read at a time."""
+        """Yield (start, stop) positions, for reading the file in steps of limited size."""
         step = max(1, READ_VALUES // max(1, self.shape[1]))
         return ((start, min(start + step, len(self))) for start in range(0, len(self), step))
 
@@ -127,7 +123,7 @@ class StoredTable(ExternalTable):
             yield keys
 
     def _read(self, positions: Rows, lines: NDArray[Any], offset: int) -> NDArray[Any]:
-        """Fill `lines` with the records at these positions of the file, counted from byte `offset`, and return them."""
+        """Read the records at these positions into the array `lines` and return it; record 0 is at byte `offset`."""
         if not len(positions):
             return lines
         steps = np.diff(positions)
@@ -158,7 +154,7 @@ class StoredTable(ExternalTable):
 
 
 class StoredParty(Party):
-    """A party whose columns stay on disk. Its rows are in shared order, so it does not need the ids themselves."""
+    """A party whose columns stay on disk, with rows in shared order. It has digests of the ids, but not the ids."""
 
     def __init__(self, name: str, table: StoredTable, header: TableHeader) -> None:
         self.name = name
@@ -173,12 +169,12 @@ class StoredParty(Party):
 
     @property
     def is_remote(self) -> bool:
-        """Whether the rows are at workers, where columns can be neither prepared nor left out."""
+        """Whether the rows are in the memory of workers, where columns can be neither prepared nor left out."""
         return cast(ExternalTable, self.X).is_remote
 
     @property
     def is_plain(self) -> bool:
-        """Whether all columns are numbers without gaps."""
+        """Whether all columns are numbers without missing values."""
         return not (self._header.categories or self._header.dates or self._header.gaps)
 
     def _prepared_by(self, by: FittedPreparation, max_bytes: int) -> Floats:
@@ -193,7 +189,7 @@ class StoredParty(Party):
         return self._external().select(np.arange(len(self)), [position])[:, 0]
 
     def _external(self) -> ExternalTable:
-        """Return the table, of which this process can change the columns."""
+        """Return the table on disk; raise TableError if its rows are at workers."""
         if self.is_remote:
             raise TableError(
                 f"party {self.name}: the rows are at workers, where columns can be neither prepared nor left out",
@@ -240,10 +236,10 @@ def store_table(
     job: Batched | None = None,
     on_progress: OnProgress | None = None,
 ) -> StoredParty:
-    """Copy the rows of a CSV or Parquet file into a stored table, atomically, and open the party that reads from it.
+    """Copy the rows of a CSV or Parquet file into a stored table, atomically, and return the party that reads from it.
 
-    An existing table of the same file, rows and job is used again. The copy needs disk space for the table, 64 bytes a
-    row and BUCKET_BYTES.
+    If the file `table` already holds a copy with the same source, rows and job, it is used again. The copy needs disk
+    space for the table, 64 bytes a row and BUCKET_BYTES.
 
     Args:
         name: name of the party.
@@ -252,7 +248,7 @@ def store_table(
         options: the columns to read, their types, and what happens to several rows of one id.
         rows: row numbers of the source in the order that all parties share (`securevfl.organisations.align`); by
             default all rows in their order, one for each id.
-        job: the job whose batches the table will serve.
+        job: the job for whose batches the rows are ordered.
         on_progress: called after each batch of rows.
 
     Returns:
@@ -289,7 +285,7 @@ def copy_to_temporary_table(
         options: the columns to read, their types, and what happens to several rows of one id.
         rows: row numbers of the source in the order that all parties share; by default all rows in their order, one
             for each id.
-        job: the job whose batches the table will serve.
+        job: the job for whose batches the rows are ordered.
         on_progress: called after each batch of rows.
 
     Returns:
@@ -317,7 +313,7 @@ def table_path(data: str | Path) -> Path:
 
 
 def _stamp(data: Path, options: ReadOptions, rows: Rows | None, job: Batched | None) -> str:
-    """Return a digest of the source file, the options and the job, which together determine the stored table."""
+    """Return a digest of the source file, the reading options and the job; a stored table with it can be used again."""
     with errors_name(data):
         files = [(str(part), part.stat()) for part in parts_of(data)]
     facts: list[Any] = [[name, status.st_size, status.st_mtime_ns] for name, status in files]
@@ -395,12 +391,12 @@ def _write(
 
 
 def _rows_of(source: TableSource, rows: Rows | None) -> Rows:
-    """Return the row numbers to copy: those of an alignment, or else all rows that remain of the source."""
+    """Return the numbers of the rows to copy: `rows`, or else all that remain after repeated ids were left out."""
     if rows is None:
         return np.arange(source.rows, dtype=np.intp) if source.unique is None else source.unique.rows
     rows = validate_row_numbers(source.path, rows, source.rows)
     if source.unique is not None:
-        source.unique.positions_of(rows)  # raises an error if a row is left out
+        source.unique.positions_of(rows)  # this raises an error if `rows` contains a row that was left out
     return rows
 
 
@@ -430,7 +426,7 @@ def _check_space(data: Path, folder: Path, needed: int) -> None:
 
 @contextmanager
 def _draft_folder(table: Path) -> Iterator[Path]:
-    """Create a folder next to the table and remove it at the end. Also remove such folders of killed processes."""
+    """Create a temporary folder next to the table for the `with` block, and remove those that killed processes left."""
     with _write_errors(table):
         make_private_folder(table.parent)
         for abandoned in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
@@ -474,11 +470,11 @@ def open_table(name: str, table: str | Path) -> StoredParty:
 
 
 class _Buckets:
-    """Rows that are being sorted: one file for each range of positions, with its rows in any order."""
+    """Files that sort the rows of a table by position: each holds the rows of one range of positions, unsorted."""
 
     def __init__(self, folder: Path, rows: int, source: TableSource) -> None:
         self._record = np.dtype([("position", "<i8"), ("x", source.kind, (len(source.columns),))])
-        # at most 256 buckets, so that there are not too many files
+        # at most 256 buckets, because each is an open file
         bucket_bytes = max(BUCKET_BYTES, rows * self._record.itemsize // 256)
         self._bucket_rows = max(1, bucket_bytes // self._record.itemsize)
         self._rows = rows
@@ -487,7 +483,7 @@ class _Buckets:
         self.max_disk_bytes = (rows + min(rows, self._bucket_rows)) * self._record.itemsize
 
     def put(self, positions: NDArray[np.int64], X: NDArray[Any]) -> None:
-        """Append rows X (k, d) to the buckets of their positions (k,); rows of position -1 are left out."""
+        """Append rows X (k, d) to the buckets of their positions (k,); a row with position -1 is left out."""
         used = np.flatnonzero(positions >= 0)
         used = used[np.argsort(positions[used])]
         records = np.empty(len(used), self._record)

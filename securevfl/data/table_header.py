@@ -1,8 +1,8 @@
 """Header and checksum of a stored table (`securevfl.data.store`).
 
-The file has a line MAGIC, a line of JSON, labels and positions as numpy saves them, the row numbers in order of ids (8
-bytes a row), the digests of the ids (16 bytes a row) and zeros up to the next multiple of ALIGNMENT. The rows follow,
-and a SHA-256 digest of everything before it.
+Layout of the file: a line MAGIC, a line of JSON, labels and positions as numpy saves them, the row numbers sorted by id
+(8 bytes a row), the digests of the ids (16 bytes a row), zeros up to the next multiple of ALIGNMENT, the rows, and a
+SHA-256 digest of everything before. Digests and sorted row numbers are the *register* (`securevfl.data.register`).
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class TableHeader:
         columns: the names of the columns.
         constant: the columns that do not vary.
         rows: the number of rows.
-        kind: the type of the stored numbers.
+        kind: the numpy type of the stored numbers, float32 or float64.
         y: the labels (n,), or None.
         position: the position of each row in the file (n,); None if rows are stored in order.
         order: digest of the ids in their order.
         key: the key of the table's register, from which pseudorandom numbers of rows are computed.
         content: digest of the columns.
-        stamp: digest of the source and the options from which the table was written.
+        stamp: digest of the source file, the options and the job from which the table was written.
         categories: the sorted texts of each text column.
         dates: names of the date columns.
-        gaps: names of the columns that lack values.
+        gaps: names of the columns that have missing values.
         types: the types of the columns.
         register_at: offset of the register in the file, in bytes.
     """

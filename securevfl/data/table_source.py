@@ -1,7 +1,8 @@
 """A party's table in a file that is read in pieces: ids, labels, and batches of numbers, with the checks of `Party`.
 
-The type of a column depends on all of its values. So columns that are not plain numbers (texts, dates, columns with a
-declared type) are converted one at a time before the first batch, and stored in temporary files of float64.
+The type of a column that does not hold plain numbers (but texts, dates, or values of a declared type) depends on all
+its values. So these columns are converted one at a time before the first batch, and stored as float64 in temporary
+files.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from securevfl.errors import TableError
 
 BATCH_BYTES = 8 << 20
 """Bytes of rows in memory at a time."""
-_IDS_PER_READ = 1 << 16  # ids that are converted to Python objects at a time
+_IDS_PER_READ = 1 << 16  # number of ids that exist as Python objects at the same time
 
 
 class TableSource(ABC):
@@ -106,7 +107,7 @@ class TableSource(ABC):
 
     @abstractmethod
     def _convert(self, folder: Path) -> dict[int, ColumnValues | TableError]:
-        """Convert columns that are not plain numbers; return them by position. `folder` is for temporary files."""
+        """Convert columns that are not plain numbers, with temporary files in `folder`; return them by position."""
 
     def decide(self, folder: Path) -> None:
         """Decide the types of the columns. Columns other than plain numbers are written to files in the folder.
@@ -128,7 +129,7 @@ class TableSource(ABC):
             self.table = typed_columns(self.table.X, self.columns, typed, str(self.path))
 
     def _store(self, position: int, result: ColumnValues, folder: Path) -> ColumnValues:
-        """Write a converted column to a file, and return it without its values."""
+        """Write the values of a converted column to a file in `folder`, and return the column without its values."""
         path = folder / f"column-{position}"
         np.ascontiguousarray(result.values, np.float64).tofile(path)
         self._converted[position] = path
@@ -145,13 +146,13 @@ class TableSource(ABC):
         return self._key
 
     def written(self) -> Sequence[Any] | None:
-        """Return the values of the id columns as they are, if ids are composed of them by the rule."""
+        """Return the values of the id columns as the file has them; None if ids are not composed by the rule."""
         with errors_name(self.path):
             return written_ids(self._read(self._key.names), self._key) if self._key.by_rule else None
 
     @cached_property
     def _digests(self) -> tuple[Keys, UniqueRows | None]:
-        """The digests of the ids of all rows, and the rows that remain if ids have several rows."""
+        """The digests of the ids of all rows, and the rows that are used if several rows have the same id."""
         column = self.ids()
         with errors_name(self.path):
             starts = range(0, len(column), _IDS_PER_READ)
@@ -164,7 +165,7 @@ class TableSource(ABC):
 
     @property
     def unique(self) -> UniqueRows | None:
-        """The rows that remain if ids have several rows; None if all rows do."""
+        """The rows that are used if several rows have the same id; None if every id has one row."""
         return self._digests[1]
 
     def labels(self) -> NDArray[Any] | None:
@@ -176,7 +177,7 @@ class TableSource(ABC):
             return check_labels(self._name, y, self.rows)
 
     def numbers(self, max_rows: int | None = None) -> Iterator[NDArray[Any]]:
-        """Yield all rows in batches (k, d) of `kind`. The checks of `Party` run after the last one.
+        """Yield all rows in batches (k, d) of type `kind`. After the last batch, check the columns as `Party` does.
 
         Args:
             max_rows: the largest number of rows of a batch of a Parquet file.
@@ -191,7 +192,7 @@ class TableSource(ABC):
             yield from self._numbers(max_rows)
 
     def _remains(self) -> NDArray[np.bool_] | None:
-        """Return whether each row (n,) remains if ids have several rows; None if all rows do."""
+        """Return whether each row (n,) is used although another row has the same id; None if every id has one row."""
         if self._options.duplicates == "refuse" or self.unique is None:
             return None
         remains = np.zeros(self.rows, bool)
@@ -226,7 +227,7 @@ class TableSource(ABC):
         if empty:
             raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
         self.gaps = [self.columns[j] for j in np.flatnonzero(missing)]
-        high = np.where((missing > 0) & (low == high), high + 1, high)  # a constant column with gaps counts as varying
+        high = np.where((missing > 0) & (low == high), high + 1, high)  # its missing values make such a column vary
         self.constant = check_extremes(self._name, low, high, self.columns, count)
 
 

@@ -1,15 +1,14 @@
 """The type of a column of texts, decided from its values, and the conversion of texts to the numbers of a type.
 
 All values of a column decide together:
-
-    numbers       all values are plain numbers, or numbers whose separators leave no doubt; in a typed file (Parquet, a
-                  frame) texts are numbers only if one of them has a decimal point. Codes with leading zeros are
-                  categories
+    numbers       all values are plain numbers, or numbers whose separators are unambiguous. Codes with leading zeros
+                  are categories. In a typed file (Parquet, a frame) one text must have a decimal point
     dates         all values are ISO 8601 dates, or dates such as 31/12/2023 if one value shows their order
-    percentages   all values end with the sign
+    percentages   all values end with the percent sign
     categories    all others
 
-If most values are of one of these types and the others are not, the column has that type, and the others do not fit.
+If most values are of the first three types and the others are not, the column has that type. The others are *misfits*,
+which are an error or are read as missing.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ class Decision(NamedTuple):
     Attributes:
         type: the type, or None if no type is possible.
         problem: why no type is possible.
-        remedy: what to do about it.
-        bad: positions of the texts because of which no type is possible.
+        remedy: what the user can do about it.
+        bad: positions (in the given texts) of those because of which no type is possible.
         remark: a fact about the values that a notice reports to the user.
     """
 
@@ -159,7 +158,7 @@ def infer_decimal(texts: Sequence[str], kind: ColumnType, delimiter: str = "") -
 
 
 def _mixed_with_separators(texts: Sequence[str], delimiter: str) -> Decision | None:
-    """Return the type of a column of numbers with separators and a few other values; None for other columns."""
+    """Return the type of a column in which most texts are numbers with separators; None for other columns."""
     commas = [text for text in texts if delimiter == ";" and _DECIMAL_COMMA.fullmatch(text)]
     separated = [text for text in texts if is_number(text) or _SEPARATED.fullmatch(text.strip())]
     numbers = max(commas, separated, key=len)
@@ -171,7 +170,7 @@ def _mixed_with_separators(texts: Sequence[str], delimiter: str) -> Decision | N
 
 
 def _decide_mixed(texts: Sequence[str], numbers: Sequence[bool], delimiter: str) -> Decision:
-    """Decide the type of a column whose values are not all of one type."""
+    """Decide the type of a column of which some texts are numbers, dates or percentages and others are not."""
     if (form := day_month_format(texts)) is not None:
         first = "day" if form.startswith("%d") else "month"
         remark = f"dates that are read with the {first} first, because numbers above 12 allow no other order"
@@ -240,12 +239,12 @@ def special_numbers(kind: ColumnType) -> dict[str, float]:
 
 
 class Conversion(NamedTuple):
-    """Texts as numbers of a type.
+    """Distinct texts of a column, converted to numbers.
 
     Attributes:
-        numbers: a number for each text; NaN for those that are missing or do not fit.
-        misfits: positions of the texts that do not fit.
-        categories: the sorted texts of a category column, of which `numbers` are positions.
+        numbers: the number of each text; NaN if the text is missing or a misfit.
+        misfits: positions of the texts that do not fit the type.
+        categories: the sorted texts of a category column; `numbers` are positions in it.
     """
 
     numbers: list[float]
@@ -290,11 +289,11 @@ def convert_texts(texts: Sequence[str], kind: ColumnType) -> Conversion:
 
 
 def _convert(text: str, kind: ColumnType) -> float | None:
-    """Return the number of a text of a number, date, percentage or amount; None if it does not fit."""
+    """Return the number that a text of a typed column means; None if the text does not fit the type."""
     plain = text.strip()
     if kind.kind == "date":
         days = _parse_date(plain, kind.format)
-        # ISO 8601 dates are unambiguous next to those of a format that does not begin with the year
+        # an ISO 8601 date begins with the year, so it is unambiguous even in a column of another format
         is_other = days is None and kind.format is not None and not kind.format.startswith("%Y")
         return _parse_date(plain, None) if is_other else days
     if kind.kind == "percent":
@@ -311,7 +310,7 @@ def _convert(text: str, kind: ColumnType) -> float | None:
 
 
 def _parse_number(text: str, decimal: str) -> float | None:
-    """Return a number with this decimal mark (empty for a point and no separators of thousands), or None."""
+    """Parse a number with this decimal mark ("" means a point, and no thousands separators); None if it is none."""
     if decimal:
         parsed = parse_grouped([text], decimal)
         return None if parsed is None else parsed[0]
@@ -319,7 +318,7 @@ def _parse_number(text: str, decimal: str) -> float | None:
 
 
 def _without_unit(text: str, unit: str) -> str:
-    """Return an amount without the sign of its currency."""
+    """Return an amount of money without the currency sign `unit`."""
     sign = text[:1] if text[:1] in "+-" else ""
     amount = text[len(sign) :].strip()
     spellings = {unit, *CURRENCY_SIGNS.get(unit, ())} - {""}
@@ -332,7 +331,7 @@ def _without_unit(text: str, unit: str) -> str:
 
 
 def _parse_date(text: str, form: str | None) -> float | None:
-    """Return a date in days since 1970-01-01, or None."""
+    """Parse a date in the format `form` (None: ISO 8601) and return days since 1970-01-01; None if it is no date."""
     if form is None:
         days = parse_dates([text])
         return None if days is None else days[0]
@@ -348,7 +347,7 @@ def text_of_number(number: float) -> str:
 
 
 def number_texts(values: Floats) -> tuple[list[str], NDArray[np.intp]]:
-    """Return the distinct numbers (n,) as texts, and the position (n,) of each number's text, -1 for NaN."""
+    """Return the distinct numbers among `values` (n,) as texts, and for each value its text's position, -1 for NaN."""
     missing = np.isnan(values)
     distinct, inverse = np.unique(np.where(missing, 0.0, values), return_inverse=True)
     return [text_of_number(number) for number in distinct.tolist()], np.where(missing, -1, inverse)

@@ -1,12 +1,12 @@
 """Numbers, percentages and dates that are written as text.
 
-    1,200.50   1.200,50      numbers, if both marks or two groups of three digits show which mark separates thousands
-    12 %                     percentages, if every value of the column ends with the sign: 12
+    1,200.50   1.200,50      numbers, if it is clear which of the marks , and . separates thousands
+    12 %                     the number 12, if every value of the column ends with a percent sign
     2024-05-17   2024/05/17   2024-05-17 08:30:00   ISO 8601 dates, as days since 1970-01-01
 
-All values of a column are read in the same way, or the column stays text. `1,200` alone is ambiguous, and so is
-`05/04/2024`; in a column with `31/03/2024` it is not (`day_month_format`). `unreadable_format` recognises such
-dates, and amounts with a currency sign, so that they are reported instead of being read as text.
+All values of a column are read in the same way, or the column stays text. `1,200` alone is ambiguous (1200 or 1.2). So
+is `05/04/2024`, unless another value such as `31/03/2024` shows the order (`day_month_format`). `unreadable_format`
+recognises further formats, for an error message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DAY = 86_400.0
 """Number of seconds of a day."""
 
 _SIGN = r"\s*[+-]?"
-_MARKS = (",", "."), (".", ",")  # (thousands separator, decimal separator)
+_MARKS = (",", "."), (".", ",")  # the two possible pairs of thousands separator and decimal mark
 _GROUPED = {mark: re.compile(rf"{_SIGN}\d{{1,3}}(\{mark}\d{{3}})*(\{point}\d+)?\s*") for mark, point in _MARKS}
 _UNAMBIGUOUS = {
     mark: re.compile(rf"{_SIGN}\d{{1,3}}((\{mark}\d{{3}})+\{point}\d*|(\{mark}\d{{3}}){{2,}})\s*")
@@ -74,7 +74,7 @@ def parse_grouped(texts: Sequence[str], point: str) -> list[float] | None:
 
 
 def are_percentages(texts: Sequence[str]) -> bool:
-    """Return whether there are texts and all of them end with a percent sign."""
+    """Return whether there is at least one text and every text ends with a percent sign."""
     return bool(texts) and all(text.rstrip().endswith("%") for text in texts)
 
 
@@ -151,7 +151,7 @@ def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:
     amounts = [match for text in texts if (match := _AMOUNT.fullmatch(text)) is not None]
     if 2 * len(amounts) > len(texts):
         sign = amounts[0][2] or amounts[0][3]
-        unit = "EUR" if sign.isascii() and sign != "$" else sign  # other letters could be a part of a code
+        unit = "EUR" if sign.isascii() and sign != "$" else sign  # other letters could belong to a code
         remedy = "write plain numbers, or declare the unit with --columns TYPES.TOML, a file with a line such as "
         remedy += f'COLUMN = {{ type = "currency", unit = "{unit}" }}'
         return "amounts with a currency sign", remedy
@@ -159,7 +159,7 @@ def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _fits(text: str, mark: str) -> bool:
-    """Return True if a text is a number with `mark` as thousands separator, and can be read in no other way."""
+    """Return whether a text is a number with `mark` as thousands separator, and cannot be read in any other way."""
     return bool(_GROUPED[mark].fullmatch(text) or (mark == "," and _PLAIN.fullmatch(text)) or text.strip().isdigit())
 
 

@@ -39,7 +39,7 @@ def is_missing(value: Any) -> bool:
 
 
 def unmasked(values: Any) -> Any:
-    """Return a masked array of numpy with NaN or None in place of masked values, and everything else unchanged."""
+    """Replace masked values of a numpy masked array by NaN, or by None in arrays of objects; leave others unchanged."""
     if not np.ma.isMaskedArray(values):
         return values
     if values.dtype.kind == "f":
@@ -62,7 +62,7 @@ def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str],
     Args:
         name: name of the party, which error messages state.
         low: minimum of each column (d,). NaN or infinity shows that the column contains such values.
-        high: maximum of each column (d,).
+        high: maximum of each column (d,), also NaN or infinite in such a column.
         columns: the names of the columns.
         rows: the number of rows.
 
@@ -156,7 +156,7 @@ def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
 
 
 def _is_missing_label(value: Any) -> bool:
-    """Return whether a label is missing: a text of MISSING, a missing value of a frame, or an infinite number."""
+    """Return whether a label is missing: a text such as "NA" or "", a missing value of a frame, or an infinity."""
     if isinstance(value, str):
         return value in MISSING_TEXTS
     return is_missing(value) or (isinstance(value, float) and not np.isfinite(value))
@@ -169,7 +169,7 @@ def index_of(table: Any) -> Any:
 
 
 def names_rows(index: Any) -> bool:
-    """Return whether an index identifies rows: it has a name, or differs from 0 to n - 1."""
+    """Return whether an index of a frame contains ids: it has a name, or differs from 0 to n - 1."""
     values = np.asarray(index)
     return getattr(index, "name", None) is not None or not np.array_equal(values, np.arange(len(values)))
 

@@ -1,18 +1,14 @@
 """Weights of evidence (WOE): each column is divided into bins, and a value becomes the weight of its bin.
 
-With P training rows of the positive class and N of the other, a bin with p and n of them gets the weight
-
+With P training rows of the positive class and N of the other, a bin with p and n of them has the weight
     w = ln( (p + s) / (P + 2 s) ) - ln( (n + s) / (N + 2 s) )                  s: `smoothing`
+and a column has the information value IV = sum over its bins of (p / P - n / N) w (Siddiqi 2006, Credit Risk
+Scorecards).
 
-and a column the information value IV = sum over its bins of (p / P - n / N) w (Siddiqi 2006, Credit Risk Scorecards;
-smoothed as in category_encoders). Numeric columns are divided at quantiles, text columns by their most frequent
-categories, unless the party declares bins (`securevfl.data.declared_bins`). Missing values, and rare categories
-together, get a bin of their own if they have enough rows; otherwise they join the bin of the median or the most
-frequent category. Special codes of a numeric column get bins of their own in the same way.
-
-Each party fits its bins alone. A party without labels learns p of each of its bins and nothing else
-(`securevfl.protocols.bin_classes`); until then the transform returns the number of the bin instead of its weight. A bin
-of one row would reveal the label of that row, so no bin has fewer than `rows` training rows.
+*Special codes* are numbers with a meaning, such as -999. They, missing values and rare categories get bins of their own
+if they have enough rows; otherwise they join the bin of the median or of the most frequent category. A party without
+labels learns the number p of each of its bins and nothing else (`securevfl.protocols.bin_classes`); until then its
+columns hold bin numbers instead of weights. Every bin has at least `rows` rows, because one row's p is its label.
 """
 
 from __future__ import annotations
@@ -48,20 +44,20 @@ class Woe(Config):
 
     @property
     def slots(self) -> int:
-        """The largest number of bins that a column can have; each column has this many counts."""
+        """The largest number of bins of a column. Each column gets this many places in messages with class counts."""
         return self.bins + 1
 
     def counts(self, columns: int) -> int:
-        """Return the number of counts that determine the classes in all bins of `columns` columns.
+        """Return how many class counts a party learns about the bins of `columns` columns.
 
-        The counts of a column add up to the same total for each column. So the total is counted once, and the last bin
-        of each column is left out.
+        The counts of one column's bins add up to the same total for every column. So only the total and the counts of
+        all bins but one of each column are counted.
         """
         return columns * self.bins + 1
 
 
 class WoeTransform(ColumnTransform):
-    """A column in bins: each value becomes the weight of its bin, or the number of its bin before weights are known.
+    """A column divided into bins. A value becomes its bin's weight, or its bin's number while weights are unknown.
 
     Attributes:
         weights: the weight of each bin.
@@ -166,7 +162,7 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe, codes: Sp
         column: the name of the column.
         values: the values of the column in the training rows (n,).
         gaps: whether a value is missing in any row, training or not.
-        options: the number and the size of bins.
+        options: the job's options: number of bins, and their smallest number of rows.
         codes: the special codes of the column (such as -999). Each code with enough rows gets a bin of its own, up to
             half of the bins; the others join the bin of missing values or the median.
 
@@ -186,7 +182,7 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe, codes: Sp
 
 
 def frequent_codes(values: Floats, codes: SpecialCodes, options: Woe, most: int) -> list[int]:
-    """Return the positions of at most `most` special codes, the most frequent ones, that have enough training rows."""
+    """Return the positions in `codes` of those with enough training rows: the most frequent ones, at most `most`."""
     rows_of_code = code_columns(values, codes).sum(axis=0).astype(np.intp)
     alone = [int(code) for code in np.argsort(-rows_of_code, kind="stable") if rows_of_code[code] >= options.rows]
     return sorted(alone[:most])
@@ -202,7 +198,7 @@ def add_bins_of_codes(
     codes: SpecialCodes,
     alone: Sequence[int],
 ) -> NumericWoe:
-    """Return the bins between edges, with further bins for missing values and special codes.
+    """Return the bins between the given edges, plus bins for missing values and for special codes.
 
     Args:
         column: the name of the column.
@@ -211,7 +207,7 @@ def add_bins_of_codes(
         gaps: whether a value is missing in any row, training or not.
         options: the number and the size of bins.
         codes: the special codes.
-        alone: the positions of the codes that get a bin of their own.
+        alone: the positions of the codes that get a bin of their own; the others join missing values or the median.
 
     Returns:
         The bins, without weights.
@@ -241,7 +237,7 @@ def text_bins(column: str, counts: dict[str, int], options: Woe) -> CategoricalW
 
 
 class BinIndicators:
-    """The 0/1 matrix (n, k * slots) that states which bin of each of k columns a row is in; computed when it is read.
+    """A 0/1 matrix (n, k * slots) that states in which bin of each of k columns a row is. It is computed when read.
 
     Args:
         bin_numbers: the bin of each value (n, k).
@@ -270,7 +266,7 @@ class BinIndicators:
 
     @property
     def requested(self) -> RequestedBins:
-        """The bins whose counts are requested from the party with labels; they determine the counts of all bins."""
+        """The bins whose counts are requested from the party with labels; all other counts follow from these."""
         return RequestedBins(self)
 
     def positives(self, is_positive: NDArray[np.bool_]) -> NDArray[np.intp]:

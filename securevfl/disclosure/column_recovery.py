@@ -1,25 +1,15 @@
 """How many numbers per row are enough to recover the columns of a table, computed by a party that has the table.
 
-Each party has columns of the same rows. In each exchange of a training, the party that collects a sum of model outputs
-receives h = X_b theta, one number for each row of a batch: X_b are the columns of the other parties, and theta are
-weights that it does not know and that change. d different numbers per row span the same space as d independent columns.
-Known rows, or columns of two values, then identify the columns. Two properties of the table make fewer numbers enough:
+In each exchange of a training, the party that collects a sum of model outputs receives one number for each row: h = X
+theta, where X are the columns of the other parties and theta are weights that it does not know and that change. With d
+independent columns, d such numbers per row span the same space as the columns, and known rows then identify them. Two
+properties of a table make fewer numbers enough:
+- *Correlated columns*: numbers that span the principal components with `NEARLY_ALL` of the variance are enough.
+- *Columns of few values*: if values lie on a grid of V equidistant places, a column counts as (log2 V + 1) /
+  `BITS_PER_NUMBER` numbers, such as 1/25 for 0/1, because lattice reduction (LLL) finds such columns (the hidden subset
+  sum problem: Nguyen and Stern 1999; Coron and Gini 2020). A column that others determine counts as 0.
 
-*Correlated columns.* The largest principal components appear first, because gradients point along them. If the numbers
-span the components that have `NEARLY_ALL` of the variance, they show nearly all columns.
-
-*Columns of few values.* A number has `BITS_PER_NUMBER` bits, and columns of few values have fewer. If all columns are
-0/1, lattice reduction (LLL) finds the space of the columns from few numbers: integer vectors u with u . h = 0 for all
-received h are short only if u is orthogonal to every column. This is the hidden subset sum problem (Nguyen and Stern
-1999; Coron and Gini 2020). So a column whose values lie on a grid of V equidistant places counts as (log2 V + 1) /
-`BITS_PER_NUMBER` of a number: 1/25 for 0/1. A column that other columns determine, such as the last of a one-hot group,
-counts as 0. Measured with LLL in double precision, the space of these columns was found: 14 columns of 0/1 from one
-number per row, 24 from two; 8 columns of 64 values from two, of 4,096 values from four; 8 columns of 0/1 and one of
-reals from two.
-
-No column counts as more than `MAX_NUMBERS_PER_COLUMN` of a number. The weights follow from X and from residuals that
-the collecting party knows, so it receives products of X X^T with known vectors. These have far fewer unknowns than X
-theta.
+No column counts as more than `MAX_NUMBERS_PER_COLUMN` numbers, since the receiver also knows residuals.
 """
 
 from __future__ import annotations
@@ -60,11 +50,11 @@ def variance_share(X: Floats, numbers: int) -> float:
 
 
 def _numbers_of_column(column: Floats) -> float:
-    """Return how many numbers per row one column (n,) counts as: a fraction of 1, because its values have few bits.
+    """Return how many numbers per row are enough for one column (n,): at most 1, less if its values have few bits.
 
-    The result is the smallest of three: `MAX_NUMBERS_PER_COLUMN`, the bits of its grid if its values lie on one, and
-    the bits of 0/1 columns, one for each value except the first. If values miss their places on the grid by a share e
-    of a grid step, log2(1 / e) bits of a number are usable instead of all.
+    The result is the smallest of three numbers: `MAX_NUMBERS_PER_COLUMN`; that of its grid, if its values lie on one;
+    and that of 0/1 columns, one for each value except the first. If values miss the grid's places by a share e of a
+    grid step, only log2(1 / e) bits of a number are usable.
     """
     values = np.unique(column)
     value_range, steps = values[-1] - values[0], np.diff(values)
@@ -91,7 +81,7 @@ def independent_columns(X: Floats) -> Floats:
 
 
 def _clearly_independent(scaled: Floats) -> bool:
-    """Return True if columns of length 1 (n, d) are certainly independent; False if only a QR decomposition can decide.
+    """Return True if columns of length 1 (n, d) are certainly independent, and False if a QR decomposition must decide.
 
     The diagonal of the Cholesky factor of their products is that of R in the QR decomposition, with half of its
     precision. If there are many columns, it takes a fraction of the time.

@@ -1,32 +1,14 @@
 """Counts of what a run discloses, from public sizes: equations about labels, numbers about columns, scores and ids.
 
-The active party has the labels, and passive parties k have only columns. In each step, on a batch of n rows, the active
-party collects the sum f (n, c) of all parties' outputs and computes the residual g (n, c), the derivative of the loss
-by f. Passive party k receives ("opens") the gradient J^T g of its p_k parameters, where J is the derivative of its
-outputs by them. If the residual is sealed, g itself stays encrypted. An exchange is one sum and one residual. A step is
-one exchange on one batch. A party's *group* of rows is the training rows, the held-out rows or new rows. Disclosures
-are compared with a *capacity*, the amount that would disclose everything. Four kinds of disclosure are counted:
-
-labels    A gradient is p_k equations about the n c numbers of g, which determine the labels. A linear model on fixed
-          batches opens the same equations in every epoch, so they count once. If rows are reshuffled, each epoch adds
-          new equations. A residual that is not sealed discloses all n c numbers. If columns become weights of evidence,
-          their party learns how many rows of each of its bins are of the positive class. These counts are measured in
-          bits of the labels of all training rows (`securevfl.disclosure.label_bits`), and the share of these bits is
-          added to the share of the equations.
-columns   The collecting party learns c numbers per row in every exchange. Each is a linear combination of columns,
-          with weights that change. A sum in the clear discloses the d_k columns of one party at a time. A sum that
-          hides its parts discloses the columns of all its parties together. If parties step in turn (sequential
-          FedBCD), consecutive sums differ by one party's part, so each party is also counted alone. A residual that is
-          not sealed discloses f to the passive parties, who know the labels from its sign: each subtracts its part and
-          has the sum of all others. If parties work at their own pace, a party that pulls sums may see one other party
-          change alone between two pulls (`securevfl.families.fdml.fdml_family`). Held-out rows, which only evaluations
-          use, are counted separately from training rows. On secret shares, evaluations disclose sums and shuffled
-          words, which are counted in bits of the columns of all rows.
-scores    The number of sums f that joint evaluations disclose to the active party.
-ids       The number of ids for which a scoring party learns whether they are in another party's table.
-
-A job's protocol family counts its disclosures (`securevfl.families`). Leak checks, the consent sheet and the ledger use
-the counts.
+The active party has the labels, and passive parties k have d_k columns each. In each *step*, on a batch of n rows, the
+active party collects the sum f (n, c) of all parties' outputs and computes the *residual* g (n, c), the derivative of
+the loss by f. Passive party k *opens* (receives) the gradient J^T g of its p_k parameters; J is the derivative of its
+outputs by them. If the residual is *sealed*, g itself stays encrypted. An *exchange* is one sum and one residual. A
+*group* of rows is the training, held-out or new rows. The *capacity* is the amount that discloses everything. Kinds:
+labels    equations about the n c numbers of g, which determine the labels; a gradient gives p_k of them
+columns   numbers, each a linear combination of columns of one row; an exchange gives c for each row. On shares: bits
+scores    sums f that joint evaluations disclose to the active party
+ids       ids for which a scoring party learns whether they are in another party's table
 """
 
 from __future__ import annotations
@@ -63,22 +45,23 @@ class RunShape:
         outputs: number of outputs c of the model.
         parameters: number of parameters p_k of each passive party.
         columns: number of columns d_k of each party, the active one first.
-        tables: digests of passive parties' columns. Without the digest of its columns, a party's equations count as new
-            ones in every job.
+        tables: digests of passive parties' columns, by which repeated equations are recognised. Without its digest, a
+            party's equations count as new ones in every job.
         recovery_thresholds: how many numbers per row are enough to recover the columns of a party, for the tables that
             are available in this process (`securevfl.disclosure.column_recovery.numbers_for_recovery`).
         partition: name of the partition into batches (`securevfl.data.schedule.Schedule.name`).
-        bins: number of counts that each passive party receives if columns become weights of evidence.
+        bins: number of class counts that each passive party receives if its columns become weights of evidence.
         label_bits: upper bound of the entropy of a label of two classes in bits: 1, or less if the labels are available
             in this process.
-        singled_out: number of rows whose label a party can compute from its counts in bins, if its table is available
-            in this process.
+        singled_out: number of rows whose label a party can compute from its class counts of bins, if its table is
+            available in this process.
         helpers: parties without a table, which store or add up messages.
         information: information content of a row of a party's columns, if its table is available in this process.
         rarest_label_rows: number of evaluated rows with the rarest label, if the labels are available in this process.
         start: number of steps that earlier sessions of the run have done; only later evaluations are counted.
         resumed: True if the run continues from weights that are not zero.
-        openings: average number of gradients that each passive party opens per step, if residuals are sealed.
+        openings: average number of gradients that each passive party opens per step, if residuals are sealed (one per
+            local step).
     """
 
     active: str
@@ -183,12 +166,12 @@ class Disclosure:
     basis: str = field(default="", compare=False)
 
     def sent_by(self, party: str) -> Disclosure:
-        """Return this disclosure as `party` counts it; `numbers` becomes 0 if another party sends the values."""
+        """Return this disclosure as party `party` counts it: with `numbers` = 0 if another party sends the values."""
         return replace(self, numbers=self.numbers if self.sender in ("", party) else 0, sender="")
 
     @property
     def key(self) -> tuple[Kind, str, tuple[str, ...], Group]:
-        """Kind, learner, parties and group: disclosures with the same key are about the same thing."""
+        """Kind, learner, parties and group. Disclosures with equal keys concern the same data, and are compared."""
         return self.kind, self.learner, self.about, self.group
 
     @property
@@ -209,7 +192,8 @@ def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job
     peers count together: the peers of two jobs may be names of one organisation, or pool what they know. Shares of
     labels are added unchanged, because batches have different lengths in different jobs. For columns, earlier numbers
     per row are divided by the capacity of the new disclosure; their group of rows is ignored, because a training row of
-    one job may be a held-out row of another. Sums over all rows are added as shares.
+    one job may be a held-out row of another. Sums over all rows are added as shares. Of several earlier disclosures
+    with the same identity, the one with the largest share counts.
 
     Args:
         disclosure: the new disclosure.
@@ -220,14 +204,17 @@ def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job
         The share to add.
     """
     known = {item.identity for item in (disclosure, *same_job)} - {""}
-    total = 0.0
+    total, by_identity = 0.0, dict[str, float]()
     for item in before:
         if item.kind != disclosure.kind or not set(item.about) & set(disclosure.about):
             continue
-        if (item.identity and item.identity in known) or "verdicts" in (item.group, disclosure.group):
-            continue  # decisions to stop reveal bits that do not help to solve equations; only the ledger adds them up
-        known.add(item.identity)
+        if item.identity in known or "verdicts" in (item.group, disclosure.group):
+            continue  # decisions to stop do not help to solve equations, so only the ledger adds up their bits
         per_row = disclosure.kind == "columns" and disclosure.capacity
         per_row = per_row and not SUM_GROUPS & {disclosure.group, item.group}
-        total += item.count / disclosure.capacity if per_row else item.share
-    return total
+        share = item.count / disclosure.capacity if per_row else item.share
+        if item.identity:
+            by_identity[item.identity] = max(share, by_identity.get(item.identity, 0.0))
+        else:
+            total += share
+    return total + sum(by_identity.values())

@@ -1,27 +1,14 @@
 """Leaks of opened gradients: if a party receives as many equations as there are residuals, it can compute the labels.
 
 A leak is a disclosure that a job must accept by name before it runs. The active party has the labels and computes the
-residual g (n, c) of a batch: the derivative of the loss by the c outputs of n rows. A passive party has p parameters; J
-is the derivative of its outputs by them. It receives ("opens") the gradient J^T g in each step.
-
-*Rank.* A gradient is p equations about the n c numbers of g. If p >= n c, it can determine g, and g determines the
-labels. A neural network quickly has that many parameters. Remedies are larger batches, or a network that its owner
-trains without labels and whose outputs are columns of a linear model (docs/neural.md).
-
-*Fresh equations.* With one fixed partition into batches, the equations of a linear model are the same in every epoch.
-Rows reshuffled between epochs give new equations about the same labels each time: 15 columns of noise and batches of
-256 recover labels to an AUC of 0.98 in 40 epochs. A Jacobian that changes gives new equations in every local step; such
-a job is refused if its run opens n c equations or more. Jobs with other batches or columns on the same table add
-equations too.
-
-*Bins.* If columns become weights of evidence, their party learns how many rows of each of its bins are of the positive
-class. These counts are bits of all labels, and their share adds to that of the equations
-(`securevfl.disclosure.label_bits`). If columns nearly repeat each other, two bins can differ by one row, which reveals
-its label; only the party itself can see this.
-
-*Label AUC.* A job may set `max_label_auc`. It is the largest AUC to which a party may rank labels by its opened
-gradients if its columns are noise (`securevfl.disclosure.label_auc`). Larger batches hide more, so the limit implies a
-smallest batch size.
+*residual* g (n, c) of a batch: the derivative of the loss by the c outputs of n rows. A passive party with p parameters
+*opens* (receives) the gradient J^T g in each step: p equations about the n c numbers of g. J is the derivative of its
+outputs by the parameters. Four facts are checked:
+- *Rank*: if p >= n c, the gradient determines g and so the labels. Larger batches are the remedy.
+- *Fresh equations*: reshuffled batches, or a J that changes, give new equations in every epoch or step, which add up.
+- *Bins*: with weights of evidence, a party learns the class counts of its bins, which are bits of all labels
+  (`securevfl.disclosure.label_bits`). Their share is added to that of the equations.
+- *Label AUC*: a job may set `max_label_auc`, a limit on how well gradients rank labels (`.label_auc`).
 """
 
 from __future__ import annotations
@@ -85,6 +72,8 @@ def equation_leaks(
 ) -> Iterator[Leak]:
     """Yield the leaks of passive parties that receive at least as many equations as there are residuals.
 
+    No leak takes the place of another, so that more equations never lead to fewer leaks.
+
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         counts: the disclosures of the job to each party.
@@ -108,7 +97,7 @@ def equation_leaks(
                 f"{_with_earlier(sizes, bins, share)}, which determines every residual and so the labels",
                 _fewer_equations(job, rows, bins, share),
             )
-        elif job.equations_change and job.equations * p >= sizes.residuals:
+        if job.equations_change and job.equations > 1 and job.equations * p >= sizes.residuals:
             yield Leak(
                 FRESH_EQUATIONS,
                 name,
@@ -152,7 +141,7 @@ def equation_leaks(
 
 
 def _with_earlier(sizes: RunShape, bins: float, share: float) -> str:
-    """Return a phrase for the text of a leak: how many equations the class counts of bins and earlier jobs add."""
+    """Return a phrase on how many equations the class counts of bins and earlier jobs add, for the text of a leak."""
     text = f", counts in its bins as much as {ceil(bins * sizes.residuals)} more" if bins else ""
     return text + (f" and earlier jobs {ceil(share * sizes.residuals)} more equations" if share else "")
 
@@ -162,14 +151,14 @@ def _why_equations_change(job: JobOptions) -> str:
 
 
 def _fewer_equations(job: JobOptions, rows: int, bins: float, share: float) -> str:
-    """Return what to change if gradients, class counts of bins and earlier jobs together determine the labels."""
+    """Return the remedy if gradients, class counts of bins and earlier jobs together determine the labels."""
     if share:
         return "use the same batches and columns as before, which ask the same equations again"
     return f"{_larger_batches(job, rows)} and fewer bins (prepare.woe)" if bins else _larger_batches(job, rows)
 
 
 def _larger_batches(job: JobOptions, rows: int) -> str:
-    """Return what to change if a decrypted gradient of `rows` parameters per output determines a batch's residuals."""
+    """Return the remedy if one gradient of `rows` parameters per output determines the residuals of a batch."""
     remedy = f"use batch_size > {rows} (more rows a batch than parameters for each output)"
     if job.model.static_jacobian:
         return remedy if not job.equations_change else f"{remedy}, or count all rows in full (xi left out)"

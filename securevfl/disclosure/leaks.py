@@ -51,7 +51,7 @@ class Leak:
 
     @property
     def name(self) -> str:
-        """The name by which a job accepts it."""
+        """The name of the leak's kind, by which a job accepts it."""
         return self.kind.name
 
     def __str__(self) -> str:

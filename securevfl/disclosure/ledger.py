@@ -3,33 +3,16 @@
     ledger = DisclosureLedger("shop.ledger", "shop")
     join(job, shop, "peers.toml", ledger=ledger)
 
-One job discloses little; many jobs on one table disclose much (`securevfl.disclosure.counts`). So for each run the
-ledger has entries: what the run disclosed to whom (the learner) about the owner's labels, columns and scores. Leak
-checks, and limits that the owner sets, refuse runs because of them. A run consists of one session, or of several if it
-is resumed.
+Terms: an *entry* is one disclosure of a run to a *learner*, about the owner's labels, columns, scores or ids. A run has
+one *session*, or several if it is resumed. A *reservation* is all that a running session would disclose.
 
-1. A session reserves all that it would disclose when it is admitted, under one lock with its leak checks and limits, so
-   that concurrent sessions count as if they ran one after the other. Disclosures are written to the file ("entered")
-   before their first byte is sent, for some steps in advance. When the session ends, its entries are set to what it has
-   disclosed. When its process dies, its entries count as disclosed. The reservation ends in both cases.
-2. Entries are grouped by run and session, by table (identified by its ids) and by learner. Leak checks and limits add
-   up what all learners have received: a budget belongs to the owner of the rows, because several peers may be names of
-   one organisation or may pool what they know.
-3. The ledger stores which rows each table has (`securevfl.disclosure.row_sets`). Disclosures about one table also count
-   for every table that shares rows with it. Numbers per row count at the row about which most was disclosed. Equations
-   and bits count in full for the shared rows, because a peer may already know the other rows. A table without ids
-   counts as if it shared all its rows with every table.
-4. A session that ends early for a reason that may depend on data (an early abort) discloses one bit. It is entered for
-   all peers of the session before they learn of it. At most `MAX_EARLY_ABORTS` are allowed, over all peers, until the
-   owner has checked the reason.
-5. The file is the party's account (`securevfl.account`): each change is on disk before it counts, and an older copy of
-   the file is refused, because a commit counter is stored in a second place. An owner who has only an older copy can
-   adopt it. The file also contains the score ledger, the names of used preprocessing and the digests of accepted
-   consent sheets.
-
-The ledger prevents accidents. It does not restrain its owner, who can set the limits and remove the file. Nobody else
-reads it. It contains no data: only names, counts, digests, and a salt (a secret key), so that nobody can compare its
-digests with those of another party.
+1. A session is admitted if its leak checks and the owner's limits allow its reservation. It enters disclosures before
+   they are sent, for some iterations in advance. At its end its entries become what it has disclosed.
+2. Limits apply to a table (identified by its ids) and to all learners together, who may pool what they know.
+3. Disclosures about one table also count for tables that share rows with it (`securevfl.disclosure.row_sets`).
+4. An *early abort*, for a reason that may depend on data, discloses one bit; at most `MAX_EARLY_ABORTS` are allowed.
+5. The file is the party's account (`securevfl.account`), in which an older copy is noticed. It contains no data: only
+   names, counts, digests, and a *salt*, the secret key of these digests. It does not restrain its owner.
 """
 
 from __future__ import annotations
@@ -64,7 +47,7 @@ from securevfl.disclosure.ledger_contents import (
 )
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS, DisclosureTotal, Limit, sum_disclosures
 from securevfl.disclosure.row_sets import ROW_SET_TABLES, RowSets, TableRows
-from securevfl.errors import DataError, LeakageError
+from securevfl.errors import AnswerLimitError, DataError, LeakageError
 from securevfl.protocols.alignment.journal_folder import discard_journals
 from securevfl.protocols.score_ledger.tables import use_up_everything
 
@@ -73,7 +56,7 @@ MAX_EARLY_ABORTS = 64
 ANYBODY = "anybody"
 """Name of the learner in entries of an adopted older copy, whose receivers are unknown."""
 _EVERYTHING = 1_000_000_000
-_ALL_ROWS = 1 << 60  # number of rows that stands for a table of unknown size; larger than every table
+_ALL_ROWS = 1 << 60  # stands for the number of rows of a table of unknown size; larger than any table
 _SALT_BYTES = 32
 
 SessionKey = tuple[str, str]
@@ -84,7 +67,7 @@ AdmissionCheck = Callable[[Sequence[LedgerEntry]], object]
 
 @dataclass(frozen=True)
 class _Table:
-    """A table in use: its name, its number of rows, and which rows they are if the table has ids."""
+    """A table while it is being checked: its name, its number of rows, and its rows as positions if it has ids."""
 
     name: str
     rows: int
@@ -193,7 +176,7 @@ class DisclosureLedger:
         return cls(path, "")
 
     def _entered(self, contents: LedgerContents | None) -> LedgerContents:
-        """Return the contents that were read from the file. Raises DataError if the file contains no ledger."""
+        """Return the contents that were read from the file; raise DataError if the file is no ledger (None)."""
         if contents is None:
             raise DataError(
                 f"{self.path}: this file is not a disclosure ledger",
@@ -243,7 +226,7 @@ class DisclosureLedger:
 
     @property
     def has_active_session(self) -> bool:
-        """Whether a running process has a session with a reservation."""
+        """Whether a running process (of this computer) has a session with a reservation in this ledger."""
         return bool(self._without_dead_sessions(self.read()).reserved)
 
     def read(self) -> LedgerContents:
@@ -259,7 +242,7 @@ class DisclosureLedger:
         return LedgerContents(self.party, os.urandom(_SALT_BYTES)) if contents is None else self._checked(contents)
 
     def _load(self) -> LedgerContents | None:
-        with self.database.changing() as tables:  # this call refuses an older copy of the file
+        with self.database.changing() as tables:  # an exclusive change, so that an older copy of the file is refused
             return load_contents(tables, self._salt, self.path)
 
     @property
@@ -286,7 +269,7 @@ class DisclosureLedger:
         return self.pseudonym(f"{party.register.name} {party.content}".encode())
 
     def pseudonym(self, content: bytes) -> str:
-        """Return 32 hex digits that are equal for equal `content` in this ledger, and reveal nothing about it."""
+        """Return 32 hex digits derived from `content` and the salt: equal for equal `content`, revealing nothing."""
         with self._changing() as change:
             salt = change.contents.salt
         return hmac.new(salt, content, hashlib.sha256).hexdigest()[:32]
@@ -459,7 +442,7 @@ class DisclosureLedger:
             others = tuple(aborts for aborts in change.contents.tries if peer not in aborts.peers)
             change.contents = replace(change.contents, tries=others)
 
-    def record_answer(self, training: str, run: str, disclosure: Disclosure) -> None:
+    def record_answer(self, training: str, run: str, disclosure: Disclosure, *, known_count: bool = False) -> None:
         """Enter the scores or ids that a prediction has disclosed so far, in place of its earlier entry of that kind.
 
         Args:
@@ -467,22 +450,55 @@ class DisclosureLedger:
                 resumed, the name of the run in its checkpoint and that of the session that completed it are both valid.
             run: name of the prediction.
             disclosure: what the prediction has disclosed; a count of 0 removes the entry.
+            known_count: whether the learner knows the count before it receives the answer.
+
+        Raises:
+            AnswerLimitError: the disclosure would exceed a limit.
         """
         with self._changing() as change:
-            contents = change.contents
-            tables = (entry.table for entry in contents.entries if training in (entry.run, entry.session))
-            table = next(tables, f"model {training[:16]}")
-            if table not in contents.tables:
-                contents = replace(contents, tables=contents.tables | {table: KnownTable(0, _now())})
-            before = tuple(
-                entry
-                for entry in contents.entries
-                if (entry.run, entry.session, entry.disclosure.key) != (run, "", disclosure.key)
-            )
-            contents = replace(contents, entries=before)
-            new_entries = _entries(table, (run, ""), [disclosure] if disclosure.count else [])
+            change.contents = self._with_answer(change.contents, training, run, disclosure, known_count)
+
+    def check_answer(self, training: str, run: str, disclosure: Disclosure) -> None:
+        """Check that a prediction may disclose these scores or ids; the ledger does not change.
+
+        Args:
+            training: name of the training of the model, as in `record_answer`.
+            run: name of the prediction.
+            disclosure: what the prediction would have disclosed, with a count that the learner knows.
+
+        Raises:
+            AnswerLimitError: the disclosure would exceed a limit.
+        """
+        self._with_answer(self.read(), training, run, disclosure, known_count=True)
+
+    def _with_answer(
+        self, contents: LedgerContents, training: str, run: str, disclosure: Disclosure, known_count: bool
+    ) -> LedgerContents:
+        """Return the contents with this disclosure in place of the prediction's earlier one of the same kind."""
+        tables = (entry.table for entry in contents.entries if training in (entry.run, entry.session))
+        table = next(tables, f"model {training[:16]}")
+        if table not in contents.tables:
+            contents = replace(contents, tables=contents.tables | {table: KnownTable(0, _now())})
+        before = tuple(
+            entry
+            for entry in contents.entries
+            if (entry.run, entry.session, entry.disclosure.key) != (run, "", disclosure.key)
+        )
+        contents = replace(contents, entries=before)
+        new_entries = _entries(table, (run, ""), [disclosure] if disclosure.count else [])
+        try:
             self._check(contents, self._known_table(contents, table), contents.counted, new_entries)
-            change.contents = replace(contents, entries=contents.entries + new_entries)
+        except LeakageError as error:
+            refusal = AnswerLimitError(error.problem, error.remedy, code=error.code, **error.fields)
+            # the learner can compute a refusal that follows from its own earlier answers about this table alone
+            received = [
+                entry
+                for entry in contents.counted
+                if (entry.table, entry.disclosure.learner) == (table, disclosure.learner)
+            ]
+            refusal.depends_on_table = not (known_count and self._exceeded_limits(contents, received, new_entries))
+            raise refusal from None
+        return replace(contents, entries=contents.entries + new_entries)
 
     def set_limit(self, kind: Kind, limit: Limit | None) -> None:
         """Set the limit of what all runs may disclose about a table to all peers together; None removes the limit."""
@@ -515,15 +531,14 @@ class DisclosureLedger:
     ) -> None:
         """Refuse new entries about a table that `check` or a limit does not allow after these earlier entries.
 
-        Which earlier entries count depends on the row about which most was disclosed, and it takes time to find it
-        among millions of rows. It is not searched if the new entries are allowed both as if one row were in all tables
-        that share rows with this one, and as if no other table existed. The second case is checked because an accepted
-        leak can take the place of another one that is not accepted.
+        Which earlier entries count depends on the row about which most was disclosed, and finding it among millions of
+        rows takes time. This search is skipped if the new entries are allowed even in the worst case, in which one row
+        is in all tables that share rows with this one. More earlier entries never remove a leak
+        (`FamilyOutputs.leaks`), so the search would allow the new entries too.
         """
         at_most = self._counting(contents, table, entries, worst_row=False)
         if any(entry.table != table.name for entry in at_most):
             with suppress(LeakageError):
-                check([entry for entry in at_most if entry.table == table.name])
                 check(at_most)
                 totals = {kind: total_of([*at_most, *new_entries], kind) for kind in contents.limits}
                 if all(contents.limits[kind].allows(total) for kind, total in totals.items()):
@@ -535,8 +550,8 @@ class DisclosureLedger:
     def _add_rows(self, register: Register) -> None:
         """Add a table with its rows, unless the ledger has them already or the table has no ids.
 
-        The rows may be large, so this change is not repeated after a lost write. If it is lost, no disclosure about the
-        table has been entered either, so nothing is missing.
+        The set of rows may be large, so this change is not repeated if the process is killed. Then no disclosure about
+        the table has been entered either, so nothing is missing.
         """
         if register.ids is None:
             return
@@ -546,7 +561,7 @@ class DisclosureLedger:
                 change.contents = self._with_table(change, self._table(change.contents, register))
 
     def _without_dead_sessions(self, contents: LedgerContents) -> LedgerContents:
-        """Return the contents without the reservations of processes that have ended."""
+        """Return the contents without reservations whose process has ended."""
         active = tuple(reservation for reservation in contents.reserved if self._locks.is_held(reservation.lock_name))
         return contents if len(active) == len(contents.reserved) else replace(contents, reserved=active)
 
@@ -555,7 +570,7 @@ class DisclosureLedger:
         return RowSets(database, contents.salt)
 
     def _table(self, contents: LedgerContents, register: Register) -> _Table:
-        """Return the table with these ids, and its rows as positions in the ledger's row sets."""
+        """Return the table with these ids, and which of the ledger's row positions it has."""
         known = contents.tables.get(register.name)
         if known is not None and known.members is not None:
             return self._known_table(contents, register.name)
@@ -585,7 +600,7 @@ class DisclosureLedger:
     def _count_shared(self, contents: LedgerContents, table: _Table, names: Iterable[str]) -> dict[str, int]:
         """Return how many rows a table shares with each table of `names`, without those with which it shares none.
 
-        If the rows of one of the two tables are unknown, the largest possible number counts.
+        If a table has no ids, the largest possible number is assumed.
         """
         known = {name: contents.tables[name] for name in names}
         sets = {name: other.members for name, other in known.items() if other.members is not None}
@@ -604,10 +619,10 @@ class DisclosureLedger:
     def _counting(
         self, contents: LedgerContents, table: _Table, entries: Iterable[LedgerEntry], *, worst_row: bool = True
     ) -> list[LedgerEntry]:
-        """Return the entries about tables that share rows with this table, with amounts reduced to the shared rows.
+        """Return the entries that count for a table, with amounts reduced to the rows that it shares.
 
-        Entries about tables without a shared row are dropped. For each kind, only tables that contain the row about
-        which most was disclosed count; without `worst_row`, all tables with a shared row do.
+        Entries about tables without a shared row do not count. For each kind, only entries of tables that contain the
+        most disclosed row count; if `worst_row` is False, entries of all tables with a shared row do.
         """
         entries = list(entries)
         shared = self._count_shared(contents, table, dict.fromkeys(entry.table for entry in entries))
@@ -647,7 +662,7 @@ class DisclosureLedger:
     def _exceeded_limits(
         self, contents: LedgerContents, before: Sequence[LedgerEntry], new_entries: Sequence[LedgerEntry]
     ) -> list[str]:
-        """Return a line for each limit that the new entries would exceed."""
+        """Return a line of text for each of the owner's limits that the new entries would exceed."""
         lines = []
         for kind, limit in contents.limits.items():
             so_far, after = total_of(before, kind), total_of([*before, *new_entries], kind)
@@ -759,7 +774,7 @@ class Reservation:
             self._release()
 
     def _split(self, contents: LedgerContents) -> tuple[tuple[ReservedSession, ...], tuple[LedgerEntry, ...]]:
-        """Return the reservations of all sessions except this one, and this session's entries."""
+        """Return the reservations of all other sessions, and the entries of this session."""
         others = tuple(item for item in contents.reserved if item.lock_name != self._lock_name)
         reserved = next((item.entries for item in contents.reserved if item.lock_name == self._lock_name), ())
         return others, reserved
@@ -767,7 +782,7 @@ class Reservation:
 
 @dataclass
 class _Change:
-    """The contents of a ledger during a change; the block of `with ledger._changing()` replaces them."""
+    """The contents of a ledger during one change. The code inside `with ledger._changing()` replaces `contents`."""
 
     contents: LedgerContents
     tables: Tables
@@ -796,10 +811,9 @@ def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> Disclo
 
 
 def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclosure:
-    """Return a disclosure about a table of `rows` rows as it counts for another table that shares `shared` of them.
+    """Return how a disclosure about a table of `rows` rows counts for another table that has `shared` of these rows.
 
-    Numbers per row stay unchanged. Equations and bits of all rows count in full for the shared rows, but at most as
-    everything that these rows contain.
+    Numbers per row stay unchanged. Equations and bits count in full, but at most as all that the shared rows contain.
     """
     counts_all_rows = disclosure.kind == "labels" or disclosure.group in SUM_GROUPS
     if shared >= rows or not disclosure.capacity or not counts_all_rows:
@@ -809,12 +823,12 @@ def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclo
 
 
 def _subject(disclosure: Disclosure) -> object:
-    """Return a key of a disclosure. Amounts with equal keys add up for a row that is in several tables."""
+    """Return a key: the amounts of disclosures with equal keys are added up for a row that is in several tables."""
     return disclosure.kind, disclosure.group in SUM_GROUPS
 
 
 def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[float]]:
-    """Return for each table of `names` the total count and the total share of these entries (2, tables)."""
+    """Return the total count and the total share of the entries of each table, as two lists in the order of `names`."""
     totals = [
         sum_disclosures((entry.run, entry.disclosure) for entry in entries if entry.table == name) for name in names
     ]

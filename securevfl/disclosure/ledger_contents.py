@@ -73,7 +73,7 @@ class ReservedSession:
 
     @property
     def session(self) -> tuple[str, str]:
-        """The run and its session, from the entries; two empty strings without entries."""
+        """The names of the run and of its session, as its entries state them; two empty strings without entries."""
         return (self.entries[0].run, self.entries[0].session) if self.entries else ("", "")
 
 
@@ -172,7 +172,7 @@ def store_contents(tables: Tables, before: LedgerContents | None, after: LedgerC
         after: the new contents.
     """
     present = Counter() if before is None else Counter(_items(before))
-    # `after` is encoded and decoded once, so that equal facts have equal JSON: the integer 40 becomes 40.0
+    # `after` is encoded and decoded once, so that equal facts have equal JSON (the integer 40 becomes 40.0)
     target = list(_items(_DECODER.decode(msgspec.json.encode(after))))
     removed = present - Counter(target)
     for (section, item), count in removed.items():

@@ -1,9 +1,8 @@
 """Outputs: the list of everything that a run discloses to each party, as data.
 
-A protocol family lists the outputs of a job (`securevfl.families`). Everything that counts, shows or limits disclosures
-reads this list: leak checks (which may refuse a job), the consent sheet (which people of a party accept before a run),
-the ledger (which counts the disclosures of all runs), the audit and the pages. Each output states once how often it is
-disclosed, how many numbers of how many bits it has, and whose data it is about.
+A protocol family lists the *outputs* of a job (`securevfl.families`): values of one sort, such as gradients, with their
+number, bits, receiver, and the parties whose data they are about. Everything that counts, shows or limits disclosures
+reads this list: leak checks, the consent sheet, the ledger (which counts all runs), the audit and the pages.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Output:
             self.capacity,
             self.identity,
             self.group,
-            self.count if self.group == COLUMN_BIT_GROUP else self.total_numbers,  # senders count these in bits
+            self.count if self.group == COLUMN_BIT_GROUP else self.total_numbers,  # in this group values count in bits
             rho=self.rho,
             sender=self.giver,
             basis=self.basis,

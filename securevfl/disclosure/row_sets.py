@@ -1,18 +1,12 @@
 """Which rows each table of a disclosure ledger has, stored as sets of positions with one bit for each row.
 
-A ledger lists what a party's runs have disclosed, and has to know which rows two of its tables share. It computes this
-from the party's ids, so peers cannot influence it. Each distinct row of all tables has a tag and a position:
-
-    tag       8 bytes: the first half of the AES encryption, under a key of the ledger, of the digest of the row's id
-              (`securevfl.data.register`). So tags of two ledgers cannot be compared
-    position  a number. A new table gets positions from `first` on for the rows that no earlier table has
-
-The ledger's file has a set for each table, written once, with this content:
-
-    tags    the tags of its rows that no earlier table has, ascending: a row's position is `first` plus the index here
-    bits    one bit for each position before `first`: 1 if the table has that row too
-
-A set never changes, so the number of rows that two tables share is stored once, when the second one is written.
+The ledger has to know how many rows two of its tables share. Each distinct row of all tables has:
+    tag       8 bytes: half of an encryption, under a key of the ledger, of the digest of the row's id. So tags of two
+              ledgers cannot be compared
+    position  a number; a new table gets positions from `first` on for the rows that no earlier table has
+The ledger's file has one *set* for each table, which never changes:
+    tags      those of its rows that no earlier table has, ascending; a row's position is `first` plus its index here
+    bits      one bit for each position before `first`: 1 if the table has that row too
 
 Among 10,000,000 rows, two have the same tag with probability 1 in 300,000; they then count as one row.
 """
@@ -54,7 +48,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RowSet:
-    """The rows of one table, as positions: a bit for each position of earlier tables, and a range of new positions.
+    """The positions of one table's rows: some positions of earlier tables, and a range of new ones.
 
     Attributes:
         first: the first of the positions of rows that no earlier table has.
@@ -77,7 +71,7 @@ class RowSet:
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of one table, as positions and tags.
+    """The rows of one table while it is compared with the sets of other tables.
 
     Attributes:
         bits: one bit for each position of the ledger: 1 if the table has that row.
@@ -160,7 +154,7 @@ class RowSets:
         tables.executemany("INSERT INTO shared_rows VALUES (?, ?, ?)", pairs)
 
     def stored_shared(self, name: str) -> dict[str, int]:
-        """Return how many rows a table shares with other tables, as far as these numbers are stored."""
+        """Return the stored numbers of rows that a table shares with other tables, by the name of the other table."""
         with self._database.reading() as tables:
             return dict(tables.execute("SELECT other, rows FROM shared_rows WHERE name = ?", (name,)).fetchall())
 
@@ -217,7 +211,7 @@ class RowSets:
     def _contained(
         self, name: str, row_set: RowSet, tags: RowTags, seen: NDArray[np.bool_]
     ) -> Iterator[NDArray[np.bool_]]:
-        """Yield, piece by piece, whether the table has each new row of a set; mark the tags of these rows in `seen`."""
+        """Yield in pieces whether the table has each new row of a set, and mark the tags of such rows in `seen`."""
         left = row_set.new
         for piece in self._pieces(name, row_set):
             set_tags = piece[: 8 * left].view("<u8").astype(np.uint64, copy=False)
@@ -240,7 +234,7 @@ class RowSets:
             yield np.frombuffer(self._content(name, row_set, start, READ_BYTES), np.uint8)
 
     def _content(self, name: str, row_set: RowSet, start: int, count: int) -> bytes:
-        """Return at most `count` bytes of a set's content, beginning at byte `start`; fewer at the end of the content.
+        """Return up to `count` bytes of a set's content from byte `start` on (fewer if the content ends before).
 
         Args:
             name: name of the table, which is also that of its set.
@@ -276,7 +270,7 @@ class RowSets:
             yield start, block
 
     def _read(self, name: str, row_set: RowSet, start: int, into: Bits) -> None:
-        """Copy the bits of one set, from byte `start` on, to `into`; bytes after the set's end stay unchanged."""
+        """Copy the bits of one set, from byte `start` on, into the array `into`, which may be longer than the rest."""
         stored = max(0, min(row_set.first // 8 - start, len(into)))
         if stored:
             data = self._content(name, row_set, 8 * row_set.new + start, stored)

@@ -42,7 +42,7 @@ def largest_readable_share(unit: Floats) -> float:
 
 
 def _main_direction(unit: Floats) -> Floats:
-    """Return the first principal component (d,) by power iteration, from the column that goes with most others."""
+    """Return the first principal component (d,) by power iteration, started from the most correlated column."""
     R = unit.T @ unit
     direction = R[:, int(np.argmax((R**2).sum(axis=0)))].copy()
     started = time.process_time()
@@ -57,9 +57,9 @@ def _main_direction(unit: Floats) -> Floats:
 
 
 def added_by_column(requester_columns: Floats, scores: Floats, X: Floats, known: int) -> Floats:
-    """Return the share (d,) of each column's variance that scores explain and the requester's columns do not.
+    """Return what scores add: the share (d,) of each column's variance that only they explain.
 
-    Only rows that the requester does not know count.
+    The requester's own columns explain another share. Only rows that the requester does not know count.
 
     Args:
         requester_columns: the requester's columns (m, k).
@@ -79,7 +79,7 @@ def added_by_column(requester_columns: Floats, scores: Floats, X: Floats, known:
 
 
 def _unexplained(design: Floats, X: Floats, known: int) -> Floats:
-    """Return the share (d,) of each column's variance on the unknown rows that a fit on the known rows misses."""
+    """Fit columns on the known rows, and return the share (d,) of their variance that the fit misses on other rows."""
     deviation = design.std(axis=0)
     scaled = np.where(deviation > 0, (design - design.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0), design)
     fit = np.linalg.lstsq(scaled[:known], X[:known])[0]

@@ -30,7 +30,7 @@ def statistics_disclosure(learner: str, me: str, numbers: int, bits: int, held_b
         me: this party.
         numbers: number of sums.
         bits: bits of each sum.
-        held_bits: information content of the columns over all rows, in bits.
+        held_bits: information content of all rows of the columns, in bits.
 
     Returns:
         The disclosure. Its capacity is the number of sums that have as many bits as the columns.

@@ -1,1 +1,4 @@
-"""Output for people: progress, pages, notebook cells and charts of text and numbers. It knows no job and no run."""
+"""Output for people: progress bars, HTML pages, notebook cells and SVG charts.
+
+The modules format text and numbers that their callers pass; they use nothing of jobs and trainings.
+"""

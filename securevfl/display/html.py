@@ -55,7 +55,7 @@ svg line { stroke: var(--line); } svg .error { stroke: var(--ink); }
 figure { margin: .4rem 0; } figcaption { font-weight: 600; } .legend { font-size: .85rem; max-width: 26rem;
   text-align: center; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem 2rem;
-  max-width: 90rem; }
+  max-width: 90rem; } .charts > section { margin: 0; }
 details { border-top: 1px solid var(--line); padding: .45rem 0; } section > h2 + details { border-top: 0; }
 summary { cursor: pointer; font-weight: 600; } .gain { font-size: 1.15rem; }
 .bar { position: relative; height: .62rem; width: 9rem; background: var(--tint); border-radius: 2px; margin: .2rem 0; }
@@ -74,10 +74,12 @@ summary { cursor: pointer; font-weight: 600; } .gain { font-size: 1.15rem; }
   .stack td:empty { display: none; } .stack td[data-head]::before { content: attr(data-head) ": "; font-weight: 600;
     color: var(--soft); }
   .stack tr { border-bottom: 1px solid var(--line); padding: .5rem 0; } }
-@media print { body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; }
+@media print { html { font-size: 11px; } body { background: #fff; font-size: 1rem; }
+  main { max-width: none; padding: 0; }
   .wide { overflow: visible; } section { border: 0; padding: 0; } h2, svg, tr { break-inside: avoid; }
-  h2 { break-after: avoid; } figure { break-inside: avoid; }
-  details:not([open]) { display: none; } .charts { grid-template-columns: repeat(3, 1fr); } }
+  h2 { break-after: avoid; } p { break-inside: avoid; } figure { break-inside: avoid; }
+  details:not([open]), section:not(:has(> :not(h2, details:not([open])))) { display: none; }
+  .charts { grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); } }
 """
 
 
@@ -88,7 +90,7 @@ _WIDE = (
 
 
 def escape(text: str) -> str:
-    """Escape text for HTML, control characters and direction marks too; Markup stays unchanged."""
+    """Escape text for HTML, including control characters and direction marks. A `Markup` is returned unchanged."""
     return text if isinstance(text, Markup) else markup.escape(printable(text))
 
 
@@ -184,7 +186,10 @@ def cell_text(cell: Cell) -> str:
 
 
 def with_error(value: float, error: float | None = None) -> str:
-    """Format a number with its standard error after ±, to two significant digits of the error; see `decimals_of`."""
+    """Format "value ± standard error". The error has two significant digits, and the value as many decimals.
+
+    See `decimals_of` for the number of decimals.
+    """
     decimals = decimals_of(error)
     if error is None or decimals is None or not math.isfinite(value):
         return cell_text(value)
@@ -192,7 +197,7 @@ def with_error(value: float, error: float | None = None) -> str:
 
 
 def decimals_of(error: float | None) -> int | None:
-    """Return how many digits after the decimal point a number with this standard error deserves; None if unknown."""
+    """Return the number of decimals to print for a value with this standard error, or None without an error."""
     if error is None or not math.isfinite(error) or error <= 0:
         return None
     return min(MAX_DECIMALS, max(0, 1 - math.floor(math.log10(error))))

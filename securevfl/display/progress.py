@@ -1,4 +1,7 @@
-"""Progress of long operations: a bar on terminals and in notebooks, a line from time to time elsewhere."""
+"""Progress display of long operations.
+
+On terminals and in notebooks it is a bar. Elsewhere, for example in a log file, it is a printed line every 30 seconds.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def progress(label: str, line_seconds: float = PROGRESS_LINE_SECONDS) -> Iterato
 
 @contextmanager
 def watched(label: str, enabled: bool, callback: OnStep | None) -> Iterator[OnStep | None]:
-    """Combine a callback with a progress display.
+    """Yield one function that reports progress both to a progress bar and to the caller's callback.
 
     Args:
         label: a name of the operation, for the display.
@@ -66,7 +69,7 @@ def watched(label: str, enabled: bool, callback: OnStep | None) -> Iterator[OnSt
 
 
 def _draws(console: Console) -> bool:
-    """Whether rich can draw a bar: on a terminal, or in a notebook with ipywidgets."""
+    """Return whether rich can draw a bar: on a terminal, or in a notebook that has ipywidgets."""
     if console.is_jupyter:
         return importlib.util.find_spec("ipywidgets") is not None
     return console.is_terminal

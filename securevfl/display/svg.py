@@ -1,9 +1,9 @@
-"""Charts as SVG for an HTML page: lines, bars with standard errors, and bars that are divided into kinds.
+"""SVG charts for an HTML page: line charts, bar charts with standard errors, and stacked bar charts.
 
-They need no script, no font and no other file. docs/architecture.md lists the libraries that were weighed.
+The SVG needs no script, font or other file. docs/architecture.md names the chart libraries that we considered instead.
 
-Axes show round numbers, no label occurs twice, and an axis is at least as wide as its caller demands, so that noise
-does not fill the chart.
+A chart is made of an axis with *ticks* (round numbers at equal distances) and the marks of the data. Callers set a
+smallest width (*span*) of the axis, so that differences that are only noise do not fill the chart.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ CHART_WIDTH, CHART_HEIGHT = 360.0, 240.0
 
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 52.0, 16.0, 28.0, 42.0
 
-BAR_HEIGHT, BAR_PITCH = 18.0, 48.0  # height of a bar, and distance between the tops of two bars with their labels
+BAR_HEIGHT, BAR_PITCH = 18.0, 48.0  # pixels: height of a bar, and distance from the top of a bar to that of the next
 
-BAR_LEFT = 22.0  # distance of bars from both sides, half the width of the widest label of an axis
+BAR_LEFT = 22.0  # pixels between the bars and either side, half the width of the widest label of an axis
 
 MAX_LINE_POINTS = 600  # maximum number of points of a line; more would not be visible
 
 MAX_MARKED_POINTS = 20  # each point of a line with at most this number of points is marked
 
-MIN_RELATIVE_SPAN = 1e-6  # an axis is at least as wide as this share of its largest value, because of its labels
+MIN_RELATIVE_SPAN = 1e-6  # smallest width of an axis as a share of its largest value; below it labels would be equal
 
-MIN_RAW_STEP = 1e-300  # smaller steps between ticks would not be exact numbers
+MIN_RAW_STEP = 1e-300  # smallest distance between ticks; smaller floating-point numbers are inexact
 
 MAX_LABEL_CHARACTERS = 32  # longer labels of bars are cut, because a bar's label is one line
 
@@ -113,7 +113,7 @@ def bar_chart(
     Args:
         bars: by name, the value and its standard error; None draws no error.
         x: label of the axis of values.
-        base: the value where bars begin, such as that of a guess. The axis extends below it if a value is smaller.
+        base: the value where bars begin, such as the AUC 0.5 of guessing. The axis extends below it for smaller values.
         references: names of the bars that other bars are compared with; they are grey.
 
     Returns:
@@ -149,10 +149,10 @@ def bar_chart(
 
 
 def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, unit: str) -> str:
-    """Draw one horizontal bar for each row, divided into kinds, on a common axis from 0.
+    """Draw one horizontal bar for each row. Each bar is the sum of coloured segments, one for each kind of value.
 
     Args:
-        rows: by the name of the row, values that are not negative, by kind; each row has the same kinds.
+        rows: for each row its values (0 or more) by kind. All rows have the same kinds.
         unit: their unit, the label of the axis.
 
     Returns:
@@ -199,7 +199,7 @@ def axis_range(low: float, high: float, *, min_span: float = 0.0, covered: Range
         low: the smallest value.
         high: the largest value.
         min_span: the smallest width of the range. A range that starts at 0 or above does not become negative.
-        covered: further values that the range includes.
+        covered: a second range that the axis includes too, such as 0 to 1 for a probability.
 
     Returns:
         The ends of the range.

@@ -54,9 +54,9 @@ def text_table(
         rows: the cells.
         width: maximum number of characters of a line.
         flexible: index of the column that takes the remaining width.
-        right: indices of the columns that are aligned at the right.
+        right: indices of the columns that are right-aligned.
         indent: beginning of each line.
-        widest: maximum width of the other columns, unless a word is longer.
+        widest: maximum width, in characters, of columns other than `flexible`. A longer word makes its column wider.
 
     Returns:
         The lines.
@@ -90,6 +90,6 @@ def text_table(
 
 
 def _row_as_paragraph(heads: Sequence[str], row: Sequence[str], width: int, indent: str) -> list[str]:
-    """Return a row of a table that is too wide as one paragraph with the heads of its cells."""
+    """Return one row as a paragraph of "head: cell" pairs, for a table whose columns do not fit into the width."""
     cells = "; ".join(f"{head.lower()}: {cell}" for head, cell in zip(heads, row, strict=True) if cell)
     return paragraph(cells, width, indent=indent, hang=f"{indent}  ")

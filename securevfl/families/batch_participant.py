@@ -1,9 +1,8 @@
 """Base class of participants that iterate over the batches of a schedule.
 
-A participant is the object that trains one party's part of the model in a run. H (n, c) are a party's outputs for the n
-rows of a batch, f is the sum of all parties' outputs, and the residual g is the derivative of the loss by f. An
-iteration or round uses one batch. A residual is sealed if it is sent encrypted; the key holder is the party that can
-decrypt it.
+A *participant* trains one party's part of the model. H (n, c) are a party's outputs for the n rows of a batch, f is the
+sum of all parties' outputs, and the *residual* g is the derivative of the loss by f. An iteration or *round* uses one
+batch. The *key holder* is the party that can decrypt residuals, if they are sent encrypted (*sealed*).
 """
 
 from __future__ import annotations
@@ -90,13 +89,13 @@ class BatchParticipant(Participant):
         return self._data
 
     def begin(self, data: TrainingData, start: int) -> None:
-        """Prepare to train on `data`, beginning with round `start`. This must be the first call of a training."""
+        """Set the training data, and the number of rounds `start` that are finished. Call this before anything else."""
         self._data = data
         self.start = start
         self._divergence = None if data.targets is None else DivergenceDetector(self.loss, len(data.schedule.train))
 
     def set_run_key(self, key: bytes | None) -> None:
-        """Set the secret key of the run: the one that a stored state contains, or a fresh one."""
+        """Set the secret key of the run: the key from a stored state, or a new random one if `key` is None."""
         self._run_key = key or os.urandom(SYMMETRIC_KEY_BYTES)
 
     @property
@@ -143,7 +142,7 @@ class BatchParticipant(Participant):
         return self.sendable_outputs(H, batch.rows, self._data.rows, len(self._data.schedule.train))
 
     def output_filter(self, rows: RowSlices) -> Callable[[Floats, slice], Floats]:
-        """Return a function that turns this party's outputs H on a slice of these rows into outputs that it may send.
+        """Return a function from this party's outputs H on a slice of these rows to the outputs that it may send.
 
         Outputs are rounded only for rows of the table that the model is trained on.
         """
@@ -198,7 +197,7 @@ class BatchParticipant(Participant):
         return g
 
     def _describe_row(self, rows: Rows, position: int) -> str:
-        """Describe the row at a position of a batch by its number and, if one is extreme, this party's column."""
+        """Describe a row of a batch for an error: its number and, if one of this party's columns is extreme, which."""
         row = int(rows[position])
         start = f"Row {row} of the table of {self._me}, counted from 0, alone makes it so large"
         if self._data.columns:
@@ -214,7 +213,7 @@ class BatchParticipant(Participant):
         self._current.record_loss(loss)
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
-        """Yield a finished round for each step that an optimizer's generator `work` takes."""
+        """Turn an optimizer's generator `work`, which yields after each step, into one that yields finished rounds."""
         of = len(self._data.schedule)
         for number, _ in enumerate(work, self.start + 1):
             yield Round(number, of, self._current.epoch, self._current.loss)

@@ -17,7 +17,7 @@ from securevfl.runtime.disclosure_gate import Group
 
 @dataclass(frozen=True)
 class EvaluationSchedule:
-    """The rounds after which all parties evaluate the model together; only this class derives them.
+    """After which rounds all parties evaluate the model together. Only this class computes these rounds.
 
     Attributes:
         rounds: number of rounds of a complete run.
@@ -25,7 +25,7 @@ class EvaluationSchedule:
         decision_interval: number of rounds between decisions of the leading party to stop or to roll back; 0 if it
             sends none.
         may_restore: whether the parties may restore an earlier, better model at the end and measure it again.
-        start: number of rounds that were finished before; an earlier session has counted them.
+        start: number of rounds that an earlier session has finished; their evaluations are counted there.
     """
 
     rounds: int
@@ -41,7 +41,7 @@ class EvaluationSchedule:
 
     @classmethod
     def of_run(cls, job: JobOptions, shape: RunShape) -> EvaluationSchedule:
-        """Return the schedule of a run with these public sizes; if the run was resumed, that of all its rounds."""
+        """Return the evaluation schedule of a run with these public sizes, counted from its first session."""
         rounds = (shape.start // shape.batches + shape.epochs) * shape.batches
         return replace(cls.of(job, rounds), start=min(shape.start, rounds))
 
@@ -77,7 +77,7 @@ class EvaluationSchedule:
 
     @property
     def evaluations(self) -> int:
-        """Number of evaluations: those between rounds, and one at the end, which may repeat the last one."""
+        """Number of evaluations of the run. The one at the end is counted even if it repeats that of the last round."""
         return 1 + (self.rounds // self.interval - self.start // self.interval if self.interval else 0)
 
     @property
@@ -125,7 +125,7 @@ def stop_decision_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 
 
 def score_output(job: JobOptions, shape: RunShape) -> Output:
-    """Return the outputs f that the leading party receives in joint evaluations.
+    """Return the output that states how many outputs f the leading party receives in joint evaluations.
 
     The leading party computes f from sums that are declared as outputs of their own, so no numbers are sent for f.
     """

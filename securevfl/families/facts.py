@@ -1,7 +1,7 @@
-"""The facts about a run, computed once before it starts: its tables, batches, public sizes and disclosures.
+"""The facts about a run that are known before it starts: its tables, batches, public sizes and disclosures.
 
-The schedule states which rows form which batch, the shape contains the public sizes of the run, and an output is
-something that the run discloses to a party (`securevfl.disclosure.outputs`).
+The *schedule* states which rows form which batch. The *shape* contains the public sizes of the run, such as numbers of
+rows. An *output* is a kind of value that the run discloses to a party (`securevfl.disclosure.outputs`).
 """
 
 from __future__ import annotations

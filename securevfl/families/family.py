@@ -1,18 +1,14 @@
 """The interface of a protocol family: one way to train, with its rules, disclosures and participants.
 
-A `Family` contains everything that is special about a way to train: which models and roles fit, what its messages
-reveal, what a whole run discloses and how to state that in words. A disclosure is a number or bit that a party learns
-about another party's data; a leak is a disclosure that a job must accept by name. A protocol family creates one
-`Participant` for each party. A session (`securevfl.training.session`) runs every participant in the same way:
+A *disclosure* is a value that a party learns about another party's data; a *leak* is a disclosure that a job must
+accept by name. A family creates one `Participant` for each party, and a session (`securevfl.training.session`) runs it:
 
     all parties agree on the job; check and count its disclosures; create the participant
     for round in participant.train(data, start):      evaluate, store states, report; a run may stop between rounds
     store participant.model_state()
 
-It does so by four small interfaces: the rules of a job (`job_rules`), its outputs (`family_outputs`), its training
-(`family_training`) and its prediction (`family_prediction`, whose defaults suffice for most of them).
-
-No code mentions a protocol family by name, except its files, its tests and the registry `FAMILIES`.
+A `Family` joins four interfaces: rules of a job (`job_rules`), outputs (`family_outputs`), training (`family_training`)
+and prediction (`family_prediction`). Only its own files, its tests and the registry `FAMILIES` mention it by name.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from securevfl.options import JobOptions
 
 
 class FamilyJob(JobOptions, defer_build=True):
-    """The options of a job whose protocol family is registered; `securevfl.job.Job` is the only such class."""
+    """The options of a job that knows its protocol family. `securevfl.job.Job` is the only subclass."""
 
     @property
     @abstractmethod
@@ -49,7 +45,7 @@ class Family(NamedOption, JobRules[O], FamilyOutputs[O], FamilyTraining[O], Fami
     """
 
     def check_types(self, job: JobOptions) -> None:
-        """Check that the job is of the type `options`.
+        """Check that the job's options have the types that this family requires (its attribute `options`).
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).

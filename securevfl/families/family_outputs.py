@@ -51,12 +51,15 @@ class FamilyOutputs(ABC, Generic[O]):
 
     @abstractmethod
     def outputs(self, job: O, shape: RunShape) -> list[Output]:
-        """List what a complete run discloses. Leak checks, consent sheets, ledgers and audits read this list."""
+        """List what a complete run discloses to each party; everything that counts disclosures reads this list."""
 
     def leaks(
         self, job: O, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
     ) -> list[Leak]:
         """List the leaks of a job. The kind of each is one of `leak_kinds`.
+
+        More disclosures in `before` must never remove a leak: the ledger admits a job without an exact search if it
+        may run after more disclosures than have really been made.
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -93,7 +96,7 @@ class FamilyOutputs(ABC, Generic[O]):
 
     @abstractmethod
     def coalitions(self, job: O, roles: Roles) -> str:
-        """Return one line that states which groups of parties could, together, learn more than is declared."""
+        """Return one line for the consent sheet: which groups of parties together could learn more than declared."""
 
     def opened_values(self, job: O, facts: RunFacts) -> str:
         """Return one line that states how many values a run decrypts in addition to its outputs.

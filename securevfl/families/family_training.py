@@ -82,7 +82,7 @@ class FamilyTraining(ABC, Generic[O]):
         return []
 
     def stored_bytes(self, job: O, facts: RunFacts) -> int:
-        """Return how many bytes of precomputed material a run stores at a time, in the folder that a party names."""
+        """Return how many bytes of precomputed material a run has on disk at the same time, in the party's folder."""
         return 0
 
     def drawn_secrets(self, state: State) -> State | None:

@@ -9,7 +9,7 @@ from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol
 
 MessageProtocol = SumProtocol | ResidualProtocol
-SheetStatement = tuple[str, str]  # a line of a consent sheet as word and text, such as ("learns", "its gradient")
+SheetStatement = tuple[str, str]  # a statement of a consent sheet: word and text, such as ("learns", "its gradient")
 J = TypeVar("J", bound=JobOptions)
 # type variable: the type of the job options of a family, which `Family.check_types` has checked
 O = TypeVar("O", bound=JobOptions)

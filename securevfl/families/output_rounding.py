@@ -1,20 +1,14 @@
 """Random rounding of the outputs H that a party without labels sends if residuals are encrypted.
 
-A malicious key holder, the party that decrypts, can shift each value that it decrypts by as much as the checks allow
-(docs/proof.md), and thereby change another party's weights. If it sends residuals of zero, nothing else changes them.
-The change of H between two exchanges would then equal a linear map of that party's columns that the key holder chose,
-however small the shift; shifts of all exchanges add up. Therefore a party sends H as a multiple of a step s: it adds a
-secret dither below s and rounds down. The dither of a row is uniform and is the same in all exchanges of a run, so H
-reveals only by how many steps a row has moved, no matter how often the row is requested. A fresh dither for each
-exchange could be averaged out.
+A malicious *key holder*, the party that decrypts, can shift decrypted values a little (docs/proof.md) and thereby
+change another party's weights by a known amount. The change of that party's H between two exchanges would then be a
+linear map of its columns that the key holder chose. So a party sends H as a multiple of a step s: it adds a secret
+*dither*, a number below s that is the same for a row in all exchanges, and rounds down. H then reveals only by how many
+steps a row has moved. A fresh dither in each exchange could be averaged out.
 
     s = the largest power of two that is at most min(1/8, 1.26 * n^(-1/4)), with n training rows
 
-The rounded H has the mean H. Rounding acts as noise in the sum f of all parties' outputs, with a standard deviation of
-at most s / sqrt(6). For logistic loss it moves weights by 0.03 standard errors at n <= 10,000 and by less for larger n,
-and it shrinks them by a factor of 0.15 * s^2 / 6. The more closely labels follow f, the larger the effect: at 3,000
-rows, weights move by 0.5 standard errors for counts with a mean of 2, and by 150 standard errors (1e-4 standard
-deviations each) for counts with a mean of 100,000 (`tests/models/test_right_numbers.py`).
+The rounded H has the mean H. It acts as noise in the sum f of all outputs, of standard deviation s / sqrt(6) at most.
 """
 
 from __future__ import annotations

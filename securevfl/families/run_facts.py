@@ -1,7 +1,7 @@
-"""Derivation of the facts about a run before it starts, for one process with all tables or for one party.
+"""The facts about a run before it starts, for a process that has all tables or for one party.
 
-The facts are the tables that are available in this process, the schedule (which rows form which batch), and the shape
-of the run (its public sizes, `securevfl.families.run_shape`). The leading party has the labels.
+Facts are the available tables, the *schedule* (which rows form which batch), and the *shape* of the run (its public
+sizes, `securevfl.families.run_shape`). The leading party has the labels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from securevfl.families.run_outputs import run_outputs
 from securevfl.families.run_shape import derive_run_shape
 from securevfl.families.table_preparation import prepare_rows
 from securevfl.families.weights_of_evidence import encode_evidence_pooled
-from securevfl.models.class_labels import find_classes
+from securevfl.models.class_labels import classes_of
 from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
 
@@ -93,7 +93,7 @@ def in_order(job: FamilyJob, facts: RunFacts, names: Sequence[str]) -> RunFacts:
 def _count_outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Schedule) -> int:
     """Return c, the number of outputs of a row, from the labels (m,) of this party."""
     loss = job.model.loss
-    classes = find_classes(party.name, loss, labels, job.positive)
+    classes = classes_of(party, loss, positive=job.positive)
     check_split(loss, labels[schedule.train], labels[schedule.test], classes)
     return loss.outputs(classes)
 

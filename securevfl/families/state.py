@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-_ARRAY, _BYTES = "array", "bytes"  # an array or bytes are encoded as a JSON object with this key
+_ARRAY, _BYTES = "array", "bytes"  # the key of the JSON object that stands for an array or for bytes
 
 
 class State(dict[str, Any]):

@@ -87,7 +87,7 @@ def prepare_parties(job: JobOptions, parties: Sequence[Party]) -> list[Party]:
 
 
 def with_prepared_tables(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
-    """Return prepared parties, and the job without its preparation; training them gives the same model.
+    """Prepare the parties' tables, and remove the preparation from the job, which then trains the same model.
 
     Weights of evidence are computed from the labels of the first party.
     """

@@ -26,13 +26,13 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Iteration, Rows, Schedule
 from securevfl.data.validation import name_list
 from securevfl.errors import DataNotice, TableError
-from securevfl.models.class_labels import find_classes
+from securevfl.models.class_labels import classes_of
 from securevfl.models.exposure import offsets
 from securevfl.models.loss import Loss, check_split
 from securevfl.models.row_weights import Weights, row_weights
 from securevfl.protocols.residuals.base import Batch
 
-_RANGE_TOLERANCE = 1e-9  # a value may exceed the limit of its column by this share of the range, because of rounding
+_RANGE_TOLERANCE = 1e-9  # rounding may move a value beyond the limit of its column, by this share of the column's range
 
 
 class TrainingData:
@@ -89,9 +89,9 @@ class TrainingData:
         self.offsets: Floats | None = None
         self.target_classes: NDArray[Any] | None = None
         if party.y is not None:
-            # all rows determine the classes, because a training row may lack a rare one; training rows scale numbers
-            labels = party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]
-            self.target_classes = self.classes = find_classes(party.name, loss, labels, positive)
+            # all rows determine the classes, as training rows may lack a rare one; training rows scale numeric labels
+            rows = None if loss.classifies else np.sort(schedule.batch_order)
+            self.target_classes = self.classes = classes_of(party, loss, rows, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
             if exposure is not None and party.exposure is not None:

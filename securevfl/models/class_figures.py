@@ -1,7 +1,8 @@
 """Figures of each class against all others, if labels have several classes.
 
-Figures of a ranking need only the scores of one class, so they can be computed from pairs (score, whether the row is of
-the class) whose order differs from class to class. Precision and recall compare the scores of all classes in a row.
+A figure is a measure of model quality such as AUC. The figures in RANKING_FIGURES describe how well the scores of one
+class rank its rows above all others. They can be computed from pairs (score, whether the row is of the class) whose
+order differs from class to class. Precision and recall compare the scores of all classes in a row.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.data.party import Party
 from securevfl.data.validation import name_list
 from securevfl.errors import ClassError
-from securevfl.models.loss import Loss
+from securevfl.models.loss import Loss, check_numeric_labels
 
 POSITIVE_NAMES = frozenset({"1", "true", "yes"})
 NEGATIVE_NAMES = frozenset({"0", "-1", "false", "no"})
@@ -59,6 +60,28 @@ def find_classes(name: str, loss: Loss, y: NDArray[Any], positive: str | None = 
     else:
         raise unknown_class_error(name, "positive", [positive], names)
     return classes if index else classes[::-1]
+
+
+def classes_of(party: Party, loss: Loss, rows: NDArray[np.intp] | None = None, positive: str | None = None) -> Any:
+    """Return the classes of a party's labels as `find_classes` does; an error about a row names the row of its file.
+
+    Args:
+        party: the party with labels.
+        loss: the loss function that the training minimises (`securevfl.models.loss`).
+        rows: the rows (k,) whose labels determine the classes; by default all.
+        positive: the name of the positive class if the job states one.
+
+    Returns:
+        The classes.
+    """
+    labels = party.labels if rows is None else party.labels[rows]
+    if not loss.classifies:
+        positions = np.arange(len(party)) if rows is None else rows
+        if party.file_rows is None:
+            check_numeric_labels(loss.name, labels, positions)
+        else:
+            check_numeric_labels(loss.name, labels, party.file_rows[positions], f"the table of {party.name}")
+    return find_classes(party.name, loss, labels, positive)
 
 
 def positive_class(loss: Loss, classes: NDArray[Any] | None) -> str | None:

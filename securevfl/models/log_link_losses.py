@@ -6,11 +6,8 @@ changes only the intercept. The negative binomial loss does not divide them, bec
 
 exp is unbounded, but step sizes, lookup tables and encrypted numbers need a bound. Above f = MAX_LOG_MEAN, where mu is
 20 times the mean, exp continues along its tangent, so the loss becomes quadratic. Below -MAX_LOG_MEAN, exp(-f)
-continues as a line of slope -1; only rows with labels near 0 are predicted that low. Therefore g equals the usual
-gradient for every mu between a twentieth and 20 times the mean, and grows only linearly beyond.
-
-`curvature` bounds the second derivative for a label equal to the mean. Single rows with large labels exceed it; the
-mean over a table rarely does.
+continues as a line of slope -1; only rows with labels near 0 are predicted that low. Between these two bounds, g is the
+usual gradient. `curvature` bounds the second derivative for a label equal to the mean; larger labels may exceed it.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class Loss(ABC):
 
 
 class NumberLoss(Loss):
-    """A regression loss; targets are scaled to mean 0 and deviation 1, so that g can be bounded."""
+    """A regression loss; targets are scaled to mean 0 and standard deviation 1, so that g can be bounded."""
 
     classifies = False
     retains_targets = True
@@ -223,11 +223,11 @@ class NumberLoss(Loss):
         return f[:, 0] * classes[1] + classes[0]
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
-        """Return the deviation and the mean of the labels."""
+        """Return the standard deviation and the mean of the labels."""
         return float(classes[1]), float(classes[0])
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return mean and deviation of the labels, which scale the targets.
+        """Return the mean and the standard deviation of the labels, which scale the targets.
 
         Args:
             y: the labels (n,).
@@ -249,15 +249,32 @@ class NumberLoss(Loss):
         return ((y - classes[0]) / classes[1])[:, None]
 
 
-def check_numeric_labels(name: str, y: NDArray[Any]) -> None:
-    """Raise LabelError unless labels (n,) are numbers, for the loss `name`. The error contains no label."""
+SHARED_ROWS = "the rows that all parties share"
+"""The table to which the row numbers of a message refer if nothing else is known."""
+
+
+def check_numeric_labels(
+    name: str, y: NDArray[Any], rows: NDArray[np.intp] | None = None, of_what: str = SHARED_ROWS
+) -> None:
+    """Check that labels are numbers.
+
+    Args:
+        name: the name of the loss, for messages, which contain no label.
+        y: the labels (n,).
+        rows: the row of each label (n,), from 0; by default their positions.
+        of_what: the table to which the rows belong.
+
+    Raises:
+        LabelError: if a label is a text.
+    """
     if np.asarray(y).dtype.kind not in "biuf":
         are_texts = [not is_number(str(label)) for label in y.tolist()]
         texts = sum(are_texts) or len(y)  # all of them if numbers are stored as texts
-        row = are_texts.index(True) + 1 if any(are_texts) else 1
+        position = are_texts.index(True) if any(are_texts) else 0
+        row = position + 1 if rows is None else int(rows[position]) + 1
         raise LabelError(
             f"{name} loss needs labels that are numbers, and {texts:,} of {len(y):,} labels are texts, first in row "
-            f"{row} of the rows that all parties share",
+            f"{row} of {of_what}",
             "write each label as a plain number (230000.50), and leave out rows without one; or train a logistic or "
             "softmax model on classes",
             code="SVFL-LABEL-CLASSES",

@@ -21,11 +21,12 @@ from securevfl.models.standard_losses import LogisticLoss
 
 MULTICLASS_METRICS = ("auc", "loss")
 
+ROUNDED_LABEL_BITS = 2
+"""The bits of a rounded label (`securevfl.models.rounded_labels`)."""
+
 
 def pair_metric_names(loss: Loss) -> list[str]:
     """Return the names of the metrics that `class_metrics` or `residual_metrics` computes for this loss."""
-    if not supports_pairs(loss):
-        return ["loss"]
     return metric_names(loss) if loss.single else list(MULTICLASS_METRICS)
 
 
@@ -34,8 +35,16 @@ MIN_TIED_ROWS = 20
 
 
 def supports_pairs(loss: Loss) -> bool:
-    """Return whether pairs determine the loss, as for classes and for losses of the difference f - y."""
+    """Return whether pairs determine the loss, as for classes and for losses of the difference f - y.
+
+    The loss of a count or an amount depends on both the output and the label, and a pair has a rounded label only.
+    """
     return not isinstance(loss, LogLinkLoss)
+
+
+def code_bits(loss: Loss) -> int:
+    """Return the number of bits for the label in a pair: 1, or 2 for the rounded label of a count or an amount."""
+    return 1 if supports_pairs(loss) else ROUNDED_LABEL_BITS
 
 
 def class_metrics(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
@@ -67,7 +76,7 @@ def residual_metrics(loss: Loss, r: Floats, targets: Floats, classes: NDArray[An
         loss: a loss that depends on the difference of f and y.
         r: residuals f - y (n, 1), in any order.
         targets: y (n, 1), in any order.
-        classes: mean and deviation of the labels.
+        classes: mean and standard deviation of the labels, as `loss.classes` returns them.
 
     Returns:
         The metrics by name.

@@ -6,10 +6,9 @@ because both models use the same rows. A test that ignores this mistakes real ga
 
 Hanley and McNeil (1983) derive the correlation of two AUCs from the correlation of the scores within the classes. That
 correlation can be computed without links: the local model is close to the projection of the joint model on the local
-columns, so their covariance is the variance of the local scores, and the correlation is the ratio of the standard
-deviations. If the two models are of different kinds, it is multiplied by the correlation of two local models of these
-kinds, whose scores are linked to rows. The correlation of AUCs follows from binormal scores with the same AUCs
-(`auc_correlation`).
+columns, so the correlation is the ratio of the standard deviations of their scores. If the two models are of different
+kinds, it is multiplied by the correlation of two local models of these kinds, whose scores are linked to rows. The
+correlation of the AUCs follows from that of the scores (`auc_correlation`).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def auc_correlation(first: float, second: float, correlation: float) -> float:
         correlation: the correlation of the scores within a class.
 
     Returns:
-        The correlation, for normally distributed scores.
+        The correlation, for scores that are normally distributed within each class and have these AUCs.
     """
     generator = np.random.default_rng(0)
     positive = np.arange(2 * SIMULATED_ROWS) < SIMULATED_ROWS

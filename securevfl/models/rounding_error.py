@@ -8,8 +8,7 @@ coefficient therefore has a normal error with the standard deviation
     s * (sum_i l''_i^2 / sum_i var g_i)^(1/2)
 
 for any column that is not correlated with l''. The variance of g_i follows from the mean for counts (Poisson, negative
-binomial), and is estimated by g_i^2 for amounts. Both are evaluated at equal f for all rows. So counts with a large
-mean m, whose relative noise is small, have an error of s * m^(1/2); rows with large exposures have large errors too.
+binomial), and is estimated by g_i^2 for amounts. Both are evaluated at equal f for all rows.
 """
 
 from __future__ import annotations

@@ -2,18 +2,12 @@
 
 The output of a row is divided among columns as a payoff in a cooperative game (Shapley 1953). The worth of a set of
 columns is the expected output if only these columns are known: at a question about another column both answers are
-followed, weighted by the share of training rows that gave them (Lundberg et al. 2020, path-dependent tree SHAP). A leaf
-of value v, whose path asks about m columns, is a game in which a set S of these columns has the worth
+followed, weighted by the share of training rows that gave them (Lundberg et al. 2020, path-dependent tree SHAP).
 
-    v * (product over i in S of o_i) * (product over i not in S of z_i)
-
-o_i: 1 if the row follows the path at every question about column i, else 0; z_i: the share of training rows that do.
-The Shapley value of column i is an integral of a polynomial, which Gauss-Legendre quadrature computes exactly:
-
-    phi_i = v * (o_i - z_i) * integral over t from 0 to 1 of (product over j != i of (t * o_j + (1 - t) * z_j))
-
-A linear feature contributes its weight times its distance from the mean. The contribution of the boosted score is
-divided among the columns that its trees use.
+Each leaf, of value v, is a game. For column i on its path, o_i is 1 if the row follows the path at every question about
+column i, otherwise 0, and z_i is the share of training rows that do. `game` computes the values of one leaf. A linear
+feature contributes its weight times its distance from the mean. The contribution of the boosted score, a prediction by
+boosted trees, is divided among the columns that its trees use.
 """
 
 from __future__ import annotations
@@ -97,7 +91,13 @@ def shapley_values(inputs: TreePart, theta: Floats, X: Floats) -> ShapleyValues:
 
 
 def game(o: NDArray[np.bool_], z: Floats) -> Floats:
-    """Return the Shapley values (rows, m) of a leaf of value v = 1, from o (rows, m) and z (m,)."""
+    """Return the Shapley values (rows, m) of a leaf of value v = 1, from o (rows, m) and z (m,).
+
+    m is the number of columns on the leaf's path. A set S of these columns has the worth (product over i in S of o_i) *
+    (product over i not in S of z_i). The Shapley value of column i is the integral of a polynomial, which
+    Gauss-Legendre quadrature computes exactly: (o_i - z_i) * integral over t from 0 to 1 of (product over j != i of
+    (t * o_j + (1 - t) * z_j)).
+    """
     m = len(z)
     points, weights = np.polynomial.legendre.leggauss(-(-m // 2))
     values = np.zeros(o.shape)

@@ -2,10 +2,9 @@
 
 The active party has the labels; K passive parties have w outputs each.
 
-    passive party k     Z_k = module_k(X_k)                      (n, w)
-    active party        f = module(X, Z), Z = (Z_1, ..., Z_K)    (n, c); this module contains its bottom and the top
-    model gradient sent back  dL/dZ_k, clipped to an agreed bound, because encryption needs one
-
+    passive party k    outputs Z_k = module_k(X_k) (n, w)
+    active party       computes f = module(X, Z) (n, c) from its rows X and from Z = (Z_1, ..., Z_K), and the loss L;
+                       sends back dL/dZ_k, clipped to an agreed bound, because encryption needs a bound
 A slot is the range of w columns that belongs to one passive party. Each passive party sends K * w columns with zeros
 outside its slot, and these vectors are added up, so every protocol for sums and residuals applies unchanged; with two
 parties there is only one slot. The sum hides no Z_k from the active party. With more than one passive party, a party

@@ -9,9 +9,7 @@ parties have none; w is the number of outputs of a passive party. The extra `tor
 With `Neural(joint="sum")` each party, the active one included, has a WideDeep with c outputs, and f is their sum.
 
 A code is an integer that stands for a text (`Preparation.texts = "codes"`). Each column of codes has an embedding table
-with one vector for each code. Code 0 is the spare row: it stands for rare values and for every number that has no row
-in the table. All tables of a party are stored as one, so that a step takes one look-up. Layers process each row
-independently, so derivatives by layer and by torch.func work.
+with one row, a vector, for each code. Code 0 has the spare row, for rare texts and for all codes without a row.
 """
 
 from __future__ import annotations
@@ -54,7 +52,10 @@ class Fields:
 
 
 class Embedded(nn.Module):  # type: ignore[misc]
-    """Maps columns (n, d) to numbers (n, `width`): the numeric columns, and `size` numbers for each column of codes."""
+    """Maps columns (n, d) to numbers (n, `width`): the numeric columns, and `size` numbers for each column of codes.
+
+    All embedding tables of a party are stored as one, so that a step takes one look-up.
+    """
 
     def __init__(self, fields: Fields, size: int) -> None:
         super().__init__()

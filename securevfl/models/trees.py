@@ -3,17 +3,13 @@
     f = sum over parties k and trees t of k of theta_kt[leaf of the row in t]
         + linear features + boosted score (or cosine features, at parties without a boosted score)
 
-Each party draws its trees at random from its training rows (`securevfl.data.forest`), before anything is exchanged;
-the training fits the weights theta of their leaves. The training therefore sends the same messages as that of a linear
-model on shares, with a number of inputs that follows from public sizes. No tree uses columns of two parties, so
-interactions between columns of different parties, such as XOR, are not learned. The model is a sum of independent
-trees; it is not boosted.
+Each party draws its trees at random from its training rows (`securevfl.data.forest`), before anything is exchanged. The
+training then fits theta_kt, one weight for each leaf, with the messages of a linear model on shares. No tree uses
+columns of two parties, so interactions between columns of different parties, such as XOR, are not learned.
 
-The party with labels has one more feature, the boosted score: a prediction by boosted trees of its own columns
-(`securevfl.models.boosted_score`). Nothing is sent for it, because the party has both columns and labels. Parties
-without such a score have cosine features: cosines of random mixtures of their columns
-(`securevfl.data.cosine_features`). Parties that learn their weights at the end have none, because these weights would
-refer to mixtures of columns.
+boosted score     a prediction by boosted trees of the label party's own columns (`securevfl.models.boosted_score`)
+cosine features   cosines of random mixtures of a party's columns (`securevfl.data.cosine_features`); a party that
+                  learns its weights at the end has none, because these weights would refer to mixtures of columns
 """
 
 from __future__ import annotations
@@ -115,7 +111,7 @@ class Trees(LinearModel):
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Default values of a job with this model."""
+        """Options of a job with this model whose defaults differ from those of other models, by option."""
         return {"optimizer": {"name": "block_descent"}, "batch_size": "growing", "epochs": ITERATIONS}
 
     @property
@@ -124,7 +120,7 @@ class Trees(LinearModel):
         return True
 
     def ridge_of(self, rows: int) -> float | None:
-        """Return the ridge penalty for n training rows."""
+        """Return the ridge penalty on leaf weights for n = `rows` training rows."""
         return max(MIN_RIDGE, RIDGE / rows) if self.ridge == "auto" else float(self.ridge)
 
     @property

@@ -4,21 +4,12 @@ All K parties update their blocks of weights theta_k at once: theta_k -= lr / K 
 
     P_k = (c * X_k^T X_k / n + ridge * I)^-1
 
-where X_k are the party's columns in n rows, g the residuals and c the largest curvature of the loss. This is the step
-of Newton's method on one block, with a bound in place of the Hessian (Boehning and Lindsay 1988). With lr = 1 the sum
-of K such steps never overshoots, for any columns. In other words, the eigenvalues of P H, with the Hessian H and the
-matrix P of all blocks, are between 0 and 1.
-
-`momentum` has two forms, both with factors that are known in advance:
-
-- With lr <= 1 on all rows, the heavy-ball method (`heavy_ball`), whose factors fit the number of iterations.
-- Longer steps, several batches, and models that report standard errors or end early take gradients at points
-  extrapolated by (t - 1) / (t + 2) in iteration t, from 1 (Nesterov 1983). This form tolerates eigenvalues above 1.
-
-The weights are therefore a combination of all gradients so far with coefficients that are known in advance, and a party
-computes P_k alone; so this optimizer can train on secret shares. It needs few iterations on large batches: batch_size =
-"all", or "growing". With "growing", P_k is computed from all training rows, and momentum continues from each subset of
-rows to the next.
+X_k are the party's columns in n rows, g the residuals and c the largest curvature of the loss. This is Newton's step on
+one block, with a bound in place of the Hessian H (Boehning and Lindsay 1988). With lr = 1 the sum of K such steps never
+overshoots: the eigenvalues of P H, with the matrix P of all blocks, are between 0 and 1. `momentum` is the heavy-ball
+method for lr <= 1 on all rows (`heavy_ball`), otherwise Nesterov's (1983): gradients at points extrapolated by
+(t - 1) / (t + 2) in iteration t. Its factors are known in advance and a party computes P_k alone, so this optimizer can
+train on secret shares. It needs few iterations on large batches.
 """
 
 from __future__ import annotations
@@ -87,7 +78,7 @@ def iterations_for(curvature_share: float, rows: int = REFERENCE_ROWS) -> int:
 
 
 def rounded_iterations(iterations: int) -> int:
-    """Return the least number that is not smaller and is 2^k or 1.5 * 2^k times 10, so that it reveals little."""
+    """Return the smallest number of the form 10 * 2^k or 15 * 2^k that is at least `iterations`; it reveals little."""
     octave = 10 * 2 ** max(0, math.ceil(math.log2(max(iterations, 1) / 10)))
     return 3 * octave // 4 if iterations <= 3 * octave // 4 and octave > 10 else octave
 

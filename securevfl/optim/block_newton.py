@@ -1,27 +1,15 @@
 """BlockNewton: few rounds on all rows; each party scales its steps by the curvature of its block of weights.
 
 The active party has the labels; K - 1 passive parties have none. Party k has columns X_k and weights theta_k; its
-outputs are H_k, and f is the sum of all outputs. g is the residual, the derivative of the loss by f. The method is
-FedBCD (Liu et al. 2019) with infinitely many local steps on a quadratic model of each block, and extrapolates over the
-rounds:
-
+outputs are H_k, f is the sum of all outputs, and g the residual, the derivative of the loss by f. In each round:
 1. passive k -> active    H_k = X_k z_k at the point z_k = theta_k + a / (a + 3) * (theta_k - previous theta_k)
    active                 minimises over its block for fixed H_k, and computes g at the minimum
-2. active -> passives     the pace: a multiple m of the safe step, or the end of the training
+2. active -> passives     the *pace*: a multiple m of the safe step, or the end of the training
 3. active -> passive k    g, encrypted or in the clear
    passive k              theta_k = z_k - m / (K - 1) * P_k (X_k^T g / n + l2 * z_k)
-
-P_k is the inverse of the bound on the curvature of the block (`securevfl.optim.curvature`; Boehning and Lindsay 1988).
-If each of the K - 1 passive parties takes 1 / (K - 1) of this step, all can move at once and the objective does not
-increase (Richtarik and Takac 2016). Columns of different parties are rarely aligned, so m starts at INITIAL_MULTIPLE
-(times the loss's `step_factor`). It is reduced, to 1 at the least, whenever the active party's loss has increased.
-
-The extrapolation is Nesterov's (1983); a counts the rounds since its latest restart. A passive party restarts it
-without a message when it would move against its gradient, that is, if the inner product of X_k^T g / n + l2 * z_k with
-theta_k - previous theta_k is positive (the gradient test of O'Donoghue and Candes 2015, on its block). This reveals
-nothing to anybody.
-
-With smaller batches the same is done on each batch, with the curvature of its rows. Losses are compared batch by batch.
+P_k is the inverse of the bound on the block's curvature (`securevfl.optim.curvature`). m is reduced, to 1 at the least,
+when the loss increases. a counts rounds since the latest restart of the extrapolation (Nesterov 1983), which a party
+restarts when it would move against its gradient (O'Donoghue and Candes 2015). FedBCD (Liu et al. 2019) is related.
 """
 
 from __future__ import annotations
@@ -48,14 +36,14 @@ from securevfl.protocols.residuals import pace
 from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.residuals.pace import Pace
 
-DEFAULT_TOLERANCE = 1e-4  # default tolerance: relative decrease of the loss in 3 rounds
-TOLERANCE_ROWS = 1e-3  # default tolerance times the number of rows, for losses with standard errors
-INITIAL_MULTIPLE = 1.5  # first value of m
-MULTIPLE_DECAY = 0.75  # factor on m after an increase of the loss
+DEFAULT_TOLERANCE = 1e-4  # default relative decrease of the loss in 3 rounds below which the training ends
+TOLERANCE_ROWS = 1e-3  # default tolerance times the number of rows, if coefficients are published with standard errors
+INITIAL_MULTIPLE = 1.5  # step size of the first round as a multiple m of the safe step size
+MULTIPLE_DECAY = 0.75  # factor by which m is multiplied after an increase of the loss
 MIN_RELATIVE_INCREASE = 1e-9  # smaller increases of the loss are rounding errors
 SOLVER_PRECISION = 1e-3  # precision of the active party's block, as a share of `tolerance`
-MIN_PRECISION = 1e-15  # precision of the block for a tolerance of 0
-MAX_FLAT_ITERATIONS = 3  # rounds on each batch without improvement before the training ends
+MIN_PRECISION = 1e-15  # precision of the active party's block if the tolerance is 0
+MAX_FLAT_ITERATIONS = 3  # number of rounds on each batch without improvement after which the training ends
 MAX_FLAT_ITERATIONS_PRECISE = 20  # the same limit for losses with standard errors
 
 
@@ -84,7 +72,8 @@ class BlockNewton(RoundsTraining):
     def block_precision(tolerance: float) -> float:
         """Return the precision, relative to the loss, to which the active party minimises its block in a round.
 
-        It is far below the tolerance, so that an imprecise block never looks like the end of the training.
+        It is far below `tolerance`, the relative decrease of the loss below which the training ends. So an imprecise
+        block never looks like the end of the training.
         """
         return max(MIN_PRECISION, SOLVER_PRECISION * tolerance)
 
@@ -136,7 +125,7 @@ class BlockNewton(RoundsTraining):
             theta = model.theta
             z = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
-            P_batch = preconditioners.of(batch)  # computed here, because the active party solves its block meanwhile
+            P_batch = preconditioners.of(batch)  # computed while the active party minimises over its block
             decision = link.recv_broadcast(Pace, pace.PACE_SUBCHANNEL)
             if decision.stop:
                 return
@@ -216,7 +205,7 @@ class BlockMemory:
         return theta + self._momentum / (self._momentum + 3) * (theta - self._previous_theta)
 
     def record_step(self, previous: Floats, *, uphill: bool) -> None:
-        """Store the weights before the round's step; restart the extrapolation if the step went uphill."""
+        """Store the weights before this round's step; restart the extrapolation if it points against the gradient."""
         self._previous_theta = previous
         self._momentum = 0 if uphill else self._momentum + 1
 

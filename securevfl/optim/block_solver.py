@@ -25,7 +25,7 @@ from securevfl.models.loss import Loss
 from securevfl.optim.curvature import curvature_bound
 
 MAX_STEPS = 50
-MAX_LENGTHS = 20  # maximum number of lengths that are tried in a step
+MAX_LENGTHS = 20  # maximum number of lengths that the search tries in one step
 MAX_GROWTH = 9.0  # maximum factor between one tried length and the next
 SLOPE_TOLERANCE = 1e-3  # a length is accepted if the slope there is at most this share of the first slope
 
@@ -106,11 +106,11 @@ class SearchLine:
             if abs(slope_t) <= -SLOPE_TOLERANCE * slope:
                 break
             if slope_t > 0:
-                high, high_slope, low_slope = t, slope_t, low_slope / 2  # Illinois rule: else one end might never move
+                high, high_slope, low_slope = t, slope_t, low_slope / 2  # Illinois rule: halve, so that both ends move
             elif np.isfinite(high):
                 low, low_slope, high_slope = t, slope_t, high_slope / 2
             else:
-                increase = -slope_t * (t - low) / max(slope_t - low_slope, 1e-300)  # zero of the secant
+                increase = -slope_t * (t - low) / max(slope_t - low_slope, 1e-300)  # distance to the zero of the secant
                 low, low_slope = t, slope_t
                 t += min(increase, MAX_GROWTH * t)
                 continue

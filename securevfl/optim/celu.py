@@ -1,40 +1,16 @@
 """CELU-VFL (Fu et al. 2022): exchanges are stored and reused for local steps while the next exchange is in flight.
 
-The active party has the labels, passive parties have none. H_k (n, c) are party k's outputs on a batch, f is the sum of
-all outputs, g the residual, the derivative of the loss by f, and J the Jacobian of a party's outputs by its weights. An
-exchange consists of the H_k and g of one batch.
-
-Each party stores its latest W exchanges in a workset table and uses each exchange R times (Algorithms 1 and 2): once
-when it arrives, and in R - 1 local steps, which use one stored exchange after the other. Round t is
-
+H_k (n, c) are party k's outputs on a batch, f their sum, g the *residual* (derivative of the loss by f, computed by the
+active party, which has the labels), and J the Jacobian of a party's outputs by its weights. An *exchange* is the H_k
+and g of one batch. Each party stores its latest W exchanges in a *workset table* and uses each R times. Round t is
 1. passive k -> active    H_k of batch t, with the current weights
    both                   meanwhile R - 1 local steps on stored exchanges, in turn (`securevfl.optim.workset`)
 2. active                 f, from its outputs after the local steps and the sum of the H_k; g at f
    active -> passive k    g, encrypted or in the clear
    both                   one step on batch t, whose exchange is then stored; the oldest exchange is deleted
-
-Comments refer to these steps by number. In a local step the other parties' outputs and, at a passive party, g remain
-as exchanged; the active party computes g again with its weights. With `xi`, each row is weighed by the change of its
-direction since the exchange (`securevfl.optim.instance_weights`).
-
-With W = 1 the table contains only the latest exchange, so the local steps follow the exchange. This is FedBCD-p with
-Q = R local steps, with identical weights. With R = 1 it is FedSGD.
-
-With `depth` above 1 several exchanges are in flight, as in `securevfl.optim.pipeline`. At the start of round t a
-passive party sends H_k of batch t + depth - 1, and a round takes as long as the slowest of its transfers and
-computations. The exchanges in the table then belong to weights that are up to depth - 1 rounds older.
-
-With depth 1 the exchange runs in a background thread during the local steps (`securevfl.runtime.background_task`), so a
-round takes as long as the longer of the two. The number of local steps in a round is fixed, and only one thread changes
-weights, so the model does not depend on timing: a simulation, a run between organisations and a resumed run give the
-same model. When a run is resumed, the active party encrypts the residuals of its table again under the key of the new
-session. They reveal nothing new.
-
-With encrypted residuals a passive party stores the encrypted g. A local step multiplies it by the current J with
-weighed rows, and has the product decrypted. A party with a linear model and without `xi` needs one product and one
-decryption for each exchange. With `xi`, it needs no new product if it already has one for the same row weights. It then
-nevertheless requests a decryption, of the earlier product with fresh blinding. Otherwise the active party could infer
-from the number of requests how the passive party's outputs change.
+Comments refer to these steps by number. In a local step the others' outputs and, at a passive party, g remain as
+exchanged. With `xi`, rows are weighed (`instance_weights`). With `depth` > 1, several exchanges are in flight
+(`pipeline`). W = 1 is FedBCD-p with Q = R local steps, R = 1 is FedSGD. The model does not depend on timing.
 """
 
 from __future__ import annotations
@@ -95,7 +71,7 @@ class CeluVFL(RoundsOptimizer):
 
     @property
     def max_open_exchanges(self) -> int:
-        """Number of exchanges in the table and in flight."""
+        """Number of exchanges that are stored in the table or in flight at the same time."""
         return self.W + self.depth
 
     def count_openings(self, model: Model, batches: Collection[int]) -> int:

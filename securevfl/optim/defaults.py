@@ -33,15 +33,15 @@ from securevfl.protocols.engines import Ckks
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
-DEFAULT_ITERATIONS = 40  # enough if the rarest class has 2 % of 20,000 rows; the AUC converges in 10 to 30 iterations
+DEFAULT_ITERATIONS = 40  # enough if the rarest class is 2 % of 20,000 rows; AUCs converge in 10 to 30 iterations
 PRECISE_ITERATIONS = 100  # for losses whose coefficients are published with standard errors, and for models with l2
-EXPOSURE_FACTOR = 1.5  # more iterations for rows with exposures, because large exposures increase rounding errors
+EXPOSURE_FACTOR = 1.5  # factor of the iterations if rows have exposures, since large ones increase rounding errors
 LONG_STEP, LONG_STEP_ITERATIONS = (
     2.0,
     30,
-)  # step size and iterations if evaluations can detect that a step is too long; half of it is always safe
-EVALUATE_EVERY = 10  # number of iterations between evaluations with long steps; no model with fewer is used
-EVALUATE_SAFE_STEPS_EVERY = 20  # safe steps never roll back; the evaluation half-way detects divergence
+)  # step size and number of iterations if evaluations can detect too long steps; half of this step is always safe
+EVALUATE_EVERY = 10  # iterations between evaluations with long steps; models of earlier iterations are never used
+EVALUATE_SAFE_STEPS_EVERY = 20  # with safe steps, which are never rolled back, evaluations only detect divergence
 HELD_OUT_FRACTION = 0.25
 ADAM_STEP = 0.05  # step size for models without a curvature bound
 PRECISE_TABLE = {"table_bits": 8, "step": 2.0**-4}  # the finer lookup table for models that report standard errors
@@ -116,7 +116,7 @@ def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
 
 
 def _with_table(model: Model, protocol: Protocol) -> Protocol:
-    """Return the protocol with the lookup table that the model needs, for the keys that the job does not set.
+    """Fill in the lookup table that the model needs for keys of the protocol that the job does not set.
 
     A table with smaller steps than those of the loss has more entries, so that it covers the same sums.
     """
@@ -145,7 +145,7 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
             keys["epochs"] = math.ceil(factor * keys["epochs"])
         return keys
     if protocol.shares is not None:
-        if model.loss.reports_standard_errors:  # quantized losses are too coarse for such a small improvement
+        if model.loss.reports_standard_errors:  # a measured loss is too coarse to show the last small improvements
             steps = BlockDescent(lr=model.loss.step_factor)
             factor = math.sqrt(room or DEFAULT_MAX_WEIGHT) if weights else 1.0
             factor *= EXPOSURE_FACTOR if job_keys.get("exposure") else 1.0
@@ -157,7 +157,7 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
         if _evaluated(job_keys):
             keys |= {"test_fraction": HELD_OUT_FRACTION}
             keys |= {"evaluate_every": math.ceil(factor * EVALUATE_SAFE_STEPS_EVERY)}
-            # The optimum of many bins without a penalty overfits; an evaluated model of an early iteration does not.
+            # many bins without a penalty overfit at the optimum, so evaluations choose an earlier model
             if not penalised and _has_bins(job_keys) and job_keys.get("epochs", LONG_STEP_ITERATIONS) > EVALUATE_EVERY:
                 keys |= _long_steps(factor)
         return keys

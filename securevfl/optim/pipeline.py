@@ -1,22 +1,15 @@
 """A pipeline with bounded staleness: several batches are in flight, nothing is cached, and nothing is used twice.
 
-The active party has the labels, passive parties have none. H_k are party k's outputs on a batch, and g is the residual,
-the derivative of the loss by the sum of outputs. As in publish-and-subscribe training (PubSub-VFL, Liu et al. 2025) and
-earlier pipelines of split networks, a passive party continues with the next batches while the residual of an earlier
-batch is in flight:
-
+H_k are party k's outputs on a batch, and g is the residual, the derivative of the loss by the sum of outputs, which the
+active party (with labels) sends. A passive party continues with the next batches while the residual of an earlier one
+is in flight, as in publish-and-subscribe training (PubSub-VFL, Liu et al. 2025):
 1. passive k -> active    H_k of batch t + depth - 1, with the weights after batch t - 1
 2. active -> passive k    g of batch t
    both                   one step on batch t
-
-Comments refer to these steps by number. H_k and, at a passive party, g were computed with weights that are at most
-depth - 1 steps older than the weights that they update. A round takes as long as the slowest of its transfers and
-computations, and not as long as their sum. With `depth` 1 the pipeline is FedSGD, with identical weights. Comparing
-both measures the benefit of overlap alone.
-
-The number of batches in flight at the end of a round is fixed, so the model does not depend on timing. Before other
-sums use the channel, such as those of an evaluation, and before a checkpoint, the active party receives the outputs in
-flight. A resumed run loads them from the checkpoint, and no passive party sends them again.
+Comments refer to these steps by number. H_k and g were computed with weights that are at most depth - 1 steps old. A
+round takes as long as the slowest transfer or computation, not as their sum. With `depth` 1 this is FedSGD. The number
+of batches in flight is fixed, so the model does not depend on timing. Before an evaluation or a checkpoint, the active
+party receives the outputs in flight.
 """
 
 from __future__ import annotations

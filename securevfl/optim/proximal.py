@@ -14,9 +14,9 @@ from pydantic import Field, SerializeAsAny, field_validator
 from securevfl.optim.rules import Memory, Rule, Sgd, V
 from securevfl.optim.step_rules import STEP_RULES
 
-DISPLACEMENT = "moved"  # name of the change of the weights since the exchange
+DISPLACEMENT = "moved"  # key of the memory vector that holds the change of the weights since the exchange
 
-INNER_PREFIX = "rule."  # the inner rule's vectors are stored under their names with this prefix
+INNER_PREFIX = "rule."  # prefix of the keys of the inner rule's vectors in the memory
 
 
 class Proximal(Rule):

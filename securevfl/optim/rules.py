@@ -1,24 +1,14 @@
 """Update rules: how a gradient changes the weights.
 
 As in optax (DeepMind 2020), a rule is a pair of functions without mutable state:
-
     init(theta) -> memory
     step(gradient, memory, eta) -> (change, memory)        theta + change are the new weights
+theta are weights and eta is the step size of the round.
 
-theta are weights and eta is the step size of the round. `begin` is called at the start of the local steps on every new
-exchange of outputs and residuals.
-
-A *linear* rule uses only +, - and products with constants that are fixed in advance, on weights and gradients. It
-therefore runs on any type with these operations (`Vector`): on floats, and on additive shares, where the changes that
-the share holders compute add up to the change of the weights. A rule that is not linear squares, divides or takes roots
-of gradients, and runs only on floats (numpy arrays).
-
-    SGD, proximal, momentum    linear
-    AdaGrad, Adam              not linear
-
-The l2 penalty is part of the objective (FedBCD 2019, section 2): a rule receives the gradient of the mean loss plus
-l2 * theta (`Linear.regularised`). The penalty's gradient therefore passes through momentum, AdaGrad and Adam like the
-rest of the gradient; it is not decoupled as in AdamW.
+A *linear* rule (SGD, proximal, momentum) uses only +, - and products with constants that are fixed in advance. It also
+runs on additive shares, where the changes that the share holders compute add up to the change of the weights. A rule
+that is not linear (AdaGrad, Adam) squares, divides or takes roots of gradients, and runs only on numpy arrays. The
+gradient that a rule receives includes the l2 penalty (`Linear.regularised`); it is not decoupled as in AdamW.
 """
 
 from __future__ import annotations
@@ -68,7 +58,7 @@ class Rule(NamedOption, ABC):
 
     @abstractmethod
     def init(self, theta: V) -> Memory[V]:
-        """Return the state before the first step from these weights."""
+        """Return the memory before the first step from the weights theta."""
 
     @abstractmethod
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
@@ -76,11 +66,11 @@ class Rule(NamedOption, ABC):
 
         Args:
             gradient: gradient of the objective, l2 penalty included.
-            memory: the state before the step.
+            memory: the memory before the step.
             eta: the step size.
 
         Returns:
-            The change of the weights, and the state after the step.
+            The change of the weights, and the memory after the step.
         """
 
     def begin(self, memory: Memory[V]) -> Memory[V]:
@@ -137,9 +127,9 @@ class Sgd(Rule):
         return True
 
     def init(self, theta: V) -> Memory[V]:
-        """Return an empty state."""
+        """Return an empty memory."""
         return Memory()
 
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
-        """Return the change of the weights for one step, and the new state; see `Rule.step`."""
+        """Return the change of the weights for one step, and the new memory; see `Rule.step`."""
         return -eta * gradient, memory

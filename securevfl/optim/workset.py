@@ -1,19 +1,13 @@
 """The workset table: exchanges that a party stores for further local steps (CELU-VFL 2022, section 3 and Algorithm 2).
 
-An exchange consists of the outputs and residuals that parties have sent each other for one batch. The table contains
-the W newest exchanges, each until it has been used R times; the first use is when it arrives. Two numbers of each row
-determine the order:
-
+An *exchange* consists of the outputs and residuals that parties have sent each other for one batch. The table contains
+the W newest exchanges, each in one row until it has been used R times (first when it arrives). Each row has two
+numbers:
     inserted    the number of its exchange; if there are more than W, the oldest one is deleted
     sampled     the local step in which the row was last used; for a new row, W steps before its insertion
-
-A local step uses the row that has waited longest, of all rows that were not used in the last W - 1 local steps. This is
-the round robin of the paper: with R - 1 local steps for each exchange, every row is used R - 1 times before it is
-deleted. While the table is being filled there may be no such row; then the step is skipped. (The published code of the
-paper draws rows at random and rejects those of the last W - 1 steps, so that some rows are deleted before they were
-used R times.)
-
-The selection depends only on these two numbers, so it is the same at all parties and in every run.
+A local step uses the row that has waited longest, of those that were not used in the last W - 1 local steps: the
+paper's round robin. If there is no such row, the step is skipped. The selection depends only on these numbers, so all
+parties and all runs make the same one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Private alignment: each party passes its ids and receives its row numbers of the ids that all parties have.
+"""Private alignment: the parties find the rows of the ids that all of them have, without showing each other other ids.
 
     settings = PeerSettings.of("kits/shop/peers.toml")
     rows = align_with("shop", ids, settings, ledger=None, journal=Path("shop.csv.align"))    # None: the default ledger
     write_rows("shop.csv", rows)                                                             # shop.csv.rows.npy
 
-Row rows[i] of one party and row rows[i] of another party have the same id. protocols/alignment/psi.py describes what
-each party learns. Each party enters in its disclosure ledger how many of its ids each peer can test, before anything
-that depends on its ids leaves. The limit `ids` counts them.
+Each party gets the row numbers of the common ids: rows[i] of every party has the same id. protocols/alignment/psi.py
+says what each party learns, and names the *points* (elliptic-curve points of ids) that are computed. Before a party
+sends a message that depends on its ids, it enters in its disclosure ledger how many of them each peer can test.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def align_with(
     handshake = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
 
     with reserved_path(journal):
-        progress = FolderJournal(journal, account.database)  # an older copy is refused before anybody is called
+        progress = FolderJournal(journal, account.database)  # refuses an older copy before this party connects
 
         def talk(channel: Channel) -> NDArray[np.intp]:
             rows = align_privately(

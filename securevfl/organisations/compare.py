@@ -5,7 +5,8 @@ Several models are trained, with and without the partner's columns, after one co
     1. all <-> all   connect; every party checks all jobs together with its leak checks and its ledger, and asks its
                      operator once, with one consent sheet for all
     2. each party    records all measurements in its ledger, before the first of them
-    3. all <-> all   train the jobs of `securevfl.training.comparison.compared_jobs`, one after the other
+    3. all <-> all   train the jobs of `securevfl.training.comparison.compared_jobs`, one after the other; a party
+                     stops if the public sizes of a training differ from those in step 1
 
 A measurement is one evaluation of a model on the held-out rows. Step 1 ends when all parties have agreed, so no party
 records anything for a comparison that another party has refused. The records stay if a training is interrupted. The
@@ -20,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from securevfl.base.file_locks import exclusive_lock
-from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.consent_sheet import ConsentSheet, combined_sheet
 from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -36,6 +37,7 @@ from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.comparison import Comparison, alone, build_comparison, compared_jobs, joint_row
+from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
 
@@ -83,7 +85,7 @@ def compare_with(
         check_role(compared, party, settings.peers)
     check_preconditions(
         party_ledger, SessionNeeds(rows=len(party))
-    )  # before the trainings without peers, which take time
+    )  # checked before this party trains its own baseline models without peers, which takes time
     with exclusive_comparison(party_ledger):
         lines = list(alone(jobs, party, on_model)) if party.active else []
         handshake = {
@@ -109,7 +111,7 @@ def compare_with(
         _count_measurements(views, party_ledger, settings.peers.active, reserve=True)
         names = ", ".join(everyone)
         with pool_for(job, None, workers) as (pool, size):
-            for name, compared in jobs.items():
+            for (name, compared), view in zip(jobs.items(), views, strict=True):
                 on_model(f"{name}, {names}")
                 train = partial(
                     take_part,
@@ -119,6 +121,7 @@ def compare_with(
                     executor=pool,
                     workers=size,
                     ledger=party_ledger.with_reserved_measurements(reserved.of(name)),
+                    consent=PublicSizes.of(view.sizes),
                 )
                 talk = partial(train_over, train, on_round)
                 try:
@@ -138,7 +141,7 @@ def compare_with(
 
 @contextmanager
 def exclusive_comparison(ledger: DisclosureLedger) -> Iterator[None]:
-    """Prevent a second comparison with this ledger at the same time, because sessions of the two could be confused.
+    """Prevent two comparisons with one ledger at a time, because messages of one could reach the sessions of the other.
 
     Args:
         ledger: this party's ledger, next to which the lock file is stored.
@@ -166,7 +169,7 @@ def exclusive_comparison(ledger: DisclosureLedger) -> Iterator[None]:
 
 
 def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
-    """Check that the held-out rows may be measured once for each model, or record in the ledger that they are.
+    """Check that the held-out rows may be measured once for each model, or record that this will happen.
 
     Args:
         views: for each model's job, the data that its consent sheet is computed from; all have the same held-out rows.
@@ -190,12 +193,6 @@ def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, a
 
 
 def _one_sheet(names: list[str], views: list[PreConsentView]) -> ConsentSheet:
-    """Combine the consent sheets of all trainings into one."""
-    head = SHEET_HEAD.format(count=len(views))
-
-    def combine(texts: list[str]) -> str:
-        return "\n\n".join([head, *(f"{name}:\n{text}" for name, text in zip(names, texts, strict=True))])
-
-    return ConsentSheet(
-        combine([str(view.sheet) for view in views]), combine([view.sheet.first_screen for view in views])
-    )
+    """Combine the consent sheets of all trainings into one, which states once what the trainings have in common."""
+    sheets = {name: view.sheet for name, view in zip(names, views, strict=True)}
+    return combined_sheet(sheets, SHEET_HEAD.format(count=len(sheets)))

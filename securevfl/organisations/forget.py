@@ -1,10 +1,9 @@
 """Delete the files that trainings have left at a party, but never the records of its disclosures.
 
-Deleted: the party's part of a model, its checkpoints, those of an interrupted search, its preprocessed material, the
-row order, the journal of an interrupted alignment, the copy of a large table, and named logs. The files of preprocessed
-material are those that protocol families declare (`Family.run_files`). Retained: the disclosure ledger and the files
-next to it, which record disclosures, scored rows and used preprocessed material. Without them, limits would start from
-zero, and masks that were restored from a backup would be used twice.
+Deleted are the party's part of a model, its checkpoints and those of a search, its preprocessed material (random
+numbers computed before the training), the row order, the journal of an alignment, the copy of a large table, and named
+logs. Retained are the disclosure ledger and the files next to it. Without them limits would start from zero, and masks
+from a backup would be used twice.
 
 A file is deleted only if its content matches its name. Deletion removes the name and releases the space. It does not
 overwrite the disk, and it does not reach backups.
@@ -64,14 +63,14 @@ class TrainingFiles:
 
 @dataclass
 class DeletionReport:
-    """The deleted and the retained paths, with a description of each deleted one and a reason for each retained one."""
+    """Which files were deleted, each with a description, and which were retained, each with a reason."""
 
     deleted: list[tuple[Path, str]] = field(default_factory=list)
     retained: list[tuple[Path, str]] = field(default_factory=list)
 
 
 def forget(files: TrainingFiles, ledger: DisclosureLedger, *, every: bool = False) -> DeletionReport:
-    """Delete the files that the training of this part of a model has left.
+    """Delete the files that one training has left, given the model part in `files.model`.
 
     It can be called again, for example after a new training with the same paths.
 
@@ -156,7 +155,7 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
 
 
 def _delete_search(report: DeletionReport, folder: Path, party: str) -> None:
-    """Delete the file by which a search resumes, with its drafts, unless checkpoints of its trainings are left."""
+    """Delete the file by which an interrupted search resumes, unless checkpoints of its trainings still exist."""
     if not any(re.search(r"\.(round-\d+|begun|final|evaluations)\.json$", path.name) for path in _files(folder)):
         record = re.compile(rf"\.?{re.escape(party)}\.{_KEY}\.search\.json(\.\d+)?")
         for path in _files(folder):
@@ -166,7 +165,7 @@ def _delete_search(report: DeletionReport, folder: Path, party: str) -> None:
 
 
 def _key_of(files: TrainingFiles) -> str:
-    """Return the key that is part of the names of the training's checkpoints and preprocessed material.
+    """Return the hexadecimal key that is in the file names of the training's checkpoints and preprocessed material.
 
     If the part of the model is damaged, the key is empty and matches no file.
 
@@ -221,12 +220,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _run_files() -> list[RunFile]:
-    """Return the kinds of files that all protocol families declare for their preprocessed material."""
+    """Return the kinds of files for preprocessed material that the protocol families declare."""
     return [file for family in FAMILIES.values() for file in family.run_files]
 
 
 def _is_declared(path: Path) -> bool:
-    """Return True if a file contains data of a run, judged by its name; lock files contain none."""
+    """Return whether the name of a file shows that it holds data of a run; lock files do not."""
     return path.name != "lock" and any(file.matches(path.name) for file in _run_files())
 
 
@@ -239,7 +238,7 @@ def _is_part_of(path: Path, party: str) -> bool:
 
 
 def _empty(report: DeletionReport, folder: Path, declared: Sequence[RunFile]) -> None:
-    """Delete the files in a folder whose kinds are declared, and then the folder if it is empty."""
+    """Delete the files of the declared kinds in a folder, and then the folder itself if it is empty."""
     contents = dict[str, None]()
     for path in _files(folder):
         for file in declared:
@@ -261,7 +260,7 @@ def _unlink(report: DeletionReport, path: Path, description: str) -> None:
 
 
 def _delete_drafts(report: DeletionReport, path: Path, description: str) -> None:
-    """Delete the temporary files and folders that killed processes have left when they wrote this file."""
+    """Delete temporary files and folders of processes that were killed while they wrote the file `path`."""
     draft = re.compile(rf"\.{re.escape(path.name)}\.(\d+|\w+\.parts)")
     for other in sorted(path.parent.iterdir() if path.parent.is_dir() else ()):
         if not draft.fullmatch(other.name):

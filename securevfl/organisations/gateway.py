@@ -28,7 +28,7 @@ from securevfl.data.column_types import KIND_NAMES, ColumnType
 from securevfl.data.composite_ids import IdColumns, requested_id
 from securevfl.data.validation import name_list
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import SecureVFLError, TableError
+from securevfl.errors import PeerStopped, SecureVFLError, TableError
 from securevfl.organisations.gateway_rows import RequestedRow, RowScore
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
@@ -71,7 +71,7 @@ class _QueuedRow:
     answer: Future[RowScore]
 
     def settle(self, result: RowScore | ServiceUnavailable) -> None:
-        """Set the answer or the error, unless the row already has one or the client has stopped waiting."""
+        """Set the answer to this row or its error, unless it already has one or its client has stopped waiting."""
         if self.answer.done() or not self.answer.set_running_or_notify_cancel():
             return
         if isinstance(result, ServiceUnavailable):
@@ -120,7 +120,7 @@ class Gateway:
         self._queue: queue.Queue[_QueuedRow | None] = queue.Queue(max_waiting_rows)
         self._held_over: list[_QueuedRow] = []
         self._entering = threading.Lock()
-        self._gathering = threading.Lock()  # held by the session that collects its next block from the queue
+        self._gathering = threading.Lock()  # only the session with this lock takes rows from the queue
         self._counting = threading.Lock()
         self._stopping = False
         self._connected = set[int]()
@@ -291,8 +291,10 @@ class Gateway:
                 settings = scoring_settings(self._settings)
                 run_session(self._part.name, settings, scoring_handshake(self._part), talk, ledger=self._ledger)
             except SecureVFLError as error:
-                eventlog.warn(self._part.name, "servers unreachable", {"reason": str(error)})
-            except BaseException as error:  # the error ends this thread, so it is reported here
+                limited = isinstance(error, PeerStopped) and error.stopped == "limit"
+                event = "request refused" if limited else "servers unreachable"
+                eventlog.warn(self._part.name, event, {"reason": str(error)})
+            except BaseException as error:  # this error ends the thread, and nobody else would report it
                 eventlog.emit(self._part.name, "scoring thread failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:
                 self._connected.discard(number)
@@ -306,13 +308,17 @@ class Gateway:
         self._connected.add(number)
         eventlog.emit(self._part.name, "connected", {"rows_a_block": client.max_ids})
         while (block := self._next_block(client.max_ids)) is not None:
-            # without rows whose client has stopped waiting
+            # leave out rows whose client has stopped waiting
             block = [queued for queued in block if not queued.answer.cancelled()]
             if not block:
                 client.stay()
                 continue
             try:
                 self._answer(client, block)
+            except PeerStopped as error:
+                limited = f"{error.party} has reached a limit that its operator has set"
+                _refuse(block, limited if error.stopped == "limit" else _AWAY)
+                raise
             except BaseException:
                 _refuse(block)
                 raise
@@ -336,10 +342,10 @@ class Gateway:
             while len(block) < max_rows:
                 queued = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
                 if queued is None:
-                    self._queue.put(None)  # each of the other sessions must receive it too, so that it ends
+                    self._queue.put(None)  # None ends a session, so it is put back for the other sessions
                     return list(block.values()) or None
                 if queued.key in block:
-                    # this id is in the block already, perhaps with other columns, so the row waits for the next block
+                    # the block contains this id already, perhaps with other columns, so this row must wait
                     self._held_over.append(queued)
                 else:
                     block[queued.key] = queued
@@ -384,9 +390,9 @@ class Gateway:
         _refuse(refused)
 
 
-def _refuse(rows: Sequence[_QueuedRow]) -> None:
+def _refuse(rows: Sequence[_QueuedRow], reason: str = _AWAY) -> None:
     for queued in rows:
-        queued.settle(ServiceUnavailable(_AWAY))
+        queued.settle(ServiceUnavailable(reason))
 
 
 def _row_score(row_id: Any, **facts: Any) -> RowScore:

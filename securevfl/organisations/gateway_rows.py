@@ -69,5 +69,5 @@ class RowScore(BaseModel):
         return [("state", self.state)]  # a repr must not show the other fields, because they are data about a person
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the answer as plain data, without the fields that do not apply."""
+        """Return the answer as a dict for JSON, without the fields that do not apply to its state."""
         return self.model_dump(exclude_none=True)

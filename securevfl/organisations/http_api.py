@@ -55,7 +55,7 @@ class GatewayHealth(BaseModel):
 
 
 class GatewayStatus:
-    """The figures of a gateway.
+    """The measurements of a gateway, such as its number of requests, for /metrics and /health.
 
     Args:
         gateway: the gateway.
@@ -91,7 +91,7 @@ class GatewayStatus:
         return self._gateway.party
 
     def count(self, status: int, answers: list[RowScore] | None = None) -> None:
-        """Count a request with its HTTP status and its answers."""
+        """Add one request, with its HTTP status and the states of its rows, to the counts for /metrics."""
         self._requests.labels(str(status)).inc()
         for answer in answers or ():
             self._rows.labels(answer.state).inc()

@@ -1,7 +1,7 @@
-"""The request for scores as a type, made from the types of the model's columns, and its check.
+"""The type of a request for scores, derived from the types of the model's columns, and the check against it.
 
-Every body of another form is refused here, before the gateway uses it. An error names the row, the column and the
-problem, but no value.
+A request of any other form is refused before the gateway uses it. The error names the row, the column and the problem,
+but contains no value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from securevfl.organisations.gateway_rows import RequestedRow
 from securevfl.untrusted import MAX_INTEGER, MAX_NAME, MAX_TEXT, UntrustedInputError, check_text, parse_json, shortened
 
 MAX_BODY_BYTES = 1 << 20  # largest body of a request in bytes
-_MAX_DEPTH = 8  # nesting that is parsed: more than needed, so that the error for a nested value can name its column
+_MAX_DEPTH = 8  # parsed nesting of objects; valid requests need less, but an error can then name the nested column
 
 
 def _refuse_whole_numbers(value: Any) -> Any:
@@ -157,7 +157,7 @@ class ScoreRequests:
 
 
 def _plain(value: Any) -> Any:
-    """Return a parsed object as a dict with the application's field names; return other values unchanged."""
+    """Convert a pydantic object to a dict with the names that the application uses; return other values unchanged."""
     return value.model_dump(by_alias=True) if isinstance(value, BaseModel) else value
 
 

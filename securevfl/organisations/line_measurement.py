@@ -1,18 +1,16 @@
 """Measure the network between organisations with messages of this library, as input for simulations.
 
-Every party runs this. A line is the connection of two parties; the bare round trip is its ping time without this
-library. All parties know the order of turns, so that one measurement takes place at a time:
-
+A *line* is the connection of two parties, and the *bare round trip* its ping time without this library. All parties run
+this at the same time and know the order of turns, so that one measurement takes place at a time:
 1. each party in turn   measures the bare round trips to the parties that it calls (`organisations.bare_round_trip`)
    it -> all            RoundTripTimes   their durations
 2. each pair in turn    its first party sends, its second party echoes
-   first -> second      Probe         bytes
+   first -> second      Probe         random bytes
    second -> first      ProbeEcho     the same bytes
-   first -> all         ProbeResult   the durations of small and of large echoes
+   first -> all         ProbeResult   the durations of a small and of a large echo
 
-Comments refer to these steps by number. The duration of a large echo minus that of a small one is twice the transfer
-time of the bytes. The duration of a small echo minus the bare round trip is twice the time that the library adds to a
-message. The bytes are random, so that compression does not shorten them. The parties learn only durations.
+Comments refer to these steps by number. Bandwidth follows from the difference of the two echoes, and the library's
+delay from the small echo minus the bare round trip. The parties learn only durations.
 """
 
 from __future__ import annotations
@@ -43,17 +41,17 @@ from securevfl.transport.tls import Credentials
 _WARMUP_ECHOES = 10
 _MEASURED_ECHOES = 30  # number of echoes of each size, and of bare round trips
 _LARGE_ECHOES = 5
-# maximum number of measurements of a pair; they are repeated until a large echo takes longer than a small one
+# a pair is measured at most this often, until its large echo takes longer than its small one
 _TRIES = 5
 _SMALL_BYTES = 64
-_FIRST_BYTES, _MAX_BYTES = 1 << 16, 1 << 24  # size of the first and the largest echo
-# minimum transfer time of a large echo; its size is increased until it takes so long or reaches _MAX_BYTES
+_FIRST_BYTES, _MAX_BYTES = 1 << 16, 1 << 24  # sizes in bytes of a pair's first large echo and of the largest one
+# a large echo grows until it takes this many seconds one way, or has _MAX_BYTES
 _MIN_LARGE_SECONDS = 0.2
 _ROUND_TRIP_TIMEOUT = 10.0  # seconds for a bare round trip
 
 
 class RoundTripTimes(DisclosingMessage, frozen=True):
-    """Seconds of a bare round trip to each neighbour that the sender calls."""
+    """The bare round trips, in seconds, that the sender has measured to the parties that it calls."""
 
     seconds: dict[str, float]
 
@@ -129,7 +127,7 @@ def measure_lines(
 
 
 def slowest(lines: Sequence[MeasuredLine]) -> Network:
-    """Return a network that is, in each figure, as slow as the slowest of these lines."""
+    """Return a network for simulations that has the worst latency and the worst bandwidth of these lines."""
     networks = [line.network for line in lines]
     return Network(
         mbps=min(network.mbps for network in networks),
@@ -148,7 +146,7 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
 
 
 class _LineMeasurement:
-    """One party's role in all turns."""
+    """One party's part in the measurement, for all turns."""
 
     def __init__(
         self,
@@ -206,7 +204,7 @@ class _LineMeasurement:
         data = secrets.token_bytes(self._max_bytes)
         for _ in range(_WARMUP_ECHOES):
             self._echo(other, data[:_SMALL_BYTES])
-        for _ in range(_TRIES):  # on a busy machine, a large echo may take less time than a small one
+        for _ in range(_TRIES):  # repeat, because on a busy machine a large echo may take less time than a small one
             small = median(self._echo(other, data[:_SMALL_BYTES]) for _ in range(_MEASURED_ECHOES))
             size = _FIRST_BYTES
             while size < self._max_bytes and self._echo(other, data[:size]) - small < _MIN_LARGE_SECONDS:

@@ -44,8 +44,8 @@ class ServiceHealth(BaseModel):
     """"down" before the party serves, and when its certificate has expired."""
     party: str
     """The party."""
-    answering: bool
-    """Whether a request is being processed."""
+    busy: bool
+    """Whether the service processes a request at this moment; it is false between requests."""
     certificate: Literal["valid", "expired"]
     """The state of the party's certificate."""
     last: Outcome | None
@@ -85,13 +85,13 @@ class Monitor:
         library.Gauge("sessions", "Running sessions.", **options).set_function(
             lambda: float(0 if self._server is None else self._server.sessions)
         )
-        library.Gauge("answering", "1 while a request is being processed.", **options).set_function(
-            lambda: float(self._server is not None and self._server.answering)
+        library.Gauge("busy", "1 while a request is being processed.", **options).set_function(
+            lambda: float(self._server is not None and self._server.busy)
         )
         library.Gauge("certificate_expiry_timestamp_seconds", "Expiry of the certificate.", **options).set(expires)
 
     def show_shifts(self, shifts: ColumnShifts) -> None:
-        """Show how far the columns of the served rows have drifted from those of the training."""
+        """Publish in /metrics how far the columns of the served rows have drifted from those of the training."""
         self._shifts = shifts
         for (name, description), values in shifts.figures.items():
             gauge = self._library.Gauge(f"drift_{name}", f"{description} of a column.", ["column"], **self._options)
@@ -101,7 +101,7 @@ class Monitor:
         shifted.set(len(shifts.shifted))
 
     def watch(self, server: Server) -> None:
-        """Show the state of this server on the status port."""
+        """Show this server's sessions and readiness on the status port from now on."""
         self._server = server
         policy = server.served.code_policy
         codes = 0 if policy is None else policy.codes_per_row
@@ -128,7 +128,7 @@ class Monitor:
         state = ServiceHealth(
             status="ok" if up else "down",
             party=self.party,
-            answering=self._server is not None and self._server.answering,
+            busy=self._server is not None and self._server.busy,
             certificate="valid" if valid else "expired",
             last=None if self._latest is None else self._latest.outcome,
         )
@@ -169,7 +169,7 @@ class Monitor:
         return html.page(f"{self.party} serves", body)
 
     def _figure(self, name: str, **labels: str) -> int:
-        """Return one figure of /metrics."""
+        """Return the present value of one metric with these labels."""
         return int(self.registry.get_sample_value(f"securevfl_{name}", labels))
 
 

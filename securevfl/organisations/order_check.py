@@ -1,4 +1,7 @@
-"""Comparison of row orders: whether the parties of a session bring the same rows in the same order."""
+"""Comparison of row orders: whether the parties of a session have the same rows in the same order.
+
+The parties compare digests that are keyed for the session, so that a digest is useless in any other session.
+"""
 
 from __future__ import annotations
 

@@ -19,13 +19,12 @@ from securevfl.base.machine import use_one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import (
-    DATA_DEPENDENT_REASONS,
     ConfigError,
     PeerLost,
     SecureVFLError,
     StorageError,
     TransportError,
-    stop_reason_of,
+    may_depend_on_table,
 )
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
@@ -45,11 +44,11 @@ T = TypeVar("T")
 
 _ABORT_SECONDS = 5.0  # seconds in which the reason of an early end is sent to the other parties
 _RECONNECT_PAUSE = 0.1  # seconds before a party connects again after a loss
-_END = "end"  # name of the subchannel on which parties report completion
+_END = "end"  # name of the logical channel on which the parties send `SessionDone`
 
 
 class ServiceEnded(KeyboardInterrupt):
-    """Raised in a server's sessions when its operator ends the service."""
+    """Ends the sessions of a server when its operator stops the service."""
 
 
 class SessionDone(DisclosingMessage, frozen=True):
@@ -111,7 +110,7 @@ def run_session(
     credentials = Credentials(settings.certs, me)
     for warning in expiry_warnings(settings.certs, me):
         eventlog.emit(me, "certificate", {"reason": warning}, logging.ERROR)
-    if settings.router is None:  # a party that stays up has checked this before it listens
+    if settings.router is None:  # a server with several sessions has made this check once, when it started
         check_preconditions(ledger, needs)
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
@@ -152,7 +151,7 @@ def run_session(
             else:
                 problem, remedy = _reason(error, resumes)
                 reason = f"{problem}; {remedy}" if remedy else problem
-                if channel is not None and ledger is not None and stop_reason_of(error) in DATA_DEPENDENT_REASONS:
+                if channel is not None and ledger is not None and may_depend_on_table(error):
                     error = _record_abort(error, ledger, others)
                 if channel is not None:
                     channel.abort(others, error, resumes=resumes)
@@ -162,7 +161,7 @@ def run_session(
                 if stored_result is not None and alone and (stored := stored_result()) is not None:
                     eventlog.warn(me, "completion unconfirmed", {"reason": reason})
                     return stored
-                # a party that waits without limit ends only because its operator stops it; this needs no report
+                # if a server waits for clients without limit, only its operator can end that, and nothing has failed
                 waits_forever = math.isinf(wait) and channel is None
                 if isinstance(error, SecureVFLError | OSError):
                     eventlog.warn(me, "stopped", {"error": type(error).__name__, "reason": reason})
@@ -181,9 +180,9 @@ def run_session(
 
 
 def _finish(channel: Channel, others: Sequence[str], resumes: bool) -> None:
-    """Report completion to all others, and wait for their reports if they may run again."""
+    """Tell all other parties that this one has finished; if they may resume, wait until they have finished too."""
     for name in others:
-        # if the session cannot resume, a peer may have left already
+        # without resumption, a peer may already have closed its connection, which is no error
         with nullcontext() if resumes else suppress(TransportError):
             channel.send(name, SessionDone(), _END, permit=permit_sizes(channel, name))
     for name in others if resumes else ():
@@ -203,7 +202,7 @@ def _reason(error: BaseException, resumes: bool) -> tuple[str, str | None]:
 
 
 def _record_abort(error: BaseException, ledger: DisclosureLedger, others: Sequence[str]) -> BaseException:
-    """Record an abort in the ledger, and return the error to report: the abort's, or that of a failed recording."""
+    """Record in the ledger that this run was aborted. Return the error to report: `error`, or that of the recording."""
     try:
         ledger.record_early_abort(others)
     except SecureVFLError as unwritten:

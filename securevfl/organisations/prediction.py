@@ -1,4 +1,7 @@
-"""The result of a prediction, and the counts of rows by state."""
+"""The result of a joint prediction, and the counts of rows by state (scored, refused, ...).
+
+A *decision value* f is the output of a model before a probability or class is derived from it.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ class ScoreCounts:
 
     @classmethod
     def of(cls, states: Sequence[RowState]) -> ScoreCounts:
-        """Count rows by their states."""
+        """Count the rows of a request by state."""
         count = Counter(states)
         counted: tuple[RowState, ...] = ("scored", "trained", "changed", "refused", "beyond")
         return cls(len(states), *(count[state] for state in counted))
@@ -97,7 +100,7 @@ class ScoreCounts:
 
 
 def prediction_of(part: ModelPart, f: Floats) -> Prediction:
-    """Convert decision values to a prediction.
+    """Compute labels and probabilities from decision values.
 
     Args:
         part: the requesting party's part of the model, which names the classes.

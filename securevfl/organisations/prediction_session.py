@@ -1,16 +1,14 @@
 """One party's role in a joint prediction, which scores rows block by block.
 
-The requesting party is the one that learns the scores f. Parties compute them together:
-
-1. all <-> all   PredictionHandshake   which training the part of the model belongs to; number of rows; keyed digest of
-                                       their order; role
+The *requesting party* is the one that learns the scores f. *Passive* parties have no labels. Steps, which comments
+refer to by number:
+1. all <-> all   PredictionHandshake   which training the part of the model belongs to, number and order of rows, role
 2. all           the messages of the protocol family (`securevfl.families`); only the requesting party learns f
 3. some -> requesting party   ReasonCodes   if parties provide reason codes, the columns that raised a score most
 
-Comments refer to these steps by number. A party learns the same kind of values as in the evaluation of a training, for
-these rows. Passive parties (those without labels) record the disclosed scores in their ledgers before step 2. If a
-protocol family discloses the same values whenever the same rows are requested (`Family.repeatable_scores`), they count
-once.
+Passive parties record the disclosed scores in their ledgers before step 2. Scores of the same rows count once if the
+family discloses the same values again (`Family.repeatable_scores`). A party learns the same kinds of values about these
+rows as in the evaluation of a training.
 """
 
 from __future__ import annotations
@@ -147,7 +145,7 @@ class PredictionSession:
         return result.states, (scored_ids, replace(prediction_of(self._part, f[rows]), reasons=reasons))
 
     def score(self, ids: list[Any] | None, X: Floats) -> ScoreResult:
-        """Score one block of rows.
+        """Score one block of rows with the other parties.
 
         Args:
             ids: ids of the rows, if they have any.
@@ -165,7 +163,7 @@ class PredictionSession:
         if not admits_rows_itself:
             self._disclosed_numbers += len(X) * self._numbers_per_row
             if self._rows is None:
-                self._record_scores(self._disclosed_numbers)
+                self._record_scores(self._disclosed_numbers, known_count=True)
         with channel.gate.about_rows("new"):
             if policy is not None and score_ledger is not None:
                 max_bits = self._participant.max_bits_per_row
@@ -186,7 +184,7 @@ class PredictionSession:
             name: score_reasons(part.name).receive(name, channel, len(rows), count)  # step 3
             for name, count in self._code_counts.items()
         }
-        # f is not finite for a row whose share of the score this party has lost
+        # f is NaN for a row if this party has lost its share of that row's score
         scored = np.asarray(np.isfinite(f).all(axis=1))
         reasons: dict[str, list[list[str]]] = {}
         for name, codes in (local_codes | received_codes).items():
@@ -199,14 +197,30 @@ class PredictionSession:
 
     @property
     def _numbers_per_row(self) -> int:
-        """Maximum number of values that are disclosed about a row."""
+        """The maximum number of values (scores, reason codes) that are disclosed about one row."""
         return self._part.outputs + (self._code_policy is not None)
 
-    def _record_scores(self, numbers: int) -> None:
+    def check_room(self) -> None:
+        """Check that the ledger's limit allows one more score, before this party answers a request.
+
+        Raises:
+            AnswerLimitError: the requesting party has received all scores that the limit allows.
+        """
+        disclosure = self._disclosed_scores(self._disclosed_numbers + 1)
+        self._ledger.check_answer(self._part.run, self._channel.session.hex(), disclosure)
+
+    def _record_scores(self, numbers: int, *, known_count: bool = False) -> None:
+        if self._part.name != self._part.asker:
+            self._ledger.record_answer(
+                self._part.run,
+                self._channel.session.hex(),
+                self._disclosed_scores(numbers),
+                known_count=known_count,
+            )
+
+    def _disclosed_scores(self, numbers: int) -> Disclosure:
         part, others = self._part, tuple(name for name in self._part.parties if name != self._part.name)
-        if part.name != part.asker:
-            disclosure = Disclosure("scores", part.asker, others, numbers, 0, self._identity)
-            self._ledger.record_answer(part.run, self._channel.session.hex(), disclosure)
+        return Disclosure("scores", part.asker, others, numbers, 0, self._identity)
 
     def _charge(self, scored: int, refused: int) -> None:
         """Record the numbers of scores that will be disclosed and of rows that will be refused.
@@ -252,7 +266,7 @@ class PredictionSession:
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": handshake.rows, "bits_of_a_row": bits})
             if rows is not None and not job.family.admits_rows_itself:
                 self._identity = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
-                self._record_scores(self.count * self._numbers_per_row)
+                self._record_scores(self.count * self._numbers_per_row, known_count=True)
         roles = Roles.of((name, handshakes[name].role) for name in part.parties)
         resources = LocalResources(part.run, account=ledger.path, charge_scores=self._charge)
         meter = Meter(channel.clock, channel.counters)
@@ -264,10 +278,10 @@ class PredictionSession:
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonProvider | None) -> str:
-    """Return a digest of the values that this party discloses about these rows; a repeated request has the same digest.
+    """Return a digest of this party's model part, ids and columns, which determine what it discloses about these rows.
 
-    It depends on the party's part of the model and on its ids and columns in their order. The party has all of
-    these itself, so another party cannot make different values count as a repetition.
+    A repeated request has the same digest and is not counted again. This party computes the digest from its own data,
+    so another party cannot make a different request count as a repetition.
     """
     codes = "" if code_policy is None else code_policy.fingerprint()
     content = hashlib.sha256(repr((part.run, part.asker, rows.count, rows.order.hex(), codes)).encode())

@@ -1,7 +1,7 @@
 """Interface of the reasons that parties may send with scores, such as the reason codes of `securevfl.credit`.
 
-The core knows that a score may have reasons, how many bits they reveal at most, and when it admits, sends and receives
-them. A package registers how reasons are computed and encoded (`securevfl.base.extensions`).
+A *reason* names a column that raised or lowered a score. This module defines how many bits reasons reveal at most, and
+when a party admits, sends and receives them. A package registers how they are computed (`securevfl.base.extensions`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REASON_CODES_ENTRY = "reason_codes"
 
 
 class ReasonProvider(ABC):
-    """The reasons that a party's operator discloses for each scored row.
+    """What a party's operator has chosen to disclose as reasons for each scored row.
 
     Attributes:
         codes_per_row: number of codes for each row.
@@ -44,7 +44,7 @@ class ReasonProvider(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a text that differs if other reasons would be sent about the same rows."""
+        """Return a text that is different for every setting that would give other reasons for the same rows."""
 
     @abstractmethod
     def admit(
@@ -76,7 +76,7 @@ class ReasonProvider(ABC):
 
 
 class ScoreReasons(ABC):
-    """One kind of reasons, which a package registers."""
+    """One kind of reasons, such as reason codes. A package registers it."""
 
     @abstractmethod
     def provider(self, codes_per_row: int, codes: Mapping[str, str]) -> ReasonProvider:

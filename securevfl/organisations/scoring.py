@@ -2,26 +2,16 @@
 
 0. all                  exchange handshakes (`securevfl.organisations.prediction_session`), once per session; each
                         server sends ServerLimits
-1. lead -> all others   ScoreRequest   the number of ids; 0 only shows that the leading party is still connected, or
-                        has finished
-2. all                  find out which of these ids all parties have: with two parties from the precomputed tags of the
-                        server's table (`securevfl.protocols.alignment.online_lookup`), with more by private set
-                        intersection (`.psi`)
+1. lead -> all others   ScoreRequest   the number of ids; 0 keeps the session alive or ends it
+2. all                  find out which of these ids all parties have (*common* ids): with two parties from precomputed
+                        tags (`securevfl.protocols.alignment.online_lookup`), with more by private set intersection
 3. all                  predict the common rows (`securevfl.organisations.prediction_session`)
 
-Comments refer to these steps by number. The leading party learns the scores f of the common rows, and which of its ids
-all servers have. The servers learn the number of ids of each request, and which of their ids are common, but not the
-other ids of the leading party. It cannot look up more ids than it has announced: the servers enforce this in step 2.
-
-After enough requests the leading party knows which ids are in a server's table. If a party has few columns, the leading
-party can also compute these, because f without the leading party's summand is one linear combination of them per row.
-Each server therefore answers within limits that its operator sets. Its disclosure ledger counts ids before step 2 and
-scores before step 3, by table and peer over all requests, and a request has a maximum number of ids. An answer that no
-id is known counts as well.
-
-The leading party does not send rows whose result it knows: training rows, rows that it requested before with other
-values of their columns, and rows with a stored score, unless reason codes are requested. A row that a server refuses
-has no score; all other rows are scored.
+Comments refer to these steps by number. The leading party learns the scores f of the common rows. The servers learn the
+number of ids and which of their own are common. Repeated requests reveal which ids a server has, and of a party with
+few columns also the columns, since f minus the leading party's summand is a linear combination of them. Each server
+therefore enforces limits: its ledger counts ids before step 2 and scores before step 3. Stored scores are not requested
+again.
 """
 
 from __future__ import annotations
@@ -41,7 +31,7 @@ from securevfl.base.roles import LEAD, Roles
 from securevfl.data.store import OnProgress
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import IdError, LeakageError, PartiesError, ProtocolError
+from securevfl.errors import AnswerLimitError, IdError, PartiesError, ProtocolError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
@@ -77,7 +67,7 @@ class ScoreRequest(DisclosingMessage, frozen=True):
 
 
 class ServerLimits(Message, frozen=True):
-    """The maximum number of ids per request, which the server's operator has set."""
+    """The maximum number of ids of one request, as the server's operator has set it."""
 
     max_ids: int
 
@@ -218,10 +208,10 @@ class ScoreClient:
             raise ProtocolError("a server allows no ids per request", code="SVFL-PROTOCOL-VALUES")
         self._table = TableClient(channel, part.parties[1]) if len(part.parties) == 2 else None
         self._ledger = ledger
-        self._ids = 0  # ids that the servers were asked about in this session
+        self._ids = 0  # number of ids that this session has already sent to the servers
 
     def ask(self, ids: Sequence[Any], X: NDArray[Any]) -> ScoreResult:
-        """Request scores. Values that this party has stored are not sent.
+        """Request scores from the servers, except those that this party has stored from earlier requests.
 
         Args:
             ids: ids of the rows, at most `max_ids`.
@@ -232,7 +222,7 @@ class ScoreClient:
         """
         result = self._prediction.stored_scores(ids, X)
         requested = ~(result.trained | result.changed | result.scored)
-        # reason codes are not stored, so rows with stored scores are requested again
+        # stored scores have no reason codes, so if servers send codes, all rows are requested
         if self._prediction.receives_codes:
             requested |= result.scored
         f, stored = np.full((len(ids), self._part.outputs), np.nan), result.scored & ~requested
@@ -251,15 +241,15 @@ class ScoreClient:
         return result
 
     def _common(self, requested: NDArray[np.intp], ids: list[Any]) -> NDArray[np.intp]:
-        """Return those of the requested rows whose ids all parties have; the servers learn which of theirs these are.
+        """Ask the servers which of the requested ids all parties have; return the indices of these rows.
 
-        The ids are entered in this party's ledger before they are sent.
+        The servers learn which of their own ids these are. This party's ledger counts the ids before they are sent.
         """
         self._ids += len(ids)
         session = self._channel.session.hex()
         for server in self._part.parties[1:]:
             disclosure = Disclosure("ids", server, (self._part.name,), self._ids, 0)
-            self._ledger.record_answer(self._part.run, session, disclosure)
+            self._ledger.record_answer(self._part.run, session, disclosure, known_count=True)
         if self._table is not None:
             return requested[self._table.ask(ids, self._executor)]
         lead, *others = self._part.parties
@@ -322,8 +312,7 @@ def serve_requests(
         Each request before it is processed, and the numbers of rows by state afterwards.
 
     Raises:
-        LeakageError: a request has more ids than allowed or than it announced, or its ids or scores would exceed a
-            limit of the ledger.
+        AnswerLimitError: a request has more ids than allowed, or its ids or scores would exceed a limit of the ledger.
     """
     rows, executor, table = served.rows, served.executor, served.table
     (lead, *others), total_ids = part.parties, 0
@@ -337,7 +326,7 @@ def serve_requests(
         if not request.rows:
             continue
         if not 0 < request.rows <= served.max_ids:
-            raise LeakageError(
+            raise AnswerLimitError(
                 f"{lead} asks {part.name} about {request.rows:,} ids in one request, and at most {served.max_ids:,} "
                 "are allowed",
                 "split the request",
@@ -345,7 +334,9 @@ def serve_requests(
                 peer=lead,
             )
         total_ids += request.rows
-        ledger.record_answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), total_ids, 0))
+        disclosed_ids = Disclosure("ids", lead, (part.name,), total_ids, 0)
+        ledger.record_answer(part.run, channel.session.hex(), disclosed_ids, known_count=True)
+        prediction.check_room()
         if table is not None:
             common = table.answer(channel, lead, request.rows, executor)  # step 2
         else:

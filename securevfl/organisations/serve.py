@@ -1,8 +1,8 @@
 """A server: a party that stays up and answers the scoring requests of several clients at a time.
 
-The messages are in `securevfl.organisations.scoring`. A client is a session of the leading party, which requests
-scores. A request that is refused, interrupted or malformed ends its session with the reason, and no other session.
-Between requests a server stores only counts.
+`securevfl.organisations.scoring` describes the messages. A *session* is one connection of the leading party, the
+client, with its own thread; it may make many requests. A request that is refused, interrupted or malformed ends its own
+session with the reason, and no other. Between requests a server stores only counts.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Outcome = Literal["answered", "refused", "failed"]
 
 FAILURE_PAUSE = 1.0  # seconds that the server waits after a failed request before it listens again
 _CONNECT_SECONDS = 30.0  # seconds for all parties of a session to connect
-_MAX_PATIENCE = 15.0  # if there may be several sessions: seconds until the session of a disconnected client ends
+_MAX_PATIENCE = 15.0  # with several sessions: seconds after which the session of a disconnected client ends
 _LINGER_SECONDS = 20.0  # seconds that a client has to finish when the server shuts down
-_POLL_SECONDS = 0.1  # the server checks once in this many seconds whether to shut down
+_POLL_SECONDS = 0.1  # seconds between two checks of whether the server shall shut down
 _ABORT_SECONDS = 5.0  # seconds in which an aborted session notifies its client
 
 
@@ -68,7 +68,7 @@ class RequestOutcome:
 
 @dataclass
 class _Session:
-    """A running session.
+    """The state of one running session with a client.
 
     Attributes:
         channel: its channel, once all parties are connected.
@@ -144,7 +144,7 @@ class Server:
         self._stopping: Callable[[], bool] = lambda: False
 
     @property
-    def answering(self) -> bool:
+    def busy(self) -> bool:
         """Whether a request is being processed."""
         return any(session.started for session in [*self._sessions])
 
@@ -166,8 +166,8 @@ class Server:
     def run(self, stopping: Callable[[], bool] = lambda: False) -> None:
         """Serve until `stopping` returns True, and finish requests that are being processed.
 
-        A server with one session at a time does not call `stopping` while it waits for a client; only an exception ends
-        it.
+        A server with only one session at a time calls `stopping` only between sessions. While it waits for a client, an
+        exception such as KeyboardInterrupt ends it.
 
         Args:
             stopping: whether to shut down.
@@ -197,7 +197,7 @@ class Server:
         return part.parsed_job.family.count_trained_rows(part.state, ScoreLedger(self._ledger.path), digests)
 
     def _run_many(self) -> None:
-        """Accept clients in several sessions at a time."""
+        """Serve with several sessions at a time, each in its own thread, until `stopping` returns True."""
         me, settings, manager = self._part.name, self._settings, self._manager
         others = settings.peers.neighbours(me)
         acceptor = Acceptor(
@@ -226,7 +226,7 @@ class Server:
                 acceptor.stop()
 
     def _end(self, condition: Callable[[_Session], bool]) -> None:
-        """Abort the sessions that meet a condition; this is called from another thread than theirs."""
+        """Abort all sessions that meet a condition. The caller is a thread that runs none of these sessions."""
         for session in [*self._sessions]:
             if condition(session) and session.channel is not None:
                 session.channel.fail(ServiceEnded())
@@ -278,7 +278,7 @@ class Server:
 
 
 def _check_limits(ledger: DisclosureLedger) -> None:
-    """Raise ConfigError unless the ledger limits scores and ids, because no person watches a service."""
+    """Raise ConfigError unless the ledger limits scores and ids, because no person watches the requests to a server."""
     limits = ledger.read().limits
     lacking = [kind for kind in ("scores", "ids") if kind not in limits]
     if lacking:

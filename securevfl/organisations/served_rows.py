@@ -1,4 +1,7 @@
-"""Interface of checks of the rows that a party serves, such as their drift, which `securevfl.credit` measures."""
+"""Interface of checks of the rows that a server answers from, such as their drift since the training.
+
+A package such as `securevfl.credit` registers the check.
+"""
 
 from __future__ import annotations
 
@@ -51,5 +54,5 @@ class ServedRowsCheck(Protocol):
 
 
 def served_rows_check() -> ServedRowsCheck | None:
-    """Return the registered check; None if no package provides one."""
+    """Return the check that a package has registered; None if no package has."""
     return find_tool(SERVED_ROWS_ENTRY_POINTS, DRIFT_ENTRY)

@@ -1,8 +1,9 @@
-"""The sessions of a party that stays up: several at a time on one port, each in its own thread.
+"""The sessions of a server: several at a time on one port, each in its own thread.
 
-The client chooses the session id. A session starts with the first connection and ends, with all its threads, when the
-parties finish or one disconnects; a stalled client does not block other sessions. At most `max_sessions` run at a time,
-at most `max_waiting` clients wait for a free slot, and all others receive an error that asks them to retry.
+The client chooses the session id. A session starts with the client's first connection and ends, with all its threads,
+when the parties finish or one disconnects. At most `max_sessions` sessions have a *slot* and run at a time. At most
+`max_waiting` clients wait for a free slot; all others receive an error that asks them to retry. A *line* is the
+connection of one client in one session.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from securevfl.errors import (
 from securevfl.transport.line import Line
 
 RETRY_SECONDS = 5  # seconds after which a refused client is asked to retry
-_WAIT = 10.0  # maximum number of seconds that a client waits for a free slot
+_WAIT = 10.0  # maximum number of seconds that a client waits for a slot
 _START_SECONDS = 10.0  # seconds in which a new session must be ready for connections
-# number of finished sessions whose ids are remembered, so that late connections to them are refused
+# number of ended sessions whose ids are stored, so that a late connection does not start such a session again
 _REMEMBERED_SESSIONS = 1024
 
 
@@ -74,7 +75,7 @@ class SessionManager:
 
     @property
     def streams(self) -> int:
-        """Maximum number of connections that one other party may have at a time, including those that wait."""
+        """Maximum number of connections, running or waiting, that one other party may have at a time."""
         return self._limits.max_sessions + self._limits.max_waiting
 
     def line_of(self, session_id: str, name: str) -> Line:
@@ -103,7 +104,7 @@ class SessionManager:
             return lines[name]
 
     def add_session(self, session_id: str, lines: Mapping[str, Line]) -> None:
-        """Connect clients that name this session to its lines from now on."""
+        """From now on, connect clients that name this session to the given lines."""
         with self._changed:
             self._lines[session_id] = lines
             self._changed.notify_all()
@@ -128,7 +129,7 @@ class SessionManager:
             return self._changed.wait_for(lambda: not self._threads, seconds)
 
     def _start(self, session_id: str) -> None:
-        """Start a session as soon as a slot is free. The caller holds the lock."""
+        """Wait for a free slot and start the thread of a session. The caller holds the lock."""
         max_sessions = self._limits.max_sessions
         if session_id in self._finished:
             raise self._ended()

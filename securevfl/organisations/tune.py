@@ -5,13 +5,16 @@ Steps:
     1. all <-> all     connect; every party checks all trainings together with its leak checks and its ledger, and asks
                        its operator once, with one consent sheet that states their number
     2. each party      counts all measurements in its ledger, before the first of them
-    3. all <-> all     train each alternative; the party with labels receives one sum of losses
+    3. all <-> all     train each alternative; the party with labels receives one sum of losses. If a training
+                       diverges, the others learn that it does, and this alternative is not chosen
     4. active -> all   the number of the alternative with the smallest loss
     5. all <-> all     train this alternative again, with all metrics; each party stores its part of the model
 
 All parties name the same alternatives, or step 1 ends. Step 2 counts one measurement for each training, and a second
-measurement of the same training is refused (`ReservedMeasurements`). With a folder of checkpoints, the same command
-resumes an interrupted search: finished alternatives are not trained again, and nobody is asked again.
+measurement of the same training is refused (`ReservedMeasurements`). A training whose public sizes differ from those
+that step 1 was about is refused as well (`PublicSizes`). With a folder of checkpoints, the same command
+resumes an interrupted search: finished alternatives are not trained again, and nobody is asked again. A party that has
+stopped after its last training gets its model from its checkpoints, even if the others have ended the search.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from securevfl.consent.consent_sheet import ConsentSheet
-from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ProtocolError, TransportError
+from securevfl.errors import DivergenceError, PeerStopped, ProtocolError, TransportError
+from securevfl.families.run_facts import local_run_facts
 from securevfl.job import Job
 from securevfl.organisations.compare import exclusive_comparison
 from securevfl.organisations.join import check_role, train_over
@@ -36,18 +39,25 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.preconditions import SessionNeeds, check_preconditions
 from securevfl.organisations.reserved_measurements import ReservedMeasurements
 from securevfl.organisations.search_record import SearchRecord
-from securevfl.protocols.alternative_choice import choice_bits, receive_choice, send_choice
+from securevfl.protocols.alternative_choice import receive_choice, send_choice
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.opened_loss import select_measured
+from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.model_part import ModelPart, check_unused
+from securevfl.training.model_part import ModelPart, PartStatus, check_unused
+from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
+from securevfl.training.search_disclosures import (
+    check_search,
+    choice_disclosures,
+    measured_rows,
+    most_disclosing,
+)
 from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
-from securevfl.training.tuning import Tuning, best_alternative, build_tuning, most_disclosing
+from securevfl.training.tuning import Tuning, best_alternative, build_tuning
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
 CHOSEN = "the chosen alternative"
@@ -56,7 +66,7 @@ _ENTRY_WORDS = {"columns": "this party's columns", "labels": "this party's label
 
 
 class SearchFiles(NamedTuple):
-    """The files of one party of a search.
+    """The paths at which one party stores the files of a search.
 
     Attributes:
         ledger: the party's ledger; see `join`.
@@ -102,32 +112,38 @@ def tune_with(
         TransportError: a training was interrupted.
         ConfigError: the job cannot be tuned, or the parties' jobs or grids differ; nothing has been disclosed.
         LeakageError: the trainings together would disclose too much, or a peer asks for another measurement.
+        DivergenceError: the trainings of all alternatives diverge, or the last training does.
     """
     alternatives = alternative_jobs(job, grid)
     ledger = DisclosureLedger.open(party.name, files.ledger)
     search = _Search(job, alternatives, party, settings, ledger, files.checkpoints)
-    if files.save is not None:
-        check_unused(Path(files.save))
+    save = None if files.save is None or search.is_result(Path(files.save)) else Path(files.save)
+    if save is not None:
+        check_unused(save)
     with exclusive_comparison(search.ledger), pool_for(job, None, None) as (pool, size):
         search.pool = {"executor": pool, "workers": size, "on_round": on_round}
-        search.agree(consent)
+        if (stored := search.agree(consent)) is not None:
+            if save is not None:
+                stored.part.save(save)
+            return stored
         losses: dict[str, float] = {}
         for name, alternative in alternatives.items():
             on_model(name)
-            part = search.train(name, alternative)
-            losses |= {name: part.metrics["loss"]} if party.active else {}
+            alternative_part = search.train(name, alternative)
+            if party.active and alternative_part is not None:
+                losses[name] = alternative_part.metrics["loss"]
         chosen = search.choose(losses)
         on_model(f"{chosen}, chosen")
         part = search.train(chosen, search.finals[chosen])
-        if files.save is not None:
-            part.save(files.save)
+        assert part is not None, "the last training ends with an error if it diverges"
+        if save is not None:
+            part.save(save)
         search.end()
-    tuning = build_tuning(alternatives, losses, chosen, search.finals[chosen], part, search.shapes)
-    return replace(tuning, entered=search.entered())
+    return search.result(losses, chosen, part)
 
 
 class _Search:
-    """One party's side of a search."""
+    """One party's part in a search, from its consent to the choice."""
 
     def __init__(
         self,
@@ -157,10 +173,18 @@ class _Search:
         check_preconditions(ledger, needs)
         self._record = SearchRecord(folder, ledger.path, party, self._handshake)
 
-    def agree(self, consent: Callable[[ConsentSheet], None] | None) -> None:
-        """Check and count all trainings, and ask for consent, unless an earlier session has done so."""
+    def agree(self, consent: Callable[[ConsentSheet], None] | None) -> Tuning | None:
+        """Check and count all trainings, and ask for consent, unless an earlier session has done so.
 
-        def talk(channel: Channel) -> list[PreConsentView]:
+        Args:
+            consent: receives the consent sheet.
+
+        Returns:
+            None; or the result of an earlier run of the command that stopped after the last training, if the other
+            parties cannot be reached. They have probably ended the search.
+        """
+
+        def talk(channel: Channel) -> list[PreConsentView] | Tuning:
             channel.clock.stage = Stage.SETUP
             views = [
                 view_before_consent(final, self._party, channel, parties=self._parties, ledger=self.ledger)
@@ -168,28 +192,89 @@ class _Search:
             ]
             self.shapes = {name: view.sizes for name, view in zip(self.finals, views, strict=True)}
             if self._record.is_agreed:
+                for name, shape in self.shapes.items():
+                    self._record.sizes[name].check(channel.me, shape)
                 return views
+            measured_rows(views[0].schedule, views[0].sizes.outputs)  # refuses a search with too few of them
             largest = most_disclosing(self.finals, self.shapes)
-            together = [(item, self.shapes[name]) for name, item in self.alternatives.items()]
-            together += [(self.finals[largest], self.shapes[largest])]
-            check_together(together, [self._party], {self._party.name: self.ledger})
-            self._count(views[0], reserve=False)
+            ledgers = {self._party.name: self.ledger}
+            check_search(self.alternatives, self.finals, self.shapes, [self._party], ledgers)
+            self._check_measurements(views[0])
             if consent is not None:
                 consent(self._sheet(dict(zip(self.finals, views, strict=True))[largest]))
             return views
 
-        views = run_session(self._party.name, self._settings, self._handshake, talk, ledger=self.ledger, resumes=True)
+        stored = self._stored_result()
+        views = run_session(
+            self._party.name,
+            self._settings,
+            self._handshake,
+            talk,
+            ledger=self.ledger,
+            resumes=True,
+            stored_result=None if stored is None else lambda: stored,
+        )
+        if isinstance(views, Tuning):
+            return views
         if not self._record.is_agreed:
-            self._count(views[0], reserve=True)
-            self._record.begin(self.measurements)
+            self._begin(views[0])
+        return None
+
+    def is_result(self, path: Path) -> bool:
+        """Return whether a file contains this party's part of the model that an earlier run of the search trained."""
+        part = self._stored_part()
+        return part is not None and path.is_file() and ModelPart.load(path).run == part.run
+
+    def result(self, losses: Mapping[str, float], chosen: str, part: ModelPart) -> Tuning:
+        """Return the result of the search."""
+        tuning = build_tuning(
+            self.alternatives, losses, chosen, self.finals[chosen], part, self.shapes, diverged=self._record.diverged
+        )
+        return replace(tuning, entered=self._entered())
+
+    def _stored_part(self) -> ModelPart | None:
+        """Return this party's part of the chosen model if an earlier run has trained it, else None."""
+        if self._states is None or self._record.chosen is None:
+            return None
+        chosen = list(self.finals)[self._record.chosen]
+        return self._states.final(run_key(self.finals[chosen], self._party))
+
+    def _stored_result(self) -> Tuning | None:
+        """Return the result that an earlier run of this command has computed, from its files."""
+        part = self._stored_part()
+        if part is None or self._states is None or self._record.chosen is None:
+            return None
+        part.status = PartStatus.KEPT
+        stored = {name: self._states.final(run_key(job, self._party)) for name, job in self.alternatives.items()}
+        self._runs = [item.run for item in (*stored.values(), part) if item is not None]
+        losses = {name: item.metrics["loss"] for name, item in stored.items() if item is not None and item.metrics}
+        self.shapes = {
+            name: local_run_facts(
+                final,
+                self._party,
+                self._record.sizes[name].columns,
+                outputs=self._record.sizes[name].outputs,
+                module_parameters=self._record.sizes[name].parameters,
+            ).shape
+            for name, final in self.finals.items()
+        }
+        return self.result(losses, list(self.finals)[self._record.chosen], part)
 
     @property
     def measurements(self) -> dict[str, int]:
         """The number of measurements of each training of the search."""
         return dict.fromkeys((*self.alternatives, CHOSEN), 1)
 
-    def train(self, name: str, job: Job) -> ModelPart:
-        """Train one alternative, or the chosen one again; a training that has finished is not repeated."""
+    def train(self, name: str, job: Job) -> ModelPart | None:
+        """Train one alternative, or the chosen one again; a training that has finished is not repeated.
+
+        Args:
+            name: name of the alternative.
+            job: its job, or the job of the last training.
+
+        Returns:
+            This party's part of the model; None if the training of an alternative diverges.
+        """
         is_final = job is self.finals[name]
         reserved = ReservedMeasurements(self._party.name, self._record.remaining, self._record.store_remaining)
         train = partial(
@@ -201,17 +286,35 @@ class _Search:
             workers=self.pool["workers"],
             checkpoints=self._states,
             ledger=self.ledger.with_reserved_measurements(reserved.of(CHOSEN if is_final else name)),
+            consent=self._record.sizes[name],
         )
+
+        def talk(channel: Channel) -> ModelPart:
+            run = channel.session.hex()  # its ledger entries belong to the search, even if the training diverges
+            key = run_key(job, self._party)
+            self._runs.append(run if self._states is None else self._states.begin(key, run))
+            if name in self._record.diverged and not is_final:  # another party may have stopped before it knew
+                raise DivergenceError(
+                    f"the training of {name} has diverged before", "lower lr", code="SVFL-TRAINING-DIVERGED"
+                )
+            return train_over(train, self.pool["on_round"], channel)
+
         try:
             part = run_session(
                 self._party.name,
                 self._settings,
                 self._handshake | {"model": name, "chosen": is_final},
-                partial(train_over, train, self.pool["on_round"]),
+                talk,
                 ledger=self.ledger,
                 resumes=True,
             )
-        except TransportError as error:
+        except (DivergenceError, TransportError) as error:
+            if not is_final and _has_diverged(error):
+                eventlog.warn(self._party.name, "alternative diverged", {"alternative": name})
+                self._record.store_divergence(name)
+                return None
+            if isinstance(error, DivergenceError):
+                raise
             again = " and resumes the search" if self._states is not None else ""
             raise TransportError(
                 f"{error.problem}. This interrupted the training of {name}; its measurements stay counted",
@@ -225,6 +328,8 @@ class _Search:
     def choose(self, losses: Mapping[str, float]) -> str:
         """Choose the alternative with the smallest loss at the party with labels, and send it to the others."""
         names, me = list(self.alternatives), self._party.name
+        if self._party.active or self._record.diverged.issuperset(names):
+            best_alternative(losses)  # ends the search if the trainings of all alternatives diverged
         others = [name for name in self._parties if name != me]
 
         def talk(channel: Channel) -> int:
@@ -240,8 +345,7 @@ class _Search:
                 return index
             index = names.index(best_alternative(losses)) if self._record.chosen is None else self._record.chosen
             self._record.store_choice(index)
-            for name in others:
-                self._enter_choice(name)
+            self.ledger.record(self._party.register, (self._record.name, ""), self._choice)
             send_choice(channel, others, index, len(names))
             return index
 
@@ -257,8 +361,8 @@ class _Search:
                 self._states.clear(run_key(job, self._party))
         self._record.delete()
 
-    def entered(self) -> tuple[str, ...]:
-        """Return what this party's ledger has entered for the search, one line for each peer and kind."""
+    def _entered(self) -> tuple[str, ...]:
+        """Return one line for each peer and kind of disclosure that this party's ledger has counted for the search."""
         totals: dict[tuple[str, str], int] = {}
         for entry in self.ledger.read().entries:
             if entry.run in (*self._runs, self._record.name):
@@ -266,27 +370,49 @@ class _Search:
                 totals[key] = totals.get(key, 0) + entry.disclosure.count
         return tuple(f"{learner} received {count:,} bits about {word}" for (learner, word), count in totals.items())
 
-    def _enter_choice(self, learner: str) -> None:
-        """Enter the choice in the ledger of the party with labels; the same search enters it once."""
-        bits, shape = choice_bits(len(self.alternatives)), next(iter(self.shapes.values()))
-        capacity = max(1, int(shape.held_out * shape.bits_of_a_label))
-        about = (self._party.name,)
-        disclosure = Disclosure("labels", learner, about, bits, capacity, group="verdicts", numbers=1)
-        self.ledger.record_answer(self._runs[0], self._record.name, disclosure)
+    @property
+    def _choice(self) -> list[Disclosure]:
+        """What the party with labels discloses by naming the chosen alternative; one search enters it once."""
+        return choice_disclosures(len(self.alternatives), next(iter(self.shapes.values())))
 
-    def _count(self, view: PreConsentView, *, reserve: bool) -> None:
-        """Check that the held-out rows may be measured as often as the search does, or count the measurements."""
+    def _check_measurements(self, view: PreConsentView) -> None:
+        """Check whether the held-out rows may be measured as often as the search needs."""
+        if not self._party.active and not _accepts_measurements(view):
+            times = sum(self.measurements.values())
+            ScoreLedger(self.ledger.path).check_evaluations(self._active, _measured_ids(view), times)
+
+    def _begin(self, view: PreConsentView) -> None:
+        """Count all measurements and record the consent, in one change of the account."""
+        sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
+        begin = partial(self._record.begin, measurements=self.measurements, sizes=sizes)
         if self._party.active:
+            with self.ledger.database.changing() as tables:
+                begin(tables)
             return
-        limited = "small_metrics" not in view.job.accepts
-        rows = select_measured(view.schedule.test, view.sizes.outputs)
-        scores, ids = ScoreLedger(self.ledger.path), view.party.keys_of(rows)
-        if reserve:
-            me, times = self._party.name, sum(self.measurements.values())
-            scores.record_evaluation(self._active, ids, limited=limited, me=me, times=times)
-        elif limited:
-            scores.check_evaluations(self._active, ids, sum(self.measurements.values()))
+        ScoreLedger(self.ledger.path).record_evaluation(
+            self._active,
+            _measured_ids(view),
+            limited=not _accepts_measurements(view),
+            me=self._party.name,
+            times=sum(self.measurements.values()),
+            alongside=begin,
+        )
 
     def _sheet(self, view: PreConsentView) -> ConsentSheet:
-        rows = len(select_measured(view.schedule.test, view.sizes.outputs))
+        rows = len(measured_rows(view.schedule, view.sizes.outputs))
         return search_sheet(self.alternatives, self.finals, self.shapes, rows, view.sheet)
+
+
+def _has_diverged(error: Exception) -> bool:
+    """Return whether a training ended because it diverged, as this party or a peer has noticed."""
+    return isinstance(error, DivergenceError) or (isinstance(error, PeerStopped) and error.stopped == "diverged")
+
+
+def _accepts_measurements(view: PreConsentView) -> bool:
+    """Return whether the job accepts any number of measurements of the held-out rows."""
+    return "small_metrics" in view.job.accepts
+
+
+def _measured_ids(view: PreConsentView) -> list[bytes]:
+    """Return the ids of the rows that each training of the search is measured on."""
+    return view.party.keys_of(measured_rows(view.schedule, view.sizes.outputs))

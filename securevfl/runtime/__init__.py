@@ -1,1 +1,1 @@
-"""Modules of a run: channels between parties, transport within one process, clocks, cost counters and executors."""
+"""The machinery of a run: channels between parties, disclosure gate, clocks, cost counters, executors and workers."""

@@ -29,7 +29,7 @@ class Abort(DisclosingMessage, frozen=True):
             return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""
         reason = stop_reason_of(error)
-        # not resumed: a party that has refused would refuse again, and one without consent may have no checkpoint
+        # a party that has refused would refuse again, and without consent there may be no checkpoint: do not resume
         return cls(reason, resumes and reason not in ("refused", "consent"), away if away in parties else "")
 
     def error(self, sender: str, peers: Collection[str]) -> PeerStopped:

@@ -1,4 +1,4 @@
-"""A background thread of a party, which shares the party's channel and whose time is measured separately."""
+"""A background thread of a party, which shares the party's channel. Its time is measured on a path of its own."""
 
 from __future__ import annotations
 

@@ -1,25 +1,14 @@
 """The time of a run along its critical path: encryption, oblivious transfers, local computation and communication.
 
-In a simulation, all parties share one computer. `VirtualClock` computes the time that separate computers would take. A
-party's clock advances by the CPU time of its thread, and by the measured CPU time of its tasks in an executor. A
-message arrives at
+A *path* is an array (4, 4) of seconds by stage of the run and kind of work. When a party waits for another party's
+message, it replaces its path by a copy of that party's. The last path of the run is the critical path. A *branch* is
+the path of one of several threads of a party: `fork` copies the current path, and `join` continues with the longer one.
 
-    max(receiver's clock, sender's clock + latency + cost of a message + bytes / bandwidth).
-
-A party has one connection. If it sends (or receives) two messages at the same time, their bytes follow each other. On a
-half-duplex connection, messages that it sends and receives follow each other too. The cost of a message is the time
-that threads between sender and receiver take to pass it on, most of it for waking up. Other messages are passed on
-meanwhile, so this cost delays a message but does not occupy the connection (L and o of LogP, Culler et al. 1993, seen
-from outside). `WallClock` has the same interface and measures real time; runs between organisations use it.
-
-A path is an array (4, 4) of seconds by stage of the run and kind of work. When a party waits for a message of another
-party, it replaces its path by a copy of that party's path. The last clock of the run therefore contains the seconds of
-the critical path, by stage and kind.
-
-Two threads of a party have two paths, called branches. `fork` creates the second one, which starts as a copy of the
-first. A thread inside `along` adds its time to that path. `join` waits for the thread and continues with the path that
-took longer, so that overlapping work counts once. The model assumes one processor for each thread of a party. A thread
-without a path adds its time to the path of the party.
+In a simulation all parties share one computer, and `VirtualClock` computes the time of separate computers. A party's
+clock advances by the CPU time of its thread and of its tasks in an executor. A message arrives at
+    max(receiver's clock, sender's clock + latency + cost of a message + bytes / bandwidth)
+and messages on one connection follow each other. The cost of a message is the delay by the threads that pass it on (L
+and o of LogP, Culler et al. 1993). `WallClock` measures real time for runs between organisations.
 """
 
 from __future__ import annotations
@@ -63,7 +52,7 @@ class Branch:
     now: float
 
     def spend(self, kind: Kind, seconds: float) -> None:
-        """Add seconds of this kind of work to the path."""
+        """Add seconds that were spent on this kind of work to the path."""
         self.path[self.stage, kind] += seconds
         self.now += seconds
 
@@ -101,7 +90,7 @@ class Clock(ABC):
         self._here.branch.stage = stage
 
     def tick(self, kind: Kind) -> None:
-        """Add the time since this thread's last call of `tick` to the path, as this kind of work."""
+        """Add the time since this thread's previous call of `tick` to its path, as time spent on this kind of work."""
         here, now = self._here, self._now()
         if here.ticked is not None:
             with self._lock:
@@ -233,7 +222,7 @@ class WallClock(Clock):
         """Do nothing: `tick` adds the time that has passed meanwhile."""
 
     def departs(self, nbytes: int) -> None:
-        """Return None: real frames have no stamp."""
+        """Return None: frames that travel over a real network have no stamp."""
         return
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
@@ -275,7 +264,7 @@ class _Connection:
     def reserve(self, earliest: float, seconds: float) -> float:
         """Reserve a span of `seconds` seconds that starts at `earliest` or later; return its start."""
         spans, start = self._spans, earliest
-        if not spans or spans[-1][1] <= earliest:  # the usual case: no transfer is in progress at that time
+        if not spans or spans[-1][1] <= earliest:  # the usual case: the connection is free at that time
             spans.append((start, start + seconds))
             del spans[0 : len(spans) > MAX_TRANSFERS]
             return start

@@ -90,7 +90,7 @@ def _decode_array(kind: Any, value: Any) -> Any:
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
 _frames = msgspec.msgpack.Decoder(Frame)
-_decoder_lock = threading.Lock()  # msgspec can crash the process if two threads create decoders of one type at once
+_decoder_lock = threading.Lock()  # because msgspec can crash if two threads create decoders of one type at once
 
 
 @lru_cache(maxsize=256)
@@ -143,7 +143,7 @@ def encode_frame(
     message: Message, *, session: bytes, sender: str, receiver: str, subchannel: str = "", seq: int = 0
 ) -> bytes:
     """Encode a message with its header as a frame."""
-    # one call writes header and message, because copying an encoded large message is expensive
+    # one call encodes header and message, because copying the bytes of a large message would take time
     kind = type(message).__name__
     return _encoder.encode((Frame.__name__, FRAME_FORMAT, session, sender, receiver, subchannel, seq, kind, message))
 

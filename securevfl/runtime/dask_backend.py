@@ -68,7 +68,7 @@ class DaskObject(RemoteObject[S]):
                 future.set_result(finished.result())
             except SecureVFLError as error:
                 future.set_exception(error)
-            except Exception as error:  # an error of the function, or Dask's error for a lost cluster
+            except Exception as error:  # raised by the function itself, or by Dask if the cluster is lost
                 future.set_exception(_worker_failed(self.worker, type(error).__name__))
 
         dask_future.add_done_callback(complete)
@@ -84,7 +84,7 @@ class DaskObject(RemoteObject[S]):
             return self._client.submit(
                 call, task, self._future, workers=[self.worker], allow_other_workers=True, pure=False
             )
-        except Exception as error:  # the client is closed
+        except Exception as error:  # Dask's error if the client is closed
             raise _worker_failed(self.worker, type(error).__name__) from None
 
 

@@ -3,17 +3,13 @@
     permit = channel.permit(DisclosureRecord("bank", "columns", H.size, 64, about=("shop",)))
     channel.send("bank", Part(H), subchannel, permit=permit)
 
-A message that reveals more than random bits and ciphertexts is a `DisclosingMessage`. A channel sends it only with a
-permit, and `permit` issues one only after it has stored the record. So the record exists before the first byte leaves:
+A message that reveals more than random bits and ciphertexts is a `DisclosingMessage`, which a channel sends only with a
+*permit*. `permit` stores the record first, so the record exists before the first byte leaves:
+1. The party's *recorder* stores the record, or refuses it (`securevfl.consent.ledger_session` writes it to disk).
+2. An observer in this process receives the record, and then the message is sent.
 
-1. The party's recorder stores the record, or refuses it (`securevfl.consent.ledger_session` writes it to disk).
-2. An observer in this process receives the record.
-3. The message is sent.
-
-A message must not contain more bits than its record states. Each number counts with all its bits, because a malicious
-receiver may have scaled it so that every bit reveals something. A blinded, encrypted or authenticated number is longer
-than the number itself; its record states the size of the message. A number that is sent in several messages, or that
-other parties forward (as in a sum), needs one record, from the party that contributes the number.
+A message must not contain more bits than its record states, since every bit may reveal something. A number that is sent
+several times or forwarded needs one record, from the party that contributes it.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ class DisclosureRecord:
         phases    phases of random features of columns
         keys      keys that decrypt other parties' values
         sizes     numbers of rows, and versions
-        verdicts  the progress of a training
+        verdicts  decisions that depend on the progress of a training, such as to stop it
         digests   keyed digests of rows
 
     Attributes:

@@ -45,7 +45,7 @@ def emit(party: str, event: str, facts: Mapping[str, str | int | float], level: 
 
 
 def _loggable(fact: str | int | float) -> str | int | float:
-    """Return a fact with at most 6 digits, or with escapes in place of control characters."""
+    """Return a fact as it is logged: numbers with at most 6 digits, texts with escaped control characters."""
     return printable(fact) if isinstance(fact, str) else round(fact, 6) if isinstance(fact, float) else fact
 
 

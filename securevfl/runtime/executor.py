@@ -28,7 +28,7 @@ from securevfl.runtime.worker_processes import LazyPool
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TASK_TIMEOUT = 120.0  # seconds until a task that does not return is run in the waiting thread
+TASK_TIMEOUT = 120.0  # seconds after which the thread that waits for a task's result runs the task itself
 
 
 class Task(Generic[T]):
@@ -120,7 +120,7 @@ class TaskFuture(Future[T]):
             if not returned:
                 self._report("TimeoutError")
             try:
-                result, _ = self._task.run()  # its time needs no report, because this thread's clock measures it
+                result, _ = self._task.run()  # the task's CPU seconds are part of this thread's own time
             except Exception as error:
                 self._set(error=error)
             else:
@@ -189,7 +189,7 @@ class TimedExecutor(Executor):
         return threads
 
     def makespan(self) -> float:
-        """Return the seconds that this thread's tasks since the last call would take on `workers` machines."""
+        """Return the seconds that this thread's tasks since the previous call would take on `workers` computers."""
         seconds, self._thread_state.seconds = self._seconds(), []
         return max(max(seconds), sum(seconds) / self.workers) if seconds else 0.0
 

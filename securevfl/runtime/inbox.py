@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
 
     @property
     def order(self) -> tuple[float, int]:
-        """Sort key: time of departure in a simulation, then the order of arrival."""
+        """Key by which arrived frames are sorted: simulated time of departure, then order of arrival."""
         return (0.0 if self.stamp is None else self.stamp.start, self.number)
 
 
@@ -87,7 +87,7 @@ class Inbox:
             )
         key = (frame.sender, frame.subchannel)
         with self._changed:
-            expected = self._next.get(key, 0)  # `get`, so that a rejected frame does not even create its key
+            expected = self._next.get(key, 0)  # `get` creates no entry, so a rejected frame changes nothing
             if frame.seq != expected:
                 raise FrameError(
                     f"{self.me}: received frame {frame.seq} of {frame.sender}, expected frame {expected}: a frame was "

@@ -70,7 +70,7 @@ class Meter:
 FACTORIES = frozenset({"keygen", "evaluator", "sum_keygen", "adder"})
 """Methods that count as key generation, and whose results are measured as well."""
 
-OPERATIONS = {  # by method of a scheme or one of its objects, the operation that it counts as
+OPERATIONS = {  # for each method of a scheme or of its objects: the operation under which its time is counted
     "encrypt": "encrypt",
     "prepare": "encode",
     "encode": "encode",
@@ -104,6 +104,6 @@ class _Measured(Secret):
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
         """Yield the pieces of a ciphertext, as the scheme does, and measure each."""
         pieces, last = self._inner.encrypt_pieces(g, bound=bound), False
-        while not last:  # a `for` loop would call `next` once more, which would be counted
+        while not last:  # a `for` loop would call `next` once more at the end, and that call would be counted
             piece, last = self._meter("encrypt", lambda: next(pieces))
             yield piece, last

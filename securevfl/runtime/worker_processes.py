@@ -29,7 +29,7 @@ class LazyPool(Executor):
         self._make = make
         self._pool: Executor | None = None
         self._lock = threading.Lock()
-        self.threads = ThreadPoolExecutor(workers, "pool")  # starts threads on demand
+        self.threads = ThreadPoolExecutor(workers, "pool")  # a thread starts only when it is needed
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Submit a call; see `concurrent.futures.Executor.submit`."""
@@ -51,14 +51,14 @@ class LazyPool(Executor):
         if cancel_futures:
             self._pool.shutdown(wait, cancel_futures=True)
         else:
-            self._pool.shutdown(wait)  # loky has no `cancel_futures`
+            self._pool.shutdown(wait)  # loky's method has no argument `cancel_futures`
 
 
 def process_pool(workers: int) -> LazyPool:
     """Return a pool of processes of this computer that end with this process, even if it is killed."""
 
     def make() -> Executor:
-        # loky starts processes without running the caller's script again
+        # unlike multiprocessing, loky starts processes without running the user's script again
         from joblib.externals.loky import ProcessPoolExecutor
 
         return ProcessPoolExecutor(max_workers=workers, initializer=_begin, initargs=(os.getpid(),))
@@ -70,12 +70,12 @@ def _begin(parent: int) -> None:
     """Initialise a worker process so that it ends soon after its parent process, and no earlier."""
     from joblib.externals.loky import process_executor
 
-    process_executor._USE_PSUTIL = False  # otherwise loky mistakes growing memory for a leak and ends the process
+    process_executor._USE_PSUTIL = False  # otherwise loky takes growing memory for a leak and ends the process
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
         os._exit(1)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too; its parent process ends it
     threading.Thread(target=watch, daemon=True).start()

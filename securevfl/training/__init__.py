@@ -1,1 +1,4 @@
-"""Modules of a training: one party's run, checkpoints and part of the model, and runs of all parties in one process."""
+"""Training of one job: one party's run with checkpoints, all parties' runs in one process, and their results.
+
+A *part* of a model is what one party stores of it: its weights, preparation and scaling.
+"""

@@ -1,19 +1,13 @@
 """A party's checkpoints on disk, from which an interrupted run resumes.
 
-The participant is the object that trains one party's part of the model (`securevfl.families.participant`). Before the
-first round and after every `every` rounds, a party writes the participant's state and the history of the training. The
-state may contain secrets, such as the key of the noise that a defence adds to residuals. Of other parties' data it
-contains only received sums that later steps use (`securevfl.optim.celu`). It contains no session key and no encryption
-key; these are generated again. Fingerprints of all parties' certificate keys are stored as well, so that a party
-notices if a peer returns with another key.
+The *participant* is the object that trains one party's part of the model (`securevfl.families.participant`). A
+checkpoint after a round contains the participant's state, the history of the training, and fingerprints of all parties'
+certificate keys. The state may contain secrets, but no encryption or session key. The *outcome* is the part of the
+model, which a party stores when it has finished, until all have finished.
 
-When a run resumes, the parties exchange which rounds they have checkpoints of, and continue after the last common one.
-A party that has finished stores its part of the model (the outcome) until all have finished. A resumed run does the
-same arithmetic on the same numbers: without encryption, under Paillier and under masked sums, the final weights equal
-those of an uninterrupted run bit for bit, and a repeated round sends what it sent before, including noise. Random
-features and noise are drawn again in every training, so only states of the same training fit together; otherwise all
-parties start again. No residual is sent before all parties have a state, so no residual is sent with two different
-noises.
+A resumed run starts after the last round of which all parties have a checkpoint. Without encryption, under Paillier and
+under masked sums, its final weights equal those of an uninterrupted run bit for bit, and repeated rounds send the same
+messages, noise included. States of two different runs never fit together, because random features and noise differ.
 """
 
 from __future__ import annotations
@@ -49,11 +43,11 @@ class Checkpoint:
         history: the records of the rounds.
         identities: fingerprints of the parties' certificate keys (`Channel.keys`).
         state: state of the party's participant.
-        constant: True if the newest state of this party fits every earlier round, because it is the same at every round
-            or the party works at its own pace. Such a party may be far ahead of the others.
+        constant: True if the newest state may be used for every earlier round, because the state does not change or the
+            party works at its own pace. Such a party may be far ahead of the others.
         preparation: the steps that prepare its columns, as plain data.
         best: its part of the best model so far, if patience stores one.
-        session: the session in which it was last trained.
+        session: id, in hex, of the session (connection of all parties) in which the party trained last.
         over: True if the training is complete, after its last round or because it was stopped.
     """
 
@@ -96,7 +90,7 @@ class Checkpoints:
         self.every = every
         self.folder = Path(folder)
         self._party = party
-        self._outcomes: dict[bytes, ModelPart] = {}  # outcomes of jobs that are stored in another file, by job
+        self._outcomes: dict[bytes, ModelPart] = {}  # by digest of the job: outcomes that are stored in other files
 
     def due(self, rounds: int) -> bool:
         """Return whether a checkpoint must be written after this number of rounds."""
@@ -118,7 +112,7 @@ class Checkpoints:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
     def load(self, job: bytes, rounds: int) -> Checkpoint:
-        """Load the checkpoint after `rounds` rounds; if the newest checkpoint fits every round, load that one.
+        """Load the checkpoint after `rounds` rounds, or the newest one if its state may be used for every round.
 
         Args:
             job: digest that identifies the job.
@@ -157,14 +151,14 @@ class Checkpoints:
             raise DataError(f"{path}: the checkpoint is damaged", code="SVFL-CHECKPOINT", path=str(path)) from None
 
     def run(self, job: bytes) -> str:
-        """Return the id of the training of the stored checkpoints and part; empty if there are none."""
+        """Return the id of the training to which the stored checkpoints or outcome belong; empty if there are none."""
         part, rounds = self.final(job), self._rounds_on_disk(job)
         if part is not None:
             return part.run
         return self.load(job, rounds[-1]).run if rounds else ""
 
     def begin(self, job: bytes, run: str) -> str:
-        """Return the id of the first unfinished attempt at a job; the ledger counts all attempts since as one run.
+        """Return the id of the first attempt at a job that has not finished. The ledger counts its attempts as one run.
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -212,7 +206,7 @@ class Checkpoints:
         return ModelPart.load(path) if path.exists() else self._outcomes.get(job)
 
     def set_outcome(self, job: bytes, part: ModelPart) -> None:
-        """Use a part of the model that another file contains as the outcome of a job, until `clear` or `reopen`."""
+        """Treat a part of the model from another file as the outcome of a job, until `clear` or `reopen` is called."""
         self._outcomes[job] = part
 
     def evaluations(self, job: bytes) -> EvaluationFile:
@@ -223,14 +217,14 @@ class Checkpoints:
         return job in self._outcomes or (self.folder / self._name(job, FINISHED_ROUND)).exists()
 
     def reopen(self, job: bytes) -> None:
-        """Discard the outcome of a job, because not all parties have one; the parts of one run must fit together."""
+        """Discard this party's outcome, because another party has none, so that all train again together."""
         self._outcomes.pop(job, None)
         (self.folder / self._name(job, FINISHED_ROUND)).unlink(missing_ok=True)
 
     def remove_after(self, job: bytes, rounds: int) -> None:
-        """Remove the checkpoints after the one from which the run resumes.
+        """Remove the checkpoints that are newer than the one from which the run resumes.
 
-        With fresh masks, later states differ from the earlier attempt, and states of two attempts do not fit together.
+        The resumed run draws new masks, so newer states of the old attempt would not fit together with new ones.
         """
         for later in self._rounds_on_disk(job):
             if later > rounds:
@@ -249,7 +243,7 @@ class Checkpoints:
             (self.folder / self._name(job, rounds)).unlink(missing_ok=True)
         (self.folder / self._name(job, "evaluations")).unlink(missing_ok=True)
         self.reopen(job)
-        # incomplete files of a process that was killed while it wrote
+        # remove incomplete files of a process that was killed while it wrote them
         for draft in self.folder.glob(f".{self._name(job, '*')}.*"):
             draft.unlink(missing_ok=True)
         with suppress(OSError):

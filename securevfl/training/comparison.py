@@ -82,12 +82,12 @@ class ComparedModel:
 
 
 class MeasuredModel(NamedTuple):
-    """A compared model, with the figures from which the standard error of the gain is computed; these are not stored.
+    """A compared model with further figures, from which the standard error of the gain is computed.
 
     Attributes:
         row: the model's line in the printed comparison.
         auc_error: standard error of its AUC.
-        spread: standard deviation of the model's log odds within each class.
+        spread: standard deviation of the model's log odds within the classes (`spread_within_classes`).
         f: its outputs (n,) for the held-out rows, if it is a model of the active party's columns alone.
     """
 
@@ -230,7 +230,7 @@ def compare(
 def _pooled(
     jobs: Mapping[str, Job], parties: Sequence[Party], on_model: Callable[[str], object]
 ) -> Iterator[ComparedModel]:
-    """Yield the models trained on one table with all columns; none if that table would not fit in memory."""
+    """Yield the models trained on one table with the columns of all parties; none if it would not fit in memory."""
     if any(isinstance(party, StoredParty) for party in parties):
         return
     if sum(party.X.size for party in parties) > MAX_TABLE_VALUES:
@@ -249,7 +249,7 @@ def _without_dropped(job: Job, party: Party) -> Party:
 
 
 def pooled_party(parties: Sequence[Party]) -> Party:
-    """Return the first party with the columns of all parties, as if one place had all tables.
+    """Return one party that has the columns of all parties, as if one organisation had all tables.
 
     A column of another party whose name occurs earlier is renamed to PARTY.COLUMN.
 
@@ -278,7 +278,7 @@ def pooled_party(parties: Sequence[Party]) -> Party:
 
 
 def compared_jobs(job: Job) -> dict[str, Job]:
-    """Return the jobs of a comparison by the name of their model.
+    """Return the jobs whose models a comparison trains jointly, by the name of the model.
 
     Each trains without early stopping, is measured once, and discloses no scores or weights to anybody.
 
@@ -328,7 +328,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
 
 
 def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
-    """Check that leak checks and ledgers allow all jobs in turn, each with one measurement of the same rows."""
+    """Check that leak checks and ledgers allow all jobs one after the other, each measured once on the same rows."""
     check_together([(job, pooled_run_facts(job, parties).shape) for job in jobs], parties, ledgers)
     lead, *others = parties
     rows = select_measured(jobs[0].schedule(register_of(parties)).test, 1)
@@ -340,7 +340,7 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
 
 
 def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[MeasuredModel]:
-    """Yield the models of the party with labels alone; nothing is sent.
+    """Train the compared models on the labelled party's columns alone, without any message, and yield their figures.
 
     Args:
         jobs: the jobs by name.
@@ -363,7 +363,10 @@ def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object
 
 
 def joint_row(together: str, name: str, part: ModelPart, seconds: float) -> MeasuredModel:
-    """Return a joint model with its figures, from the model part of the party with labels."""
+    """Return the figures of one joint model as a line of the comparison.
+
+    `together` names the parties, and `part` is the model part of the party with labels.
+    """
     disclosed = f"{part.held_out:,} (score, label) pairs"
     row = ComparedModel(together, name, part.metrics["auc"], part.metrics["log_loss"], seconds, disclosed)
     return MeasuredModel(row, part.metric_std_errors.get("auc", 0.0), spread_within_classes(part.calibration))

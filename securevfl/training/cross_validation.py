@@ -190,21 +190,21 @@ def _negative_loss(estimator: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
 
 
 def _estimator_class() -> type[Any]:
-    """Return the estimator that scikit-learn fits; the base class is imported when it is needed."""
+    """Return the class of estimator that scikit-learn fits. Its base class is imported only when this is called."""
     base: Any = import_extra("sklearn.base", "sklearn", _PURPOSE)
 
     class LocalEstimator(base.BaseEstimator):  # type: ignore[misc]
-        """A job's model of one party's columns; X (n, 1) are numbers of rows of the party's table."""
+        """A job's model of one party's columns. Its X (n, 1) contains row numbers of the party's table, not values."""
 
         def __init__(self, jobs: Mapping[str, Job], party: Party, alternative: str = "") -> None:
             self.jobs, self.party, self.alternative = jobs, party, alternative
 
         def __sklearn_clone__(self) -> LocalEstimator:
-            """Return an estimator with the same table, which is not copied."""
+            """Return a copy for scikit-learn's `clone` that shares the table, so that the table is not copied."""
             return LocalEstimator(self.jobs, self.party, self.alternative)
 
         def __sklearn_tags__(self) -> Any:
-            """Return scikit-learn's description: a classifier if the labels are classes, otherwise a regressor."""
+            """Return scikit-learn's tags: this is a classifier if the labels are classes, otherwise a regressor."""
             tags, utils = super().__sklearn_tags__(), import_extra("sklearn.utils", "sklearn", _PURPOSE)
             classifies = self.loss.classifies
             tags.estimator_type = "classifier" if classifies else "regressor"

@@ -1,11 +1,11 @@
 """Estimators in scikit-learn's form, for experiments with all columns on one computer (extra `sklearn`).
 
-The columns of one table are dealt to parties by name. `fit` simulates the training of a `Job` by these parties, and the
-other methods ask the run; there is no second way to train. So `clone`, `Pipeline`, `cross_val_score` and
-`GridSearchCV` of scikit-learn can be used on a job, for example to see which key of a job matters.
+The columns of one table are distributed ("dealt") to parties by name. `fit` simulates the training of a `Job` by these
+parties, and the other methods use the finished run. So `clone`, `Pipeline`, `cross_val_score` and `GridSearchCV` of
+scikit-learn work with a job, for example to find good values of its options.
 
-Every fit reads the labels and rows of one computer, and enters nothing in a ledger. A search between organisations
-discloses something with every model; `securevfl compare` does that under one consent.
+No ledger counts these fits, because all data are on one computer. Between organisations every model discloses
+something; `securevfl compare` compares several models there under one consent.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class VerticalEstimator(base.BaseEstimator):  # type: ignore[misc]
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's description of the estimator: missing values and texts are prepared by the job."""
+        """Return scikit-learn's tags: missing values and texts are allowed, because the job prepares them."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.target_tags.required = True
@@ -135,7 +135,7 @@ class VerticalEstimator(base.BaseEstimator):  # type: ignore[misc]
             self.run_ = simulate(self.job_, parties)
 
     def _deal(self, names: list[Hashable]) -> dict[str, list[Hashable]]:
-        """Return the columns of each party.
+        """Return which columns each party gets.
 
         Args:
             names: the names, or positions, of the columns.
@@ -180,7 +180,7 @@ class VerticalEstimator(base.BaseEstimator):  # type: ignore[misc]
         return dealt
 
     def _tables(self, X: Any) -> dict[str, Any]:
-        """Return the table of each party for new rows."""
+        """Return the table of each party, with its columns of new rows X."""
         validation.check_is_fitted(self, "run_")
         table = _Table.of(X, min_rows=1)
         expected = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
@@ -290,7 +290,7 @@ class VerticalRegressor(base.RegressorMixin, VerticalEstimator):  # type: ignore
 
 
 class _Table:
-    """A table whose columns can be selected: a frame by names, an array (n, d) by positions."""
+    """A table from which columns can be selected: a frame by names, or an array (n, d) by positions."""
 
     def __init__(self, table: Any, names: list[Hashable]) -> None:
         self.names = names
@@ -298,8 +298,8 @@ class _Table:
 
     @classmethod
     def of(cls, X: Any, min_rows: int = 2) -> _Table:
-        """Read a frame as it is, and anything else as an array of numbers."""
-        if is_frame(X) and not hasattr(X, "tocsr"):  # some sparse matrices are mappings; check_array refuses them
+        """Wrap a frame unchanged; check anything else with scikit-learn and convert it to an array of numbers."""
+        if is_frame(X) and not hasattr(X, "tocsr"):  # sparse matrices may look like frames; check_array refuses them
             names = list(X) if isinstance(X, Mapping) else list(getattr(X, "column_names", None) or X.columns)
             return cls(X, names)
         array = validation.check_array(X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=min_rows)
@@ -313,7 +313,7 @@ class _Table:
 
 
 def _checked_target(X: Any, y: ArrayLike, what: str) -> NDArray[Any]:
-    """Return the target (n,); ValueError unless there is one value for each row."""
+    """Return the target y as an array (n,). Raise ValueError unless it has one value for each row of X."""
     if y is None:
         raise ValueError(f"requires y to be passed, but the target y is None: pass the {what}")
     values = validation.column_or_1d(y, warn=True)
@@ -325,7 +325,7 @@ def _checked_target(X: Any, y: ArrayLike, what: str) -> NDArray[Any]:
 
 @contextmanager
 def _as_value_errors() -> Iterator[None]:
-    """Raise errors about tables and jobs as ValueError, as callers of scikit-learn's estimators expect."""
+    """Convert errors about tables and jobs that occur in the `with` block to ValueError, as scikit-learn expects."""
     try:
         yield
     except (DataError, ConfigError) as cause:
@@ -333,7 +333,7 @@ def _as_value_errors() -> Iterator[None]:
 
 
 def _nested_names(keys: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield every key of nested tables with its value, by a name like job__model__l2."""
+    """Yield every key of a job's nested tables with its value, under a name such as job__model__l2."""
     for key, value in keys.items():
         yield f"{prefix}{key}", value
         if isinstance(value, Mapping):
@@ -345,7 +345,7 @@ def _copied(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace_key(keys: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set one key of nested tables; a table that is given by its name alone becomes a table."""
+    """Set one key of nested tables. If a table on the path is only a name, such as "logistic", it becomes a table."""
     for name in path[:-1]:
         nested = keys.get(name, {})
         keys[name] = {"name": nested} if isinstance(nested, str) else dict(nested)

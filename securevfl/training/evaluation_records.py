@@ -1,16 +1,13 @@
-"""The results of a training's evaluations on disk, so that a resumed run does not evaluate again what it has evaluated.
+"""The results of a training's evaluations on disk, so that a resumed run does not repeat them.
 
 An evaluation discloses something about the measured rows. If a party stops after an evaluation and before the next
-checkpoint, all parties repeat the rounds in between. They do not repeat the evaluations:
+checkpoint, all parties repeat the rounds in between, but not the evaluations:
+1. The leading party stores each result at once. All other parties store the *decision* (continue or stop) they receive.
+2. At the start of a session, every party states in its hello message which evaluations it has on disk.
+3. The leading party uses its stored results, and a decision that all other parties have is not sent again.
 
-1. The leading party stores a result as soon as it has it. All other parties store the decision that they receive.
-2. At the start of a session, every party states in its hello which evaluations it has on disk.
-3. An evaluation that the leading party has on disk is not computed again: it uses the stored result. A decision that
-   all other parties have on disk is not sent again.
-
-The repeated rounds use fresh masks, so their weights differ from the evaluated ones by rounding. The evaluation of the
-final model is therefore reused only if all parties resume from their last checkpoint, whose weights were evaluated. If
-the leading party dies while it receives a result, the evaluation is repeated, and the account counts it again.
+The repeated rounds use new masks, so their weights differ from the evaluated ones by rounding. The evaluation of the
+final model is therefore reused only if all parties resume from a checkpoint of the final weights.
 """
 
 from __future__ import annotations
@@ -65,7 +62,7 @@ class EvaluationFile:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of the stored evaluations."""
+        """The numbers of the stored evaluations: the rounds after which they took place, or FINAL_EVALUATION."""
         return tuple(sorted(self._records))
 
     def measurement(self, number: int) -> Measurement:
@@ -92,7 +89,7 @@ class EvaluationFile:
         """Store an evaluation; it is on disk when this method returns.
 
         Args:
-            number: the evaluation.
+            number: the number of the evaluation, which is the round after which it took place, or FINAL_EVALUATION.
             measurement: its result, empty at a party that receives none.
             decision: the decision after it, if there was one.
 

@@ -15,7 +15,7 @@ from securevfl.training.run import Run
 def report(
     run: Run, *, network: Network, lacking: dict[str, int], alone: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Return the report as plain data, which can be written as JSON.
+    """Return the report of a run of all parties as plain data, which can be written as JSON.
 
     Args:
         run: the run.
@@ -37,7 +37,7 @@ def report(
 
 
 def part_report(part: ModelPart, *, alone: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Return what one party knows of a training between organisations as plain data, without its part of the model.
+    """Return the report of one party of a training between organisations as plain data. It contains no weights.
 
     Args:
         part: this party's part of the model, with its metrics and cost counters.
@@ -69,7 +69,7 @@ def part_report(part: ModelPart, *, alone: Mapping[str, float] | None = None) ->
 
 
 def _counters(part: ModelPart) -> dict[str, Any]:
-    """Return bytes and counts by stage and kind of message, and seconds and counts by homomorphic operation."""
+    """Return a party's cost counters: bytes and messages by stage and kind, and homomorphic operations with seconds."""
     return {
         "messages": _by_stage(part.counters.traffic, lambda tally: {"bytes": int(tally.amount)}),
         "operations": _by_stage(part.counters.ops, lambda tally: {"seconds": tally.amount}),

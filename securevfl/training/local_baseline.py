@@ -1,4 +1,7 @@
-"""Quality of a model of one party's columns alone: the quality that the party reaches without any message."""
+"""Quality of a model of one party's columns alone (a *baseline*), which the party trains without any message.
+
+A report compares it with the joint model, so that readers see what the other parties' columns add.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def local_figures(job: JobOptions, party: Party) -> LocalQuality:
 
 
 def _counts_rows_once(job: JobOptions) -> bool:
-    """Return whether the run's metrics ignore row weights, as pairs of a score and a label on shares do."""
+    """Return whether the run's metrics ignore row weights, as those on secret shares from scores and labels do."""
     return job.protocol.shares is not None and supports_pairs(job.model.loss)
 
 
@@ -155,7 +158,7 @@ class LocalModel:
 
 
 def fit_local(job: JobOptions, party: Party, schedule: Schedule) -> LocalModel:
-    """Train the job's model on one party's columns and on the training rows of a schedule; see `local_scores`."""
+    """Train the job's model on one party's columns and a schedule's training rows; the method is in `local_scores`."""
     party, model, options = prepare_rows(job, party, schedule), job.model, job.protocol.shares
     if party.preparation is not None and party.preparation.has_evidence:
         (party,) = encode_evidence_pooled(job, [party], schedule.batch_order)
@@ -186,10 +189,10 @@ def fit_local(job: JobOptions, party: Party, schedule: Schedule) -> LocalModel:
 
 
 def _block_descent(job: JobOptions, model: LinearModel, X: Floats, targets: Floats, outputs: int) -> Floats:
-    """Return weights (d, c) after the job's steps on all rows by `BlockDescent`, with one block.
+    """Train by `BlockDescent` with one block that has all columns, and return the weights (d, c).
 
-    A model whose training would end by itself takes a fixed number of steps, which is enough for most tables. So does a
-    job with another optimizer.
+    The number of steps is the job's. If the job would stop by itself, or has another optimizer, it is a fixed number
+    that is enough for most tables.
 
     Args:
         job: the options of the training.

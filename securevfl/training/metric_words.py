@@ -57,7 +57,7 @@ STD_ERROR_NOTE = (
 
 
 def label_of(name: str) -> str:
-    """Return the name of a metric for readers."""
+    """Return the name of a metric as a report prints it, for example "ROC AUC" for `auc`."""
     return METRIC_LABELS.get(name, name.replace("_", " "))
 
 
@@ -70,7 +70,7 @@ def meaning_of(name: str) -> str:
 
 
 def main_metric(names: Iterable[str]) -> str | None:
-    """Return the metric for the largest chart of a report; None if there is none."""
+    """Return which of these metrics a report shows first and largest; None if it shows none of them so."""
     available = list(names)
     return next((name for name in MAIN_METRICS if name in available), None)
 

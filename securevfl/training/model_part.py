@@ -1,8 +1,9 @@
-"""One party's part of a trained model, with its scaling and its cost counters, stored in one file per party.
+"""One party's part of a trained model, stored in one file per party.
 
-A party provides columns. Its preparation turns them into features, which are scaled; the model adds up weights of
-features, or values of trees, to f, one number for each of c outputs. Each party stores only its part. A part may be
-"opened" to its party: on secret shares a party knows its weights only if the job says so.
+The output of a model for a row is f: c numbers, the sum of what the parties' *parts* add for their columns. Each party
+prepares its columns to *features*, scales them, and multiplies them with its weights (or adds up values of its trees).
+It stores only its own part. A part may be *opened* to its party: on secret shares a party knows its own weights only if
+the job says so.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ PLAIN_FIELDS = (
 
 
 class PartStatus(StrEnum):
-    """The run that trained the model part which `join` returns, and whether the other parties have confirmed it.
+    """What `join` knows about the part it returns: which run trained it, and whether the other parties confirmed it.
 
     KEPT: an earlier run trained this part and was interrupted before it wrote the final file.
     """
@@ -153,7 +154,7 @@ class ModelPart:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the part of the leading party, which has metrics, history and predictions."""
+        """Whether this is the part of the leading party, which also has the metrics, history and predictions."""
         return self.name == self.parties[0]
 
     @cached_property
@@ -227,7 +228,7 @@ class ModelPart:
         return dict(zip(self.features, theta.tolist(), strict=True))
 
     def constant(self) -> list[float]:
-        """Return what this part adds to f (c) if all its features are 0: the intercept minus the scaled means."""
+        """Return what this part adds to f (c) for a row whose features are all 0, because of intercept and scaling."""
         self._check_by_column()
         theta = self.theta
         intercept = theta[len(self.features) :].sum(axis=0)
@@ -339,7 +340,7 @@ class ModelPart:
             return np.empty(shape)
         columns = columns_of(self.name, rows, names, chosen=self.columns, known=self.preparation.types)
         table = self.preparation.apply(columns)
-        warn_of_new_texts(self.name, self.preparation, columns)
+        warn_of_new_texts(self.name, self.preparation, columns, self.baseline)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
 
@@ -359,11 +360,11 @@ class ModelPart:
         return self
 
     def _try_on_a_row(self) -> None:
-        """Read the classes and prepare a row of zeros, so that loading a file with unusable contents fails."""
+        """Read the classes and prepare one row of zeros, so that `load` fails at once if a file's contents are bad."""
         if self.classes is not None and (self.classes.ndim != 1 or len(self.classes) < 2):
             raise ValueError("classes")
         str(self.positive)
-        # a row of zeros may be refused, for example in a column of texts; this is no fault of the file
+        # preparing a row of zeros may fail although the file is fine, for example if a column holds texts
         with suppress(SecureVFLError), np.errstate(all="ignore"):
             self.rows(np.zeros((1, len(self.columns))))
 
@@ -437,7 +438,7 @@ class ModelPart:
             deviation = np.array([np.inf if value is None else value for value in deviations], np.float64)
             classes, state = content.pop("classes"), State.read(content.pop("state"))
             baseline = [Baseline(**item) for item in content.pop("baseline")]
-            job = Job.from_dict(content["job"])
+            job = _job_of_file(path, content["job"])
             preparation = FittedPreparation.read(
                 content.pop("columns"), content.pop("preparation"), content.pop("types")
             )
@@ -452,12 +453,36 @@ class ModelPart:
             )
             part._try_on_a_row()
             return part
+        except _UnregisteredError:
+            raise
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, SecureVFLError):
             raise _damaged(path) from None
 
 
+def _job_of_file(path: str | Path, keys: Mapping[str, Any]) -> Job:
+    """Return the job of a model file whose digest is right, so that its job was valid where it was written."""
+    try:
+        return Job.from_dict(keys)
+    except ConfigError as cause:
+        option = str(cause.fields.get("option") or "job")
+        raise _UnregisteredError(
+            f"{path}: this program cannot use the job of the model ({cause.problem.splitlines()[0]})",
+            f"if {option} names code of yours, such as a loss, import the module that registers it before you load the "
+            "model; otherwise load the model with the version of securevfl that wrote it",
+            code="SVFL-MODEL-FILE",
+            path=str(path),
+            option=option,
+        ) from None
+
+
+class _UnregisteredError(DataError):
+    """A model file whose job names a loss, an optimizer or another option that this program does not know."""
+
+    default_code = "SVFL-MODEL-FILE"
+
+
 class _StoredFields(msgspec.Struct):
-    """The types of the fields that a file stores unchanged."""
+    """The types of the fields that a model file contains as they are, without conversion."""
 
     name: str
     role: str

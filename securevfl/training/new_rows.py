@@ -32,7 +32,7 @@ from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
 
 SCORED_ROWS_PER_BLOCK = 16_384  # number of rows of a block
-NO_TABLE = -1  # stands for the number of rows if the party has no table
+NO_TABLE = -1  # value of `NewRows.count` for a party without a table, whose number of rows is not known
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class IndexedRows:
 def no_rows(count: int = NO_TABLE) -> NewRows:
     """Return `count` rows without columns, for a party without a table; by default their number is not known."""
     starts = range(0, count, SCORED_ROWS_PER_BLOCK)
-    sizes = [min(SCORED_ROWS_PER_BLOCK, count - start) for start in starts]  # for any number of reads
+    sizes = [min(SCORED_ROWS_PER_BLOCK, count - start) for start in starts]  # a list, since blocks may be read twice
     return NewRows(count, b"", lambda: ((None, np.empty((size, 0))) for size in sizes))
 
 
@@ -206,7 +206,7 @@ def _parquet(
 
 
 def _written(source: ParquetSource) -> dict[Any, Any]:
-    """Return for each id the unchanged values of the id columns, if ids are composed of them; otherwise {}."""
+    """Return for each id the values of the id columns as the file has them; {} if ids are not composed of several."""
     values = source.written()
     return {} if values is None else dict(zip(source.ids().to_pylist(), values, strict=True))
 
@@ -216,7 +216,7 @@ def _zipped_slices(X: Floats, ids: Any) -> Iterator[tuple[list[Any] | None, NDAr
 
 
 def _zipped(blocks: Iterable[NDArray[Any]], ids: Any) -> Iterator[tuple[list[Any] | None, NDArray[Any]]]:
-    """Yield each block of rows with its ids, which are taken from a list or an Arrow array of all ids."""
+    """Yield each block of rows together with its ids, taken in order from a list or an Arrow array of all ids."""
     start = 0
     for X in blocks:
         block_ids = None if ids is None else ids[start : start + len(X)]
@@ -229,7 +229,7 @@ def _slices(X: Floats) -> Iterator[Floats]:
 
 
 def _even(batches: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Yield the same rows in blocks of `SCORED_ROWS_PER_BLOCK`."""
+    """Yield the rows of batches of any size again in blocks of `SCORED_ROWS_PER_BLOCK` rows; the last is shorter."""
     pieces: list[NDArray[Any]] = []
     count = 0
     for batch in batches:

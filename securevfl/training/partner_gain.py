@@ -53,7 +53,7 @@ class PartnerGain:
         error = None
         paired = name == "auc" and lead.positive is not None and alone.spread is not None and bool(lead.calibration)
         if errors[0] is not None and errors[1] is not None:
-            correlation = 0.0  # the two values have a correlation of at least 0, because they are of the same rows
+            correlation = 0.0  # cautious: it is at least 0, because both values are measured on the same rows
             if paired and alone.spread is not None:
                 of_scores = score_correlation(alone.spread, spread_within_classes(lead.calibration))
                 correlation = auc_correlation(*values, of_scores)

@@ -1,6 +1,7 @@
 """A finished run of all parties in one process: metrics, history, costs, predictions, and each party's part to save.
 
-f (m, c) are the outputs of the model for m rows: the sum of what the parties' parts add for their columns.
+f (m, c) are the outputs of the model for m rows and c outputs: the sum of what each party's *part* of the model (its
+weights and preparation) adds for its columns.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class _ScoredRows:
     ids: NDArray[Any] | None
 
     def match(self, what: str, values: ArrayLike) -> NDArray[Any]:
-        """Return a value for each row in the order of the rows."""
+        """Return one value for each scored row, in the order of the scored rows; `what` names them in errors."""
         return match_values(what, values, self.ids)
 
 
@@ -117,7 +118,7 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, float]]:
-        """One record per round."""
+        """One record for each round: its losses and, after an evaluation, its metrics."""
         return self.active.history
 
     @property
@@ -283,7 +284,7 @@ class Run:
         return self._decide(tables, ids)[0]
 
     def _decide(self, tables: Tables, ids: RowIds | None) -> tuple[Floats, NDArray[Any] | None]:
-        """Return f (m, c) on new rows, and the ids of these rows if a table has ids."""
+        """Compute f (m, c) for new rows. Return f, and the ids of these rows (None if no table has ids)."""
         names = [name for name, part in self.parts.items() if part.columns]
         if not isinstance(tables, Mapping) or set(tables) != set(names):
             passed = ", ".join(map(str, tables)) if isinstance(tables, Mapping) else type(tables).__name__

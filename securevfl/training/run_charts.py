@@ -1,4 +1,7 @@
-"""Charts of the report of a run: the gain, lift, calibration, ROC curve, convergence and costs."""
+"""Charts of the report of a run: the gain by partners, lift, calibration, ROC curve, convergence and costs.
+
+*Tenths* are ten groups of equally many rows by rising predicted probability.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from securevfl.training.run_costs import Costs, rounded_split
 
 LOSS_LABELS = {"batch_loss": "of the batch", "loss": "evaluated"}
 AXES = {"round": "round", "seconds": "seconds without evaluation"}
-NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # entries of a round's record that are no metrics
+NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # keys of a round's record that are not metrics
 MIN_SPAN_ERRORS = 4.0
 """An axis of a metric is at least as wide as this number of its standard errors, so that noise does not fill it."""
 MIN_LOSS_SPAN = 0.25
@@ -20,7 +23,7 @@ MIN_LOSS_SPAN = 0.25
 
 
 def quality_chart(lead: ModelPart, gain: PartnerGain | None) -> str:
-    """Return bars of the main metric: the leading party alone, if known, and all parties together."""
+    """Return a chart of the main metric with two bars: the leading party alone (if measured), and all parties."""
     name = gain.metric if gain else main_metric(lead.metrics)
     if name is None:
         return ""
@@ -63,12 +66,12 @@ def metric_names(history: list[dict[str, float]]) -> list[str]:
 
 
 def curve(history: list[dict[str, float]], over: str, name: str) -> list[tuple[float, float]]:
-    """Return the points of one figure over rounds or seconds."""
+    """Return the points (round or second, value) of one metric from the records of the rounds."""
     return [(record[over], record[name]) for record in history if over in record and name in record]
 
 
 def quality(lead: ModelPart) -> str:
-    """Return charts of lift, calibration and ROC curve by tenths of the rows, and their table."""
+    """Return lift curve, calibration and ROC curve of the tenths as charts, and a table of their figures."""
     tenths = [[float(value) for value in row] for row in lead.calibration]
     if not tenths:
         return "<p class='soft'>This model has no calibration.</p>"
@@ -160,7 +163,7 @@ def roc(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
 
 def costs_chart(costs: Costs) -> str:
-    """Return bars of the seconds of each phase by kind of work, and a table whose figures add up."""
+    """Return a bar chart and a table of each phase's seconds by kind of work, such as encryption or waiting."""
     digits = 3 if costs.total < 10 else 1
     split = rounded_split(costs.path, digits)
     colours = svg.series_colours(next(iter(split.values())))

@@ -1,7 +1,8 @@
 """Costs of a run: seconds of the critical path by kind of work, counters, and one row of a table.
 
-The critical path is the longest chain of computations and messages that wait for each other, over all parties. Its
-length is the time of the run.
+The *critical path* is the longest chain of computations and messages that wait for each other, over all parties. Its
+length is the time of the run. It is split by *phase* (stage: setup, preprocessing, training, evaluation) and *kind* of
+work (such as encryption or network).
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ class Costs:
 
     @property
     def split(self) -> Split:
-        """Seconds of the critical path by phase and kind of work (`split_seconds`); they add up to `total`."""
+        """Seconds of the critical path by phase and kind of work (see `split_seconds`). Their sum is `total`."""
         return split_seconds(self.path)
 
     @property
     def parts(self) -> dict[str, float]:
-        """The seconds of `split` as one mapping, with names such as "training: encryption"."""
+        """The same seconds as `split` in one dict, under names such as "training: encryption"."""
         return {f"{phase}: {kind}": s for phase, kinds in self.split.items() for kind, s in kinds.items()}
 
     @property
@@ -108,11 +109,11 @@ class Costs:
 
     @property
     def ahead(self) -> float:
-        """Seconds of the critical path in preprocessing."""
+        """Seconds of the critical path in preprocessing, which takes place before the training."""
         return float(self.path[Stage.OFFLINE].sum())
 
     def row(self) -> dict[str, str | int | float | None]:
-        """Return one row of FedBCD Table 2, with the parts of the total, the protocol and the bytes.
+        """Return the run as a row like those of Table 2 of the FedBCD paper, with protocol and bytes added.
 
         The parts have columns such as training_encryption_s, one for each phase and kind of work. Values of a run that
         was loaded from files are None if the files do not contain them.

@@ -179,9 +179,9 @@ def write_report(path: Path, part: ModelPart, *, alone: LocalQuality | None, she
 
 
 def comparison(lead: ModelPart, alone: LocalQuality | None) -> str:
-    """Return the gain by the partners' columns as a sentence, a chart and a table of all metrics.
+    """Return what the partners' columns gain as a sentence, a chart and a table of all metrics.
 
-    Without figures of a model of one party alone, they describe the model of all parties.
+    If no model of one party alone was measured, only the metrics of the joint model are shown.
     """
     if not lead.metrics:
         return "<p>The model has no metrics.</p>" + notes(lead)

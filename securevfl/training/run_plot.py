@@ -61,7 +61,7 @@ def plot(lead: ModelPart, costs: Costs) -> Figure:
 
 
 def _draw_losses(axes: Axes, lead: ModelPart, over: str) -> None:
-    """Draw the loss over rounds or seconds, on an axis that is not narrower than its noise."""
+    """Draw the loss over rounds or seconds. The axis spans some standard errors, so that noise does not fill it."""
     values = []
     for name, words in LOSS_LABELS.items():
         points = curve(lead.history, over, name)
@@ -86,7 +86,7 @@ def _draw_calibration(axes: Axes, lead: ModelPart) -> None:
 
 
 def _notebook_figure(kind: type[Figure]) -> type[Figure]:
-    """Return a class of figures that a notebook shows without pyplot, which would leave each figure open."""
+    """Return a subclass of matplotlib's Figure that notebooks show without pyplot, which would keep figures open."""
 
     class Picture(kind):  # type: ignore[valid-type,misc]
         """A figure that a notebook shows as PNG."""

@@ -1,7 +1,7 @@
 """Exchange of public facts before a run: each party checks that all jobs, tables and sizes fit together.
 
-The facts are in the hello messages (`securevfl.protocols.handshake`): a digest of the job, the party's role, numbers of
-rows, columns and parameters, and a digest of the row order.
+The facts are in the *hello* messages (`securevfl.protocols.handshake`), the first messages of a run: a digest of the
+job, the party's role, numbers of rows, columns and parameters, and a digest of the row order.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from securevfl.families.run_facts import facts_of
 from securevfl.families.run_shape import derive_run_shape
 from securevfl.families.table_preparation import prepare_rows
 from securevfl.job import Job
+from securevfl.models.class_labels import classes_of
 from securevfl.protocols.handshake import RunHello, exchange_hellos
 from securevfl.runtime.channel import Channel
 from securevfl.training.checkpoint import Checkpoints
@@ -102,7 +103,7 @@ def set_up_run(
         rows=len(party),
         columns=party.X.shape[1],
         parameters=job.model.module_parameters(party.name, party.model),
-        outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
+        outputs=loss.outputs(classes_of(party, loss)) if party.y is not None else 0,
         order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
         run=checkpoints.run(key) if checkpoints is not None else "",
@@ -117,7 +118,7 @@ def set_up_run(
     by_ids = len(party) > 0 and all(other.order for other in with_rows)
     if schedule is None:
         schedule = job.schedule(lead.rows)
-    # another party has no ids, so rows are selected by their numbers, although this party has ids
+    # although this party has ids, another party has none, so all parties select rows by row numbers
     if party.order and not by_ids:
         schedule = job.schedule(lead.rows)
         announced, party = party, prepare_rows(job, raw, schedule)
@@ -148,7 +149,7 @@ def run_key(job: Job, party: Party) -> bytes:
 
 
 def run_key_of(job: Job, table: bytes) -> bytes:
-    """Return `run_key` from the digest of the table, which takes long for large tables."""
+    """Return the same key as `run_key`, given the table's digest, since computing that takes long for large tables."""
     return hashlib.sha256(job.digest + table).digest()
 
 
@@ -193,7 +194,7 @@ def _check_hellos(job: Job, me: str, hellos: Mapping[str, RunHello]) -> Roles:
 
 
 def _check_size_limits(job: Job, peer: str, hello: RunHello) -> None:
-    """Check that the announced sizes are possible, because memory is allocated for them."""
+    """Check that the sizes in a hello message are not too large, because this party allocates memory for them."""
     outputs = 1 if job.model.loss.single else max(1, hello.rows)
     limits = {"rows": MAX_ROWS, "columns": MAX_COLUMNS, "parameters": MAX_ROWS, "outputs": outputs}
     for field, limit in limits.items():

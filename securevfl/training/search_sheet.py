@@ -1,7 +1,8 @@
-"""The consent sheet of a search: the openings of all alternatives, and the sheet of the last training below them.
+"""The consent sheet of a search: what training all *alternatives* (combinations of option values) would disclose.
 
-Between organisations, `securevfl.organisations.tune` asks for consent with this sheet. `explain_search` states the same
-beforehand, from tables on this computer, or from one table and the sizes of the others.
+Below it is the sheet of the final training with the best alternative. `securevfl.organisations.tune` asks for consent
+with this sheet. `explain_search` states the same in advance, from tables on this computer or from one table and the
+sizes of the others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from securevfl.consent.consent_sheet import ConsentSheet, explain
-from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -19,8 +19,13 @@ from securevfl.families.run_facts import local_run_facts, pooled_run_facts
 from securevfl.job import Job
 from securevfl.protocols.alternative_choice import choice_bits
 from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION
-from securevfl.protocols.shares.opened_loss import select_measured
-from securevfl.training.tuning import column_bits, most_disclosing
+from securevfl.training.search_disclosures import (
+    check_search,
+    column_bits,
+    larger_amounts,
+    measured_rows,
+    most_disclosing,
+)
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
 _HEAD = """\
@@ -30,7 +35,11 @@ training also opens the values below. So there are {measurements} measurements, 
 At most {bits:,} bits about columns are opened. {active} names the best alternative to the others, which discloses at
 most {choice} bits about labels. Only the last training stores a model.
 {alternatives}
-The last training, for the alternative that discloses most:"""
+{larger}The last training, for the alternative that discloses most:"""
+_LARGER = """\
+If another alternative is chosen, these amounts of the last training are larger than in the sheet below:
+{lines}
+"""
 
 
 def search_sheet(
@@ -44,17 +53,19 @@ def search_sheet(
 
     Args:
         alternatives: the job of each alternative.
-        finals: the job of the last training for each alternative.
+        finals: for each alternative, the job of the final training if that alternative is chosen.
         shapes: the public sizes of each alternative's run.
         rows: number of measured rows.
-        last_sheet: the sheet of the last training, for the alternative that discloses most.
+        last_sheet: the sheet of the final training, for the alternative whose training would disclose most.
 
     Returns:
         The sheet of all trainings.
     """
     bits = {name: column_bits(job, shapes[name]) for name, job in alternatives.items()}
     largest = most_disclosing(finals, shapes)
+    larger = larger_amounts(finals, shapes, largest)
     head = _HEAD.format(
+        larger=_LARGER.format(lines="\n".join(f"  {line}" for line in larger)) if larger else "",
         count=len(alternatives),
         rows=rows,
         active=shapes[largest].active,
@@ -103,7 +114,8 @@ def explain_search(
         The sheet of the search, and the reasons for which it would be refused.
 
     Raises:
-        ConfigError: the job cannot be tuned, or the grid contains an option or a value that cannot be used.
+        ConfigError: the job cannot be tuned, the grid contains an option or a value that cannot be used, or too few
+            rows are held out.
     """
     alternatives = alternative_jobs(job, grid)
     finals = {name: final_job(tuned_job(job), alternative) for name, alternative in alternatives.items()}
@@ -117,13 +129,12 @@ def explain_search(
         facts = {name: local_run_facts(final, party, columns, outputs=outputs) for name, final in finals.items()}
     shapes = {name: item.shape for name, item in facts.items()}
     largest = most_disclosing(finals, shapes)
-    rows = len(select_measured(facts[largest].schedule.test, shapes[largest].outputs))
+    rows = len(measured_rows(facts[largest].schedule, shapes[largest].outputs))
     last_sheet = explain(finals[largest], parties, others=others, outputs=outputs, ledgers=ledgers)
     sheet = search_sheet(alternatives, finals, shapes, rows, last_sheet)
-    together = [*((item, shapes[name]) for name, item in alternatives.items()), (finals[largest], shapes[largest])]
     refusals, measurements = [], len(alternatives) + 1
     try:
-        check_together(together, parties, ledgers or {})
+        check_search(alternatives, finals, shapes, parties, ledgers or {})
     except LeakageError as error:
         refusals.append(str(error))
     permitted = max(1, rows // ROWS_PER_EVALUATION)

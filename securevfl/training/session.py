@@ -48,6 +48,7 @@ from securevfl.runtime.meter import Meter
 from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoint, Checkpoints, common_round
 from securevfl.training.evaluation_records import EvaluationFile, KnownEvaluations
 from securevfl.training.model_part import ModelPart, PartStatus
+from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import RunSetup, run_key, run_key_of, set_up_run
 from securevfl.training.training_loop import TrainingLoop
 
@@ -67,7 +68,7 @@ def take_part(
     checkpoints: Checkpoints | None = None,
     ledger: DisclosureLedger | None = None,
     ahead: Path | None = None,
-    consent: Callable[[ConsentSheet], None] | None = None,
+    consent: Callable[[ConsentSheet], None] | PublicSizes | None = None,
     again: bool = True,
 ) -> ModelPart:
     """Train with the other parties over a channel, and return this party's part of the model.
@@ -86,7 +87,9 @@ def take_part(
             that the tables of all parties are in this process.
         ahead: folder of random numbers that were computed in advance (`run_offline_phase`).
         consent: called with this party's consent sheet, after all checks that are possible before the training, and
-            before any message depends on its data. It raises an error if the party does not agree.
+            before any message depends on its data. It raises an error if the party does not agree. If the party has
+            agreed before this session: the public sizes that it agreed to, from which those of the session must not
+            differ.
         again: whether the training may start again if it is complete for this party but not for all parties.
 
     Returns:
@@ -94,11 +97,14 @@ def take_part(
 
     Raises:
         ConfigError: if the training is complete at this party, is not complete at another party, and `again` is False.
+        ProtocolError: if the public sizes differ from the agreed ones.
     """
     table = party.digest
     key = run_key_of(job, table)
     setup = set_up_run(job, party, channel, parties, key, checkpoints, ledger)
     party, schedule, sizes = setup.party, setup.schedule, setup.sizes
+    if isinstance(consent, PublicSizes):
+        consent.check(channel.me, sizes)
     same_training = len({hello.run for hello in setup.hellos.values()}) == 1
     start = common_round([hello.saved for hello in setup.hellos.values()]) if same_training else None
     if checkpoints is not None and start == FINISHED_ROUND and (part := checkpoints.final(key)) is not None:
@@ -118,15 +124,15 @@ def take_part(
             eventlog.warn(channel.me, "training starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
     if (folder := material_folder(ahead, party, key)) is not None:
-        stored = sum(path.stat().st_size for path in folder.glob("*"))  # material that `prepare` has generated
+        stored = sum(path.stat().st_size for path in folder.glob("*"))  # bytes of the material from `prepare`
         check_disks({folder: max(0, job.family.stored_bytes(job, setup.facts) - stored)})
     data = None
-    # create the training data now, so that unsuitable labels, classes and exposures are refused before consent
+    # training data are created here so that unsuitable labels, classes and exposures are refused before consent
     if job.prepare.woe is None:
         data = _training_data(job, party, setup.facts)
         _check_rounding(job, party.name, data, len(parties))
     run = channel.session.hex() if checkpoint is None else checkpoint.run
-    # An attempt that ended before all parties had a checkpoint counts as the same run in the ledger.
+    # if an attempt ended before all parties had a checkpoint, the ledger counts this attempt and that one as one run
     ledger_run = run if checkpoints is None else checkpoints.begin(key, run)
     session_id = SessionId(ledger_run, channel.session.hex())
     if checkpoint is not None:
@@ -134,7 +140,7 @@ def take_part(
         session_id = SessionId(ledger_run, channel.session.hex(), *done)
 
     def ask_consent() -> None:
-        if consent is not None:
+        if consent is not None and not isinstance(consent, PublicSizes):
             consent(_sheet(job, setup, ledger, "" if checkpoint is None else checkpoint.run))
 
     def save(rounds: int, of: int, state: Callable[[], Checkpoint]) -> None:
@@ -198,7 +204,7 @@ def _training_data(job: Job, party: Party, facts: RunFacts) -> TrainingData:
 
 
 def _check_rounding(job: Job, party: str, data: TrainingData, parties: int) -> None:
-    """Log the error that random rounding causes in coefficients of counts and amounts, or refuse a large one."""
+    """Estimate the error of coefficients due to random rounding (models of counts and amounts); refuse a large one."""
     loss, rounding = job.model.loss, job.family.sum_rounding(job, len(data.schedule.train), parties)
     if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.target_classes is None:
         return
@@ -245,7 +251,7 @@ def run_offline_phase(
 
 
 class PreConsentView(NamedTuple):
-    """The facts that a party knows about a job before it consents.
+    """The facts that a party knows about a job after the hello messages, before it consents.
 
     Attributes:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -265,7 +271,7 @@ class PreConsentView(NamedTuple):
 def view_before_consent(
     job: Job, party: Party, channel: Channel, *, parties: Sequence[str], ledger: DisclosureLedger
 ) -> PreConsentView:
-    """Exchange public facts for a job without training it.
+    """Exchange hello messages for a job, and return what this party knows then, without training the job.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -291,7 +297,7 @@ def _sheet(job: Job, setup: RunSetup, ledger: DisclosureLedger | None, run: str)
 def _with_evidence(
     job: Job, setup: RunSetup, context: PartyContext, ledger_session: LedgerSession, checkpoint: Checkpoint | None
 ) -> Party:
-    """Return the party with weights of evidence as columns; they are computed now or restored from a checkpoint."""
+    """Return the party with weights of evidence as columns, either computed now or restored from a checkpoint."""
     if checkpoint is not None:
         stored = FittedPreparation.read(setup.raw.columns, checkpoint.preparation)
         decided = {} if setup.party.preparation is None else setup.party.preparation.decided
@@ -329,9 +335,9 @@ def material_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None
 
 
 def _prepare_folder(checkpoints: Checkpoints, key: bytes, checkpoint: Checkpoint | None, channel: Channel) -> None:
-    """Prepare the checkpoints for a run that resumes from a checkpoint, or that begins.
+    """Remove checkpoints that do not fit a run which begins or resumes from `checkpoint`.
 
-    Log the round from which the run resumes, and peers whose certificate key differs from that of the checkpoint.
+    Log the round from which the run resumes, and warn of peers whose certificate key has changed since the checkpoint.
     """
     if checkpoint is None:
         checkpoints.clear(key, same_run=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def format_table(rows: Sequence[dict[str, str | int | float | None]]) -> str:
-    """Return rows with equal keys as aligned text: words are aligned to the left, figures to the right."""
+    """Return rows with equal keys as an aligned text table with the keys as heads: words left, figures right."""
     cells = [[_cell(value) for value in row.values()] for row in rows]
     heads = [key.replace("_s", " s") if key.endswith("_s") else key for key in rows[0]]
     words = [isinstance(value, str) for value in rows[0].values()]

@@ -1,8 +1,8 @@
 """The training loop of one party: runs rounds, evaluates, records, writes checkpoints and stops.
 
-The participant (`securevfl.families.participant`) does the work of a round and exchanges the messages. The leading
-party, which has the labels, decides when the training ends. Classes are separated if a sum of columns ranks all rows
-correctly; weights then grow without bound.
+The *participant* (`securevfl.families.participant`) does the work of a round and exchanges the messages. The leading
+party, which has the labels, decides when the training ends. The classes are *separated* if a sum of columns ranks all
+rows correctly; the weights would then grow without bound.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ the checkpoint. It may write the checkpoint."""
 
 @dataclass(eq=False)
 class TrainingLoop:
-    """One party's side of a run: it calls its participant round by round, and builds the party's part of the model.
+    """One party's run of a training. It calls its participant round by round and builds the party's model part.
 
     Attributes:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -121,7 +121,7 @@ class TrainingLoop:
                     rounds.close()
         except BaseException as error:
             with suppress(BaseException):
-                # the participant ends its background work with this error and does not wait for other parties
+                # raise the error in the participant too, so that it ends its background work without waiting for others
                 rounds.throw(error)
             if isinstance(error, RangeError):
                 raise DivergenceError(
@@ -135,7 +135,7 @@ class TrainingLoop:
         self.context.channel.clock.tick(Kind.LOCAL)
 
     def finish(self) -> ModelPart:
-        """Evaluate the final model, and return this party's part of the model."""
+        """Evaluate the final model if the job requires it, and return this party's part of the model."""
         context, data = self.context, self.data
         exchanges, notes = self._participant.exchanges or self.rounds, list(self._participant.notes)
         if self._best is not None and self.job.patience is not None:
@@ -172,7 +172,7 @@ class TrainingLoop:
 
     @property
     def _weights_may_grow(self) -> bool:
-        """Whether the weights of this party's columns would grow without bound if they separate the classes."""
+        """Whether nothing limits the weights, which then grow forever if this party's columns separate the classes."""
         model = self.job.model
         by_column = isinstance(model, LinearModel) and model.by_column and not model.l2
         return by_column and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self.data.columns > 0
@@ -191,9 +191,9 @@ class TrainingLoop:
             self._warn(f"columns that separate the labels: {columns}; {GROWING_COEFFICIENTS}")
 
     def _warn_of_extreme_rows(self) -> None:
-        """Name this party's column and row that is furthest from the mean, if nothing clips it and it is extreme.
+        """Warn of this party's row and column that is furthest from the mean, unless values are clipped.
 
-        Columns that are not scaled, such as those of trees, are not compared: their values are not deviations.
+        Columns that are not scaled, such as those of trees, are left out: their values are not standard deviations.
         """
         rows = self.data.schedule.train
         is_scaled = self.job.model.scales and self.job.scale != "none"
@@ -288,7 +288,7 @@ class TrainingLoop:
             if number in self.known.measured:
                 return self.known.file.measurement(number)
             measurement = self._participant.measure(self.job.model.loss, self.data, self.rounds, last=last)
-        if self._leads or last:  # other parties store an evaluation with the decision that they receive
+        if self._leads or last:  # the other parties store an evaluation when they receive the decision after it
             self.known.file.store(number, measurement)
         return measurement
 
@@ -303,7 +303,7 @@ class TrainingLoop:
         return metrics.stale(patience.metric, values, patience.evaluations, patience.tolerance)
 
     def _is_lost(self, measurement: Measurement) -> bool:
-        """Return whether the loss is so large that step sizes must be too large; a missing loss is infinite."""
+        """Return whether the loss shows that step sizes are too large; an unmeasured loss counts as infinite."""
         losses = [record["loss"] for record in self._history if "loss" in record]
         return self._participant.should_roll_back([*losses, measurement.metrics.get("loss", math.inf)], measurement)
 
@@ -315,10 +315,10 @@ class TrainingLoop:
         return metrics.improves(metric, measured[metric], self._past(metric))
 
     def _past(self, metric: str) -> list[float]:
-        """Return the values of a metric in the evaluations so far.
+        """Return the values of a metric in all evaluations so far that may end the training.
 
-        If steps use growing subsets of the rows, only evaluations after steps on the largest subset count. Earlier
-        models are not stored and do not end a training.
+        If steps use growing subsets of the rows, these are the evaluations after steps on the largest subset, because
+        earlier models are not stored.
         """
         settled = self.data.schedule.subset_iterations
         return [record[metric] for record in self._history if metric in record and record["round"] > settled]

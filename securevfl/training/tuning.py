@@ -1,8 +1,8 @@
-"""A search for the values of options: each alternative opens one sum of losses, and the best one is trained again.
+"""A search for the values of options: each *alternative* is trained and measured once, the best one is trained again.
 
-The party with labels chooses the alternative with the smallest mean loss on the held-out rows. Only that alternative
-is measured with all metrics, from pairs of a score and a label, and only its model is stored. Its metrics are measured
-on the rows that it was chosen on, so they are slightly too good; the loss of each alternative is reported as well.
+The measurement of an alternative *opens* (discloses) one sum of losses on the held-out rows to the party with labels,
+which chooses the smallest. The chosen alternative is also measured with all metrics, from pairs of a score and a label,
+and its model is stored. Its metrics are slightly too good, because the choice used the same rows.
 
 All tables are in one process here. `securevfl.organisations.tune` does the same between organisations, and
 `securevfl.training.cross_validation` on the columns of the party with labels alone.
@@ -10,23 +10,30 @@ All tables are in one process here. `securevfl.organisations.tune` does the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party, check_parties, register_of
-from securevfl.disclosure.counts import COLUMN_BIT_GROUP, RunShape
+from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.outputs import Output
 from securevfl.display import html
+from securevfl.errors import DivergenceError
 from securevfl.families.run_facts import pooled_run_facts
-from securevfl.families.run_outputs import run_outputs
 from securevfl.job import Job
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.network import Network
 from securevfl.training.model_part import ModelPart
+from securevfl.training.search_disclosures import (
+    check_search,
+    choice_disclosures,
+    column_bits,
+    column_outputs,
+    measured_rows,
+    most_disclosing,
+)
 from securevfl.training.simulate import simulate
 from securevfl.training.text_table import format_table
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
@@ -44,12 +51,14 @@ class Alternative:
     Attributes:
         name: the values of its options.
         loss: its mean loss on the measured rows; None at a party that does not learn it.
-        bits: the number of bits about columns that it opened.
+        bits: the number of bits about columns that measuring it has opened.
+        diverged: whether its training diverged, so that it cannot be chosen.
     """
 
     name: str
     loss: float | None
     bits: int
+    diverged: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,11 +68,11 @@ class Tuning:
     Attributes:
         alternatives: the alternatives, in the order of the grid.
         chosen: name of the chosen one.
-        job: the job of the chosen one, with all metrics.
+        job: the chosen alternative's job for the final training, with all metrics.
         part: this party's part of the chosen model.
         rows: number of measured rows.
         bits: number of bits about columns that the chosen model's training opened, in addition to the alternatives'.
-        entered: what this party's ledger has entered for the search, in words; empty without a ledger.
+        entered: what this party's ledger has counted for the search, as sentences; empty without a ledger.
     """
 
     alternatives: tuple[Alternative, ...]
@@ -105,6 +114,8 @@ class Tuning:
         ]
 
     def _mark(self, alternative: Alternative) -> str:
+        if alternative.diverged:
+            return "diverged"
         return "yes" if alternative.name == self.chosen else ""
 
     def _repr_html_(self) -> str:
@@ -116,7 +127,8 @@ class Tuning:
         """Return the search as lists and dicts that can be written as JSON."""
         return {
             "alternatives": [
-                {"name": item.name, "loss": item.loss, "opened_bits": item.bits} for item in self.alternatives
+                {"name": item.name, "loss": item.loss, "opened_bits": item.bits, "diverged": item.diverged}
+                for item in self.alternatives
             ],
             "chosen": self.chosen,
             "job": self.job.to_dict(),
@@ -160,6 +172,7 @@ def tune(
     Raises:
         ConfigError: the job cannot be tuned, or the grid contains an option or a value that cannot be used.
         LeakageError: all trainings together would disclose too much. Nothing has been sent then.
+        DivergenceError: the trainings of all alternatives diverge.
     """
     alternatives = alternative_jobs(job, grid)
     finals = {name: final_job(tuned_job(job), alternative) for name, alternative in alternatives.items()}
@@ -167,40 +180,48 @@ def tune(
     everyone = [lead, *others]
     shapes = {name: pooled_run_facts(final, everyone).shape for name, final in finals.items()}
     largest = most_disclosing(finals, shapes)
-    together = [*((alternative, shapes[name]) for name, alternative in alternatives.items())]
-    check_together([*together, (finals[largest], shapes[largest])], everyone, ledgers or {})
-    rows = select_measured(finals[largest].schedule(register_of(everyone)).test, shapes[largest].outputs)
+    check_search(alternatives, finals, shapes, everyone, ledgers or {})
+    rows = measured_rows(finals[largest].schedule(register_of(everyone)), shapes[largest].outputs)
     for party in others:
         if party.name in (ledgers or {}) and party.has_ids and "small_metrics" not in job.accepts:
             scores = ScoreLedger((ledgers or {})[party.name].path)
             scores.check_evaluations(lead.name, party.keys_of(rows), len(alternatives) + 1)
-    losses = {}
+    losses, diverged = dict[str, float](), list[str]()
     for name, alternative in alternatives.items():
         on_model(name)
-        losses[name] = simulate(alternative, everyone, network=network, ledgers=ledgers).metrics["loss"]
+        try:
+            losses[name] = simulate(alternative, everyone, network=network, ledgers=ledgers).metrics["loss"]
+        except DivergenceError:
+            diverged.append(name)
     chosen = best_alternative(losses)
+    if ledgers is not None and lead.name in ledgers:
+        search = secrets.token_hex(16)
+        ledgers[lead.name].record(lead.register, (search, ""), choice_disclosures(len(alternatives), shapes[chosen]))
     on_model(f"{chosen}, chosen")
     run = simulate(finals[chosen], everyone, network=network, ledgers=ledgers)
-    return build_tuning(alternatives, losses, chosen, finals[chosen], run.active, shapes)
+    return build_tuning(alternatives, losses, chosen, finals[chosen], run.active, shapes, diverged=diverged)
 
 
 def best_alternative(losses: Mapping[str, float]) -> str:
-    """Return the name of the alternative with the smallest loss; of equal ones the first in the grid."""
-    return min(losses, key=lambda name: losses[name])
+    """Return the name of the alternative with the smallest loss; of equal ones the first in the grid.
 
+    Args:
+        losses: the losses of the alternatives whose trainings did not diverge.
 
-def most_disclosing(finals: Mapping[str, Job], shapes: Mapping[str, RunShape]) -> str:
-    """Return the name of the alternative whose final training opens the most bits about columns."""
-    return max(finals, key=lambda name: column_bits(finals[name], shapes[name]))
+    Returns:
+        The name.
 
-
-def column_bits(job: Job, shape: RunShape) -> int:
-    """Return the number of bits about columns that a training opens by sums of losses, pairs and counts."""
-    return sum(output.count for output in _column_outputs(job, shape))
-
-
-def _column_outputs(job: Job, shape: RunShape) -> list[Output]:
-    return [output for output in run_outputs(job.family, job, shape) if output.group == COLUMN_BIT_GROUP]
+    Raises:
+        DivergenceError: no loss is finite.
+    """
+    finite = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
+    if not finite:
+        raise DivergenceError(
+            "the trainings of all alternatives of this search diverge",
+            "list smaller values of lr, or scale the columns",
+            code="SVFL-TRAINING-DIVERGED",
+        )
+    return min(finite, key=lambda name: finite[name])
 
 
 def build_tuning(
@@ -210,6 +231,8 @@ def build_tuning(
     final: Job,
     part: ModelPart,
     shapes: Mapping[str, RunShape],
+    *,
+    diverged: Collection[str] = (),
 ) -> Tuning:
     """Return the result of a search.
 
@@ -220,13 +243,14 @@ def build_tuning(
         final: its job with all metrics.
         part: this party's part of its model.
         shapes: the public sizes of each alternative's run.
+        diverged: names of the alternatives whose trainings diverged.
 
     Returns:
         The result.
     """
     items = [
-        Alternative(name, losses.get(name), column_bits(alternative, shapes[name]))
+        Alternative(name, losses.get(name), column_bits(alternative, shapes[name]), name in diverged)
         for name, alternative in alternatives.items()
     ]
-    rows = max(output.rows for output in _column_outputs(final, shapes[chosen]) if output.occasion == "evaluation")
+    rows = max(output.rows for output in column_outputs(final, shapes[chosen]) if output.occasion == "evaluation")
     return Tuning(tuple(items), chosen, final, part, rows, column_bits(final, shapes[chosen]))

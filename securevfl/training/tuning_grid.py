@@ -1,9 +1,9 @@
 """The alternatives of a search: one job for each combination of values of one or more numeric options.
 
-An option is named as in a job file, with its table (`model.l2`, `prepare.bins`) or without it (`l2`). All alternatives
-have the same rows and batches, so that their losses can be compared. Each is trained for its number of epochs, and is
-measured once, at its end: it opens one sum of losses. The chosen alternative is trained again as an ordinary job,
-`final_job`, whose evaluation also opens pairs of a score and a label.
+An option is named as in a job file, with its table (`model.l2`, `prepare.bins`) or without it (`l2`). The *plain data*
+of a job are its nested dicts, as in the job file. All alternatives have the same rows and batches, so that their losses
+can be compared. Each is measured once, at its end, by one sum of losses that is disclosed. The chosen alternative is
+trained again as an ordinary job (`final_job`), whose evaluation also discloses pairs of a score and a label.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def final_job(job: Job, alternative: Job) -> Job:
 
 
 def tunable_options(job: Job) -> dict[str, tuple[str, ...]]:
-    """Return the options that a search can change, as `model.l2`, and where each is in the job's plain data."""
+    """Return the options that a search can change, by names such as `model.l2`, with their paths in the plain data."""
     options = {}
     for table, owner in (("model", job.model), ("optimizer", job.optimizer)):
         for field, info in type(owner).model_fields.items():
@@ -183,7 +183,7 @@ def _holds_numbers(annotation: Any) -> bool:
 
 
 def _key_of(job: Job, name: str) -> tuple[str, ...]:
-    """Return where an option is in the job's plain data."""
+    """Return the path of an option in the job's plain data: the keys of the nested dicts."""
     options = tunable_options(job)
     matching = [key for option, key in options.items() if name in (option, option.rpartition(".")[2])]
     if matching:
@@ -193,7 +193,7 @@ def _key_of(job: Job, name: str) -> tuple[str, ...]:
 
 
 def _with_values(job: Job, values: Mapping[tuple[str, ...], float | str]) -> Job:
-    """Return the alternative with these values, which opens one sum of losses and nothing else."""
+    """Return the job of the alternative with these values, measured once at its end by one sum of losses."""
     plain, shares = job.to_dict(), job.protocol.shares
     if shares is not None:
         silent = job.protocol.model_copy(update={"shares": shares.model_copy(update=_SILENT | {"metrics": "loss"})})

@@ -1,10 +1,7 @@
 """Forecast of the disclosures of one job in a year: monthly trainings, a comparison, a search, and scores of new rows.
 
-One job discloses little, and its consent sheet is about that job alone. Most jobs are run again with new data. This
-forecast adds up what each party's ledger will count, before the first job. It counts as the ledger does
-(`securevfl.disclosure.ledger`), and as if all runs were about the same rows, which is the most that can be disclosed
-about a row. In this order:
-
+A consent sheet is about one job, but most jobs are repeated with new data. Before the first job, this forecast adds up
+what each party's ledger will count in a year, as if all runs were about the same rows. In this order:
 1. in month 1   a comparison of models (`securevfl.training.comparison`), then a search: trainings with other options,
                 each measured on the same held-out rows
 2. each month   a training, and a twelfth of the scores of new rows
@@ -21,7 +18,7 @@ from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.counts import Disclosure, Kind, in_column_bits
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_UNITS, sum_disclosures
+from securevfl.disclosure.limits import DISCLOSURE_KINDS, sum_disclosures
 from securevfl.disclosure.outputs import Output, disclosures_of
 from securevfl.errors import ConfigError
 from securevfl.families.facts import RunFacts
@@ -52,19 +49,21 @@ class YearPlan:
 
 @dataclass(frozen=True)
 class YearTotal:
-    """What one party's ledger counts for one kind of disclosure to one receiver after the year.
+    """What one party's ledger counts in the year for one kind of disclosure to one receiver.
 
     Attributes:
         kind: the kind of disclosure.
-        learner: the receiver; "all peers" for the total over all of them.
-        count: how much is disclosed, in the unit of the kind.
-        share: the share of everything; 0 for kinds without an upper bound.
+        learner: the party that receives the values; "all peers" for the total over all of them.
+        count: the disclosed amount, in the unit of the kind (such as equations, scores or bits).
+        share: the disclosed share of the amount that would disclose everything; 0 if there is no such amount.
+        text: the amount in words, such as "600 bits about columns (2% of the columns)".
     """
 
     kind: Kind
     learner: str
     count: int
     share: float
+    text: str
 
 
 @dataclass
@@ -74,9 +73,9 @@ class PartyYear:
     Attributes:
         party: name of the party.
         totals: what its ledger counts, with earlier runs.
-        bits: number of bits about its columns that all peers together receive.
+        bits: number of bits about its columns that all peers together receive in the year.
         share: `bits` as a share of the information content of all rows of its table; None if that is unknown.
-        row_bits: number of these bits about a measured row.
+        row_bits: number of bits about one measured row that all peers together receive in the year.
         row_share: `row_bits` as a share of the information content of a row; None if that is unknown.
         refusals: the first run that each limit or leak check would refuse: what it is, and the reason.
     """
@@ -92,9 +91,7 @@ class PartyYear:
     def lines(self) -> list[str]:
         """Return the forecast as lines of text."""
         lines = [f"{self.party}:"]
-        for total in self.totals:
-            share = f" ({total.share:.0%})" if total.share else ""
-            lines.append(f"  {total.learner:<9} receives {total.count:,} {KIND_UNITS[total.kind]}{share}")
+        lines += [f"  {total.learner:<9} receives {total.text}" for total in self.totals]
         if self.bits:
             of_table = "" if self.share is None else f", {_percent(self.share)} of what the table holds"
             lines.append(f"  columns   at most {self.bits:,} bits about them in measurements and scores{of_table}")
@@ -136,7 +133,7 @@ class YearForecast:
 
 
 class _Run(NamedTuple):
-    """One run of the year: its place in the year, its name, its job, its facts and the scores that follow it."""
+    """One run of the year: its month, its name, its job, its facts, and the scores that are requested after it."""
 
     when: str
     name: str
@@ -221,7 +218,7 @@ def _runs(plan: YearPlan, job: Job, compared: Mapping[str, Job], facts: Mapping[
 
 
 def _party_year(party: Party, runs: Sequence[_Run], ledger: DisclosureLedger | None) -> PartyYear:
-    """Add up the runs for one party, and note the first run that each limit or leak check refuses."""
+    """Add up what all runs disclose about one party, and note the first run that a limit or leak check refuses."""
     year, refused = PartyYear(party.name), set[str]()
     entries = [] if ledger is None else ledger.counted_for(party.register)
     counted = [(entry.run, entry.disclosure) for entry in entries]
@@ -289,15 +286,15 @@ def _is_measured(output: Output, party: str) -> bool:
 
 
 def _bits(output: Output) -> int:
-    """Return how many bits an output discloses in a complete run; `count` is used if it follows from other outputs."""
+    """Return how many bits an output discloses in a complete run (`count` if other outputs imply it)."""
     if in_column_bits(output.disclosure):
         return output.count
     return (output.times * output.numbers or output.count) * output.bits
 
 
 def _row_bits(output: Output) -> float:
-    """Return how many bits of an evaluation's output may be about one row: all bits of a sum, or one row's word."""
-    if in_column_bits(output.disclosure) and output.numbers >= output.rows:  # words of rows, in a hidden order
+    """Return how many bits of an evaluation's output may concern one row: all bits of a sum, or one row's value."""
+    if in_column_bits(output.disclosure) and output.numbers >= output.rows:  # one value for each row, shuffled
         return output.times * output.bits * output.numbers / output.rows
     return _bits(output) if in_column_bits(output.disclosure) else _bits(output) / output.rows
 
@@ -309,10 +306,10 @@ def _totals(counted: Sequence[tuple[str, Disclosure]]) -> Iterator[YearTotal]:
         learners = list(dict.fromkeys(item.learner for _, item in of_kind))
         for learner in learners:
             total = sum_disclosures(pair for pair in of_kind if pair[1].learner == learner)
-            yield YearTotal(kind, learner, total.count, total.share)
+            yield YearTotal(kind, learner, total.count, total.share, total.of(kind))
         if len(learners) > 1:
             total = sum_disclosures(of_kind)
-            yield YearTotal(kind, "all peers", total.count, total.share)
+            yield YearTotal(kind, "all peers", total.count, total.share, total.of(kind))
 
 
 def _percent(share: float) -> str:

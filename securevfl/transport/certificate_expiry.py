@@ -7,7 +7,7 @@ from pathlib import Path
 
 from securevfl.transport.pem_files import parse_authorities, parse_certificate, read_pem
 
-WARNING_DAYS = 30  # certificates that expire within this number of days are reported
+WARNING_DAYS = 30  # certificates that expire within this number of days cause a warning
 
 
 def expiry_warning(name: str, days_left: int) -> str:

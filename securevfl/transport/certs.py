@@ -1,21 +1,15 @@
 """Certificates that identify the parties.
 
-One authority (`init`), which all parties trust for this, signs one certificate for each party (`issue`):
-
+One *authority* (`init`), which all parties trust for this, signs one certificate for each party (`issue`):
     ca.pem, ca.key        the authority; every party gets ca.pem, and ca.key stays with the authority
     bank.pem, bank.key    the party "bank"; only the bank gets both, over a secure channel
-
-A party that keeps its key secret from the authority generates the key itself. The authority then signs and revokes
-certificates with openssl (docs/two-organisations.md); any X.509 certificate that names its party as below can be used.
-ca.pem may also contain the authority's revocation lists (X.509 CRL), which `check_peer` applies in every handshake. A
-party with an old ca.pem does not know later revocations.
-
 A certificate names its party by the URI securevfl://party/<name> and by a DNS name that is derived from it
-(`server_name`). With the DNS name, a gRPC client can check that it reached the right party, not only the right machine.
-The certificate also contains host names and addresses. Keys are ECDSA P-256, which the BoringSSL inside gRPC accepts.
-Files are written atomically, and only their owner can read keys. An existing file is replaced only with `replace=True`:
-the new key gets the same name, and the old pair stays in the folder as <name>.old-<key id>. The old pair is valid until
-it expires, so that peers need not change at the same moment.
+(`server_name`), so that a gRPC client can check that it reached the right party. It also contains host names. Keys are
+ECDSA P-256. A party may also generate its key itself and have it signed with openssl (docs/two-organisations.md).
+ca.pem may contain revocation lists (X.509 CRL), which `check_peer` applies.
+
+Files are written atomically, and only their owner can read keys. `replace=True` keeps the old pair as <name>.old-<key
+id>; it is valid until it expires.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """End-to-end encryption between two parties that communicate through a hub.
 
-A hub is a party or relay that forwards packets of others. It learns which party sends to which, when and how many
-bytes, and nothing else. Two parties A and B without a line (a direct connection) agree on keys through the hub (SIGMA,
-Krawczyk 2003):
-
+A *hub* is a party or relay that forwards packets of others. It learns only which party sends to which, when and how
+many bytes. Two parties without a line (a direct connection) agree on keys through the hub (SIGMA, Krawczyk 2003):
     1. both   KeyOffer        an ephemeral X25519 key and the certificate
     2. both   IdentityProof   encrypted: a signature, with the certificate's key, of both offers and both names
     3. both                   all further packets, encrypted with ChaCha20-Poly1305
 
-There is one key for each direction: HKDF-SHA256 of the X25519 secret, with both offers as salt. The nonce of a packet
-is its number, which is not sent. A packet that the hub replays, drops, reorders or alters therefore does not decrypt. A
-hub that replaces the key in an offer cannot sign the changed offer.
+Each direction has a key: HKDF-SHA256 of the X25519 secret, with both offers as salt. The nonce of a packet is its
+number, which is not sent, so a packet that the hub replays, drops, reorders or alters does not decrypt.
 """
 
 from __future__ import annotations
@@ -149,7 +146,7 @@ class EndToEndSession(Secret):
         self._cipher_out, self._cipher_in = cipher(me, self._peer), cipher(self._peer, me)
         self._peer_offer = offer
         claim = self._claim(me, self._peer, self._offer, offer)
-        self.send(encode_message(IdentityProof(self._credentials.identity.sign(claim))))  # step 2 of the protocol above
+        self.send(encode_message(IdentityProof(self._credentials.identity.sign(claim))))  # step 2
 
     @staticmethod
     def _claim(sender: str, receiver: str, own: KeyOffer, other: KeyOffer) -> bytes:

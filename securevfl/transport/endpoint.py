@@ -24,7 +24,7 @@ from securevfl.transport.line import Line
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.tls import Credentials, diagnose
 
-_POLL_SECONDS = 0.2  # seconds between checks of the lines
+_POLL_SECONDS = 0.2  # seconds between two checks of whether lines have timed out or ended
 
 
 class SessionRouter(Protocol):
@@ -141,7 +141,7 @@ class Endpoint:
     def _release_port(self, grace: float | None) -> None:
         if self._router is not None:
             self._router.remove_session(self._session_id)
-            for line in self.lines.values():  # a neighbour that stays connected must not occupy a thread
+            for line in self.lines.values():  # otherwise a neighbour that stays connected would occupy a thread of gRPC
                 line.abandon(self._hung_up())
         elif self._acceptor is not None:
             self._acceptor.stop(grace)
@@ -183,7 +183,7 @@ class Endpoint:
                 diagnosis = diagnose(host, port, line.peer, self._credentials)
                 line.cause = str(diagnosis) if diagnosis is not None else stream.cause
                 if diagnosis is not None and not line.opened and str(diagnosis) == previous_cause:
-                    line.fail(diagnosis)  # the same cause twice, so the server was not just shutting down
+                    line.fail(diagnosis)  # the cause was found twice in a row, so the server was not just shutting down
                 previous_cause = line.cause
             self._stopped.wait(pause)
             pause = min(2 * pause, 1.0)

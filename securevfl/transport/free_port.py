@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 
 from securevfl.errors import ConfigError
 
-_WAIT = 2.0  # seconds until a listener of this process, or of a killed process, has disappeared
+_WAIT = 2.0  # seconds to wait for the port of an earlier listener of this process, or of a killed process, to be free
 
 
 def require_free(me: str, host: str, port: int) -> None:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from securevfl.errors import ConfigError
 
 SUITES_VARIABLE = "GRPC_SSL_CIPHER_SUITES"
-UNUSABLE_TLS12_SUITE = "ECDHE-PSK-AES128-CBC-SHA"  # needs a pre-shared key, which no party has
+UNUSABLE_TLS12_SUITE = "ECDHE-PSK-AES128-CBC-SHA"  # no party can use it, because it needs a pre-shared key
 TLS13_ONLY = "grpc" not in sys.modules or os.environ.get(SUITES_VARIABLE) == UNUSABLE_TLS12_SUITE
 
 
@@ -39,7 +39,7 @@ def _environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-# gRPC must not print refused handshakes, because this package logs them
+# gRPC must not print refused handshakes on stderr, because this package logs them
 with _environment(
     GRPC_SSL_CIPHER_SUITES=UNUSABLE_TLS12_SUITE, GRPC_VERBOSITY=os.environ.get("GRPC_VERBOSITY", "ERROR")
 ):

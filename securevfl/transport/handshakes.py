@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-MIN_FAILED_HANDSHAKES = 3  # a client with a wrong certificate makes at least this number of attempts within a second
+MIN_FAILED_HANDSHAKES = 3  # fewer failures are not reported: a client with a wrong certificate tries more often
 FAILED_HANDSHAKE_SECONDS = 1.0
 
 
@@ -36,7 +36,7 @@ class HandshakeCounter:
             self._started = []
 
     def count_failed(self) -> int:
-        """Return the number of failed handshakes, or 0 if there are too few to exclude another cause."""
+        """Return the number of failed handshakes, or 0 if they are so few that they may have other causes."""
         with self._lock:
             failed = sum(time.monotonic() - start > FAILED_HANDSHAKE_SECONDS for start in self._started)
         return failed if failed >= MIN_FAILED_HANDSHAKES else 0

@@ -24,10 +24,10 @@ from securevfl.runtime.inbox import MAX_FRAME_BYTES
 from securevfl.transport.stream import Stream
 
 MAX_REFUSALS = 5
-_OVERHEAD = 1 << 12  # maximum number of bytes that names and encryption add to a frame in a packet
-SENDER_WAITS_BYTES = 1 << 26  # unconfirmed bytes at which a sender waits
-MAX_UNCONFIRMED_BYTES = 1 << 31  # unconfirmed bytes at which the line fails; reached only by threads that cannot wait
-_LATECOMER = 2.0  # seconds that a line waits on closing for a neighbour that has never connected
+_OVERHEAD = 1 << 12  # maximum number of bytes by which a packet is longer than its frame (names, encryption)
+SENDER_WAITS_BYTES = 1 << 26  # a sender waits while at least this number of bytes is unconfirmed
+MAX_UNCONFIRMED_BYTES = 1 << 31  # unconfirmed bytes at which the line fails, if threads that cannot wait still send
+_LATECOMER = 2.0  # seconds that `close` waits for a neighbour that has never connected
 
 
 class Line:
@@ -62,7 +62,7 @@ class Line:
         self.start = start
         self.patience = patience
         self.max_packet = max_packet
-        self.cause = (  # for messages: the reason why there is no stream
+        self.cause = (  # why there is no stream at present, for error messages
             "it has not called, or not with a certificate of this authority"
         )
         self.peer_start = b""
@@ -71,13 +71,13 @@ class Line:
         self.unconfirmed_bytes = 0  # size of `out` in bytes
         self.expected = 0
         self.stream: Stream | None = None
-        self._newest_stream: Stream | None = None  # the latest stream, which may not be open yet
+        self._newest_stream: Stream | None = None  # the stream that began last; it may not be open yet
         self.down_since: float | None = None
         self.closing = False
         self.peer_done = False
         self.failure: SecureVFLError | None = None
         self.changed = threading.Condition()
-        self.inward = threading.Lock()  # held while a packet is delivered
+        self.inward = threading.Lock()  # held by the stream that is delivering a packet
         self._failed = failed
         self._refusals = 0
         self._other_process_since = 0.0

@@ -1,24 +1,15 @@
 """A listening socket in front of a server that prevents strangers from exhausting the server's file descriptors.
 
 The server (gRPC or uvicorn) listens on a Unix socket in a private folder. The listener accepts TCP connections, waits
-for the first byte, and only then connects to the server and relays bytes in both directions. TLS ends in the server, so
-a peer's identity still comes from its certificate.
-
-A connection has three phases, and each is bounded:
-
-1. silent: nothing was received yet. It is closed after `FIRST_BYTE_SECONDS`, or at once if the first byte does not
-   begin a TLS handshake (where TLS is expected).
-2. handshake: the client has sent its first flight and has not answered the server's first reply. It is closed after
+for the first byte, and then relays bytes in both directions. TLS ends in the server. A connection has three phases:
+1. silent: nothing was received yet. It is closed after `FIRST_BYTE_SECONDS`, or if the first byte is not that of TLS.
+2. handshake: the client has sent its first bytes and has not answered the server's first reply. It is closed after
    `HANDSHAKE_SECONDS`.
 3. established: the client has answered. It ends when one of the two sides closes it.
 
-If an address has more than `per_address` connections in the first two phases, those that have been idle for more than
-`GRACE_SECONDS` are closed. If there are more than `in_all` connections, the one that has been idle for the longest time
-is closed at once, silent ones first. A client that proceeds at once is therefore served even while strangers hold as
-many connections as they can.
-
-A server that answers requests may also limit their time: a client that still sends `request_seconds` after the first
-byte that followed the last reply is closed, and so is one that gets no reply for `ANSWER_SECONDS` longer.
+If an address has more than `per_address` connections in phases 1 and 2, those idle for more than `GRACE_SECONDS` are
+closed. With more than `in_all` connections, the one idle for the longest time is closed. If requests are limited, a
+client that takes more than `request_seconds` to send one is closed, and so is one without a reply in `ANSWER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -42,14 +33,14 @@ from securevfl.errors import ConfigError
 
 FIRST_BYTE_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
-GRACE_SECONDS = 1.0  # seconds until an idle connection counts against its address; many clients may connect at once
+GRACE_SECONDS = 1.0  # seconds for which a connection may be idle before it counts for the limit `per_address`
 CONNECTIONS_PER_ADDRESS = 16
 CONNECTIONS_IN_ALL = 256
 ANSWER_SECONDS = 70.0  # seconds in which a request must be answered; the gateway answers within 60 s
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS record that begins a handshake
 _BUFFER_BYTES = 1 << 18
 _BACKLOG = 512
-_ACCEPTED_AT_ONCE = 64  # connections that are accepted before bytes of other connections are relayed again
+_ACCEPTED_AT_ONCE = 64  # number of connections that are accepted in a row before other connections get their turn
 _RELEASE_SECONDS = 2.0  # seconds until the kernel releases the port of a process that has just ended
 
 
@@ -178,7 +169,7 @@ class Listener:
                 client, address = listening.accept()
             except BlockingIOError:
                 return
-            except OSError:  # no descriptors are left: make room, and let the next event try again
+            except OSError:  # if no file descriptor is left, one connection is closed and the next event tries again
                 self._evict(self._connections)
                 return
             client.setblocking(False)
@@ -189,7 +180,7 @@ class Listener:
             self._connections.add(connection)
             self._handshakes[connection.address] += 1
             self._selector.register(client, selectors.EVENT_READ, connection)
-            # a client that proceeds has sent its first bytes already, and must not count as silent
+            # a client that is not silent has often sent its first bytes already, so they are read at once
             self._relay(connection, client, selectors.EVENT_READ)
             if len(self._connections) > self._in_all:
                 self._evict(other for other in self._connections if other is not connection)

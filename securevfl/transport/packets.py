@@ -81,7 +81,7 @@ def decode_packet(me: str, neighbour: str, packet: bytes) -> Packet | EncryptedP
     """
     try:
         decoded: Packet | EncryptedPacket = _packets.decode(packet)
-        if not isinstance(decoded, SessionOffer):  # its handshake is JSON, which is bounded when it is parsed
+        if not isinstance(decoded, SessionOffer):  # the texts of an offer are bounded when its JSON is parsed
             check_texts(decoded)
     except (msgspec.DecodeError, ValueError, RecursionError):
         raise FrameError(

@@ -82,7 +82,7 @@ class Relay:
         """Serve one run, for at most `timeout` seconds after the start or after the latest loss of a party."""
         try:
             while not self._serve(timeout):
-                time.sleep(_POLL_SECONDS)  # so that the other parties receive the notice
+                time.sleep(_POLL_SECONDS)  # so that the other parties receive the abort before the lines end
                 self._endpoint.abandon()
                 self._endpoint = self._open()
         except KeyboardInterrupt:

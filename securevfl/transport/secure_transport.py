@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import secrets
 import threading
 import time
@@ -117,6 +118,7 @@ class SecureTransport:
         self._arrived_count = dict.fromkeys(self._others, 0)  # handshake packets received so far
         self.failure: SecureVFLError | None = None
         self._inbox: Inbox | None = None
+        self._wait_causes: dict[str, str] = {}  # the reported reason for waiting for each party
         self._changed = threading.Condition()
 
     def open(self, timeout: float) -> Inbox:
@@ -151,7 +153,7 @@ class SecureTransport:
             self._send(to, frame)
         except TransportError as error:
             with self._changed:
-                raise self.failure or error from None  # the reason that the peer gave before it closed, if any
+                raise self.failure or error from None  # `failure` is the reason that the peer sent before it closed
 
     def close(self, timeout: float) -> None:
         """Send the remaining packets, wait up to `timeout` seconds until the others have finished, and disconnect."""
@@ -233,15 +235,22 @@ class SecureTransport:
                     return message
             self._check(name, deadline, timeout)
 
+    def _wait_cause(self, name: str) -> str:
+        """Return why this party still waits for another one."""
+        line = self._line(name)
+        if not line.opened:
+            return f"no connection to {line.peer}: {line.cause}"
+        return "it is connected but silent" if name == line.peer else f"it has not called {line.peer}"
+
     def _check(self, name: str, deadline: float, timeout: float) -> None:
         with self._changed:
             if self.failure is not None:
                 raise self.failure
+        cause = self._wait_cause(name)
+        if self._wait_causes.get(name) != cause:
+            self._wait_causes[name] = cause
+            eventlog.emit(self.me, "waiting", {"peer": name, "reason": cause}, logging.DEBUG)
         if time.monotonic() > deadline:
-            line = self._line(name)
-            cause = "it is connected but silent" if line.opened else f"no connection to {line.peer}: {line.cause}"
-            if line.opened and name != line.peer:
-                cause = f"it has not called {line.peer}"
             raise TransportError(
                 f"{self.me} has waited {timeout:g} s for {name}: {cause}",
                 "" if cause.endswith(".") else None,
@@ -359,6 +368,14 @@ class SecureTransport:
             self._changed.notify_all()
 
 
+_REMEDIES = {
+    "task": "run the same command at all parties; `securevfl score` needs peers that run `securevfl serve`",
+    "ids by rule": "write --id in the same form at all parties: with a comma after the column (`--id COLUMN,`) or with "
+    "several columns, ids are normalised by the rule; otherwise they are compared as they are written",
+}
+"""The remedy for a key of the handshakes in which two parties differ, if it is not a key of job.toml or peers.toml."""
+
+
 def _claim(session: bytes, sender: str, receiver: str) -> bytes:
     names = b"".join(hashlib.sha256(name.encode()).digest() for name in (sender, receiver))
     return b"securevfl identity 1" + session + names
@@ -385,9 +402,10 @@ def _difference(peer: str, theirs: str, me: str, ours: str) -> tuple[str, str]:
         raise FrameError(f"{peer} sent a handshake that is not JSON", code="SVFL-FRAME", party=me, peer=peer) from None
     differences = list(_walk("", left, right))
     texts = [f"{shortened(key)} ({peer} {_describe(a)}, {me} {_describe(b)})" for key, a, b in differences]
-    if any(key == "task" for key, *_ in differences):
-        remedy = "run the same command at all parties; `securevfl score` needs peers that run `securevfl serve`"
-        return "; ".join(texts[:1]), remedy
+    for key, remedy in _REMEDIES.items():
+        for text, (name, *_) in zip(texts, differences, strict=True):
+            if name == key:
+                return text, remedy
     return "; ".join(texts[:5]), "give all parties the same job.toml and peers.toml"
 
 

@@ -27,9 +27,9 @@ from securevfl.transport.line_messages import (
 if TYPE_CHECKING:
     from securevfl.transport.line import Line
 
-_KEEPALIVE = 5.0  # seconds without a message after which an acknowledgement is sent as a sign of life
-_CONFIRM_AFTER = 0.02  # seconds that an acknowledgement waits for a packet that can carry it
-_CONFIRM_AT = 1 << 22  # after this number of received bytes without an acknowledgement, one is sent at once
+_KEEPALIVE = 5.0  # seconds without a message after which an acknowledgement shows that this end is alive
+_CONFIRM_AFTER = 0.02  # seconds that an acknowledgement waits for a packet with which it can be sent
+_CONFIRM_AT = 1 << 22  # number of received bytes after which an acknowledgement is sent without waiting
 
 
 class Stream:
@@ -44,7 +44,7 @@ class Stream:
         self.ended = False
         self.last_received = time.monotonic()
         self.hang_up: Callable[[], object] = lambda: None  # a function that ends the stream at once
-        self.cause = ""  # the reason why the stream ended
+        self.cause = ""  # why the stream ended; empty while it is open
         self._last_sent = self.last_received
         self._line = line
         self._calling = calling
@@ -66,7 +66,7 @@ class Stream:
         with line.changed:
             line.changed.wait_for(lambda: self._calling or self._opened or self.ended)
         if not self.ended:
-            with line.inward:  # an earlier stream may still be delivering
+            with line.inward:  # wait until an earlier stream has finished delivering a packet
                 self._confirmed = line.expected
             yield encode_message(OpenStream(line.start, line.peer_start, self._confirmed))
         while (message := self._next()) is not None:

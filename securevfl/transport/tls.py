@@ -151,7 +151,7 @@ def diagnose(host: str, port: int, peer: str, credentials: Credentials, timeout:
             check_peer(certificate, credentials.ca, peer)
             if probe.version() != "TLSv1.3":
                 return cause(f"{server} does not support TLS 1.3, which is required", "update it", "SVFL-TLS-VERSION")
-            probe.settimeout(1.0)  # a TLS 1.3 server checks our certificate after our handshake has finished
+            probe.settimeout(1.0)  # a TLS 1.3 server refuses our certificate only after our handshake has finished
             if not probe.recv(1):
                 return cause(
                     f"{server} refused the certificate of {me}",

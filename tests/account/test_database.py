@@ -223,10 +223,6 @@ WORKER = """
 import sys
 from pathlib import Path
 from securevfl.account.database import AccountDatabase
-from securevfl.data.id_keys import id_keys
-from securevfl.data.register import Register
-from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import DisclosureLedger, total_of
 database = AccountDatabase.shared(Path(sys.argv[1]), "CREATE TABLE IF NOT EXISTS numbers (number INTEGER);")
 for number in range(10_000):
     with database.changing() as tables:

@@ -17,9 +17,9 @@ from securevfl.data.baseline import Baseline
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import DataError
 from securevfl.families.score_results import Measurement
-from securevfl.protocols.handshake import StopDecision
+from securevfl.protocols.handshake import RunHello, StopDecision
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.evaluation_records import FINAL_EVALUATION, EvaluationFile
+from securevfl.training.evaluation_records import FINAL_EVALUATION, EvaluationFile, KnownEvaluations
 from tests.builders import cancer_parties, raises_code
 
 EPOCHS, INTERVAL = 7, 3
@@ -122,6 +122,23 @@ def test_a_run_that_is_stopped_around_an_evaluation(name: str, party: str, numbe
                 assert (now > once) if repeats and once else (now == once), (key, stored)
             else:
                 assert now >= once
+
+
+@pytest.mark.parametrize("parties", [2, 3, 4])
+@pytest.mark.parametrize("lead", [0, 1])
+def test_only_evaluations_that_all_have_are_not_repeated(parties: int, lead: int) -> None:
+    """Each party in turn lacks one that all others have; a loop over numbers is the reference."""
+    names = [f"party{k}" for k in range(parties)]
+    for lacking in names:
+        evaluated = {name: {1, 2, FINAL_EVALUATION} - ({2} if name == lacking else set()) for name in names}
+        hellos = {
+            name: RunHello(b"", "", 1, 1, 0, 1, b"", (), "", "", tuple(sorted(evaluated[name]))) for name in names
+        }
+        for has_final_weights in (True, False):
+            known = KnownEvaluations.of(EvaluationFile(None), hellos, names[lead], has_final_weights=has_final_weights)
+            usable = {1, 2, FINAL_EVALUATION} if has_final_weights else {1, 2}
+            assert known.measured == {number for number in usable if number in evaluated[names[lead]]}
+            assert known.decided == {number for number in usable if all(number in of for of in evaluated.values())}
 
 
 def test_stored_evaluations_are_those_that_were_measured(tmp_path: Path) -> None:

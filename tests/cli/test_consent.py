@@ -1,10 +1,12 @@
 """A party reads only its part of the sheet, and it discloses nothing of its table before it has agreed."""
 
+import itertools
 import os
 import pty
 import re
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from securevfl.audit.noise_tables import with_noise_parties
 from securevfl.cli.consent_prompt import agree, check_agreed, check_digest
 from securevfl.cli.main import app
 from securevfl.consent.agreed_sheets import AgreedSheets
-from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.consent_sheet import ConsentSheet, combined_sheet
 from securevfl.data.load import read_aligned
 from securevfl.data.read_options import ReadOptions
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -30,6 +32,7 @@ from securevfl.protocols.handshake import RunHello
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.network import Network
 from securevfl.runtime.party_threads import run_threads
+from securevfl.training.comparison import compared_jobs
 from securevfl.training.session import take_part
 from tests.builders import make_job, raises_code
 from tests.forked import Forked
@@ -169,6 +172,37 @@ def test_sizes_and_classes_that_are_missing_are_asked_for(kits: Path) -> None:
         vfl.explain(make_job(SEALED_JOB), vfl.datasets.breast_cancer(2), others={"telco": 3})
 
 
+def test_a_sheet_of_several_trainings_repeats_nothing() -> None:
+    shop = vfl.datasets.breast_cancer(2)[1]
+    jobs = compared_jobs(vfl.Job(model=vfl.Logistic()))
+    sheets = {name: vfl.explain(job, [shop], others={"bank": 15}) for name, job in jobs.items()}
+    sheet = combined_sheet(sheets, "You agree to all of them.")
+    assert max(map(len, sheet.splitlines())) <= 80
+    separate = sum(len(one.first_screen.splitlines()) for one in sheets.values())
+    assert len(sheet.first_screen.splitlines()) < 0.6 * separate
+    assert sheet.first_screen.count("How to say no") == sheet.first_screen.count("Who learns what") == 1
+    for name, one in sheets.items():
+        assert jobs[name].digest.hex()[:16] in sheet
+        for row in one.learned:  # nothing that one of the sheets states is missing
+            assert any(
+                {head: cell.removesuffix(f" ({', '.join(having)})") for head, cell in combined.items()} == row
+                for combined in sheet.learned
+                for having in subsets(sheets)
+                if name in having
+            ), row
+        assert " ".join(one.removeprefix(one.first_screen).split()) in sheet
+    assert "`" not in sheet.page()
+    assert "<code>securevfl ledger --limit columns=5%</code>" in sheet.page()
+    other = combined_sheet(sheets | {"bins": sheets["trees"]}, "You agree to all of them.")
+    assert other.digest != sheet.digest
+
+
+def subsets(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return all sets of names, each in the order of the names."""
+    ordered = list(names)
+    return [subset for size in range(1, len(ordered) + 1) for subset in itertools.combinations(ordered, size)]
+
+
 def test_the_digest_of_a_sheet_ignores_the_order_of_peers() -> None:
     bank, shop, _ = vfl.datasets.breast_cancer(3)
     one = vfl.explain(make_job(SEALED_JOB), [shop], others={"bank": 10, "telco": 4, "grocer": 3})
@@ -189,6 +223,14 @@ def test_a_pipe_requires_a_digest_and_the_error_names_it(tmp_path: Path) -> None
             agree(agreed, accept, "securevfl join job.toml", sheet)
         assert str(caught.value).startswith("the scores are disclosed\n\n")
         assert f"securevfl join job.toml ... --accept {sheet.digest}" in str(caught.value)
+    program, *before = sys.argv
+    sys.argv[:] = ["/opt/bin/securevfl", "join", "job.toml", "--accept", "0" * 16, "--data", "my shop.csv"]
+    try:
+        with raises_code(ConsentError, "SVFL-CONSENT-REFUSED") as refused:
+            agree(agreed, "0" * 16, "securevfl join job.toml", sheet)
+    finally:
+        sys.argv[:] = [program, *before]
+    assert str(refused.value).endswith(f"    securevfl join job.toml --data 'my shop.csv' --accept {sheet.digest}")
     agree(agreed, sheet.digest, "securevfl join job.toml", sheet)
     agree(agreed, None, "securevfl join job.toml", sheet)  # not asked again
     with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # and yet the digest must be right
@@ -205,11 +247,12 @@ def test_a_pipe_requires_a_digest_and_the_error_names_it(tmp_path: Path) -> None
 
 ASKING_SCRIPT = """
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from securevfl.cli.consent_prompt import agree
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.consent.agreed_sheets import AgreedSheets
-from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.consent_sheet import ConsentSheet, combined_sheet
 agreed = AgreedSheets(DisclosureLedger(Path(sys.argv[1]), "shop"))
 agree(agreed, None, Path("job.toml"), ConsentSheet("the disclosures"))
 """

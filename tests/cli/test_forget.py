@@ -21,6 +21,7 @@ from securevfl.data.row_order import write_rows
 from securevfl.data.store import table_path
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
+from securevfl.families.score_results import Measurement
 from securevfl.families.state import State
 from securevfl.organisations import forget
 from securevfl.organisations.search_record import SearchRecord
@@ -69,9 +70,12 @@ class Place:
         search = Checkpoints(f"{self.table}.search", "shop")
         search.begin(key, "1")
         search.save(key, Checkpoint(1, "1", [], {}, State()))
+        search.finish(key, self.part)
+        for folder in (states, search):
+            folder.evaluations(key).store(1, Measurement({"loss": 0.5}))
         SearchRecord(
             Path(f"{self.table}.search"), self.folder / "home" / "account", self.party, {"key": key.hex()}
-        ).begin(3)
+        ).begin({"l2 = 1": 3}, {})
         store = DiskStore(Path(f"{self.table}.ahead") / f"shop.{key.hex()[:16]}")
         store.put(0, b"n" * 16, 0, [b"masks"])
         store.close()

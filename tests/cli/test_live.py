@@ -30,11 +30,14 @@ def test_it_says_who_is_waited_for_then_where_the_training_is() -> None:
     assert line.text() == "waiting for shop, telco, 5 s"
     line.note("connected", "bank", {"peer": "shop"})
     assert line.text() == "waiting for telco, 5 s"
+    line.note("waiting", "bank", {"peer": "telco", "reason": "nothing has answered at telco.example:7300"})
+    assert line.text() == "waiting for telco, 5 s: nothing has answered at telco.example:7300"
     line.note("agreed", "bank", {})
     assert line.text() == ""  # the sheet is read now
     line.note("training begins", "bank", {})
     clock.now = 70
-    assert line.text() == "training: before the first iteration, 1 min 5 s"
+    assert line.text() == "training: before the first iteration, 1 min 5 s; others may still have to agree"
+    assert len(line.text()) <= 80
     line.step(1, 30)
     line.note("training progress", "bank", {"bytes": 2_000_000})
     assert line.text() == "training: iteration 1 of at most 30, 2.0 MB sent"

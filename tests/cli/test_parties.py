@@ -33,6 +33,7 @@ def fails(*arguments: object) -> str:
 def kits(tmp_path: Path) -> Path:
     done = run("kit", tmp_path / "kits", "--party", "bank=localhost:7301", "--party", "shop")
     assert done.exit_code == 0, done.output
+    assert "securevfl align --party NAME --data FILE --peers peers.toml" in done.output
     return tmp_path / "kits"
 
 
@@ -95,6 +96,15 @@ def test_a_table_may_be_missing_where_the_job_has_a_server(kits: Path, tmp_path:
     assert "[SVFL-COMMAND-USAGE]" in missing
     fdml = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FDML(lr=0.1), protocol=vfl.Protocol(residual="open"))
     assert _helper(fdml, "hub").role == "server"
+
+
+@pytest.mark.parametrize("option", ["--id", "--columns", "--duplicates"])
+def test_a_name_that_no_party_has_is_refused(option: str, bank_csv: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('model = "logistic"\n')
+    tables = ["--data", f"bank={bank_csv}", "--data", f"shop={bank_csv}"]
+    message = fails("explain", tmp_path / "job.toml", *tables, option, "Bank=last")
+    assert f"{option} Bank=last begins with 'Bank', and the parties of this command are bank, shop" in message
+    assert f"{option} bank=last" in message
 
 
 def test_columns_that_are_missing_are_named(kits: Path, bank_csv: Path, tmp_path: Path) -> None:

@@ -615,3 +615,21 @@ def test_no_result_depends_on_the_order_of_a_set(tmp_path: Path) -> None:
         outputs.add(run.stdout)
     assert len(outputs) == 1
     assert "100.0" in outputs.pop()
+
+
+@pytest.mark.parametrize("brought", [np.arange(40.0), np.arange(40).astype("M8[D]")], ids=["numbers", "dates"])
+@pytest.mark.parametrize("kind", ["number", "date", "percent", "currency"])
+def test_nothing_is_to_be_declared_for_new_rows(kind: str, brought: Any) -> None:
+    known = read_types({"c": {"type": kind, **({"unit": "$"} if kind == "currency" else {})}})
+    known["c"] = known["c"].model_copy(update={"origin": "values"})
+    fits = kind == ("number" if brought.dtype.kind == "f" else "date")
+    if fits:
+        assert len(columns_of("shop", {"c": brought}, known=known).X) == 40
+        return
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as refused:
+        columns_of("shop", {"c": brought}, known=known)
+    assert "declare" not in (refused.value.remedy or "")
+    if kind not in ("percent", "currency") or brought.dtype.kind == "M":  # numbers fit a declared amount
+        with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as refused:
+            columns_of("shop", {"c": brought}, declared=read_types({"c": {"type": kind}}))
+        assert "declare another" in (refused.value.remedy or "")

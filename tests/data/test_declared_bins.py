@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.credit.bin_table import bin_table
 from securevfl.credit.onnx_export import to_onnx
 from securevfl.credit.scorecard import ScorecardScale, scorecard
 from securevfl.data.column_types import ColumnType, read_types
 from securevfl.data.columns import columns_of
+from securevfl.data.declared_bins import MIN_DECLARED_ROWS
 from securevfl.data.preparation import Preparation, fit_preparation
 from securevfl.data.woe import Woe
 from securevfl.errors import ConfigError, DataNotice, TableError
@@ -232,6 +234,31 @@ def test_bins_without_rows_are_refused_without_their_edges(prepare: Preparation,
                         np.arange(N), prepare)  # fmt: skip
 
 
+@pytest.mark.parametrize("small", range(4))
+@pytest.mark.parametrize(
+    ("prepare", "fewest"),
+    [
+        (Preparation(), MIN_DECLARED_ROWS),
+        (Preparation(bins=4), MIN_DECLARED_ROWS),
+        (Preparation(woe=Woe(rows=20)), 20),
+    ],
+)
+def test_a_bin_of_exactly_the_fewest_rows_is_accepted(prepare: Preparation, fewest: int, small: int) -> None:
+    """Every row is at a lower edge, or just below the first one; a bin of one row fewer is refused."""
+    at_edges, texts = [np.nextafter(1.0, -np.inf), 1.0, 2.0, 3.0], ["a", "b", "c", "d"]
+    declared = read_types({"x": {"bins": [1, 2, 3]}, "t": {"bins": [[text] for text in texts]}})
+    for rows in (fewest, fewest - 1):
+        counts = [2 * fewest + 3] * 4
+        counts[small] = rows
+        for column, values in (("x", at_edges), ("t", np.array(texts, object))):
+            columns = columns_of("bank", {column: np.repeat(values, counts)}, declared={column: declared[column]})
+            if rows == fewest:
+                assert fit_preparation("bank", columns, np.arange(sum(counts)), prepare).steps
+                continue
+            with raises_code(TableError, "SVFL-TABLE-BINS", party="bank", column=column):
+                fit_preparation("bank", columns, np.arange(sum(counts)), prepare)
+
+
 def test_more_bins_than_the_job_counts_are_refused() -> None:
     declared = read_types({"income": {"bins": [1000, 2000, 3000], "special": ["-999"]}})
     columns = columns_of("bank", {"income": INCOME, "n": HIDDEN}, declared=declared)
@@ -330,3 +357,49 @@ def test_bins_are_read_alike_from_disk_and_by_every_frame(tmp_path: Path) -> Non
     ]
     assert steps[0] == steps[1]
     assert steps[0][0]["edges"] == list(EDGES)
+
+
+def notices_of(frame: dict[str, Any], declared: dict[str, Any], options: Preparation) -> list[str]:
+    """Return the notices of a preparation that is fitted to all rows."""
+    columns = columns_of("bank", frame, declared=read_types(declared))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit_preparation("bank", columns, np.arange(len(columns.X)), options)
+    return [str(item.message) for item in caught]
+
+
+@pytest.mark.parametrize("kind", ["woe", "0/1 columns"])
+def test_texts_and_gaps_that_share_a_bin_are_reported(kind: str) -> None:
+    options = Preparation(woe=Woe(rows=40)) if kind == "woe" else Preparation()
+    few = 30 if kind == "woe" else 3
+    town = np.array(["Ulm"] * 300 + ["Bonn"] * 300, object)
+    declared = {"town": {"type": "category", "bins": [["Ulm"], ["Bonn"]]}}
+    assert not notices_of({"town": town}, declared, options)
+    for other in ("Kiel", ""):
+        with_others = town.copy()
+        with_others[:few] = other
+        (notice,) = notices_of({"town": with_others}, declared, options)
+        assert f"the {few} rows of column 'town'" in notice
+        assert "share a bin with the most frequent bin" in notice
+    with_both = town.copy()
+    with_both[:50], with_both[50:52] = "Kiel", ""
+    (notice,) = notices_of({"town": with_both}, declared, options)
+    assert "the 2 missing texts of column 'town' share a bin with the texts outside the declared bins" in notice
+    if kind == "woe":
+        income = np.append(np.full(30, np.nan), np.arange(570.0))
+        (notice,) = notices_of({"income": income}, {"income": {"bins": [200]}}, options)
+        assert "the 30 missing values of column 'income' share a bin with the median" in notice
+
+
+@pytest.mark.parametrize("kind", ["woe", "0/1 columns", "codes"])
+def test_misspelled_texts_of_declared_bins_are_reported(kind: str) -> None:
+    options = {"woe": Preparation(woe=Woe(rows=40)), "codes": Preparation(texts="codes")}.get(kind, Preparation())
+    town = np.array(["Ulm"] * 300 + ["Bonn"] * 200 + ["Kiel"] * 100, object)
+    for wrong, similar in (("bonn", True), ("Bon", True), (" Bonn", True), ("Paris", False)):
+        declared = {"town": {"type": "category", "bins": [["Ulm", wrong], ["Kiel"]]}}
+        (notice,) = notices_of({"town": town}, declared, options)
+        assert "1 of 3 texts in the declared bins of column 'town' occur in no row (text 2 of bin 1)" in notice
+        assert ("1 of them are similar" in notice) == similar
+        party = vfl.Party("bank", {"town": town}, ids=range(600), columns=declared)
+        noted = bin_table(party, "town").bins[0].note
+        assert noted == f"no row has {wrong!r}" + ("; is it 'Bonn'?" if similar else "")

@@ -291,3 +291,40 @@ def test_people_that_differ_by_zeros_get_no_advice() -> None:
     with raises_code(IdError, "SVFL-ID-NO-MATCH") as caught:
         vfl.align(tables)
     assert "leading zeros:" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lost", [("shop",), ("shop", "club"), ("bank", "club"), ("bank",)])
+def test_all_parties_that_lost_zeros_are_named(lost: tuple[str, ...], tmp_path: Path) -> None:
+    """Nobody shares an id in the first join; in the second one only ids without leading zeros are shared."""
+    for numbers in (range(1, 100), range(1, 500)):
+        paths = {}
+        for name in ("bank", "shop", "club"):
+            ids = [f"{number}" if name in lost else f"{number:03}" for number in numbers]
+            label = ",y" if name == "bank" else ""
+            rows = [f"{value},{k}" + (f",{k % 2}" if label else "") for k, value in enumerate(ids)]
+            paths[name] = tmp_path / f"{name}.csv"
+            paths[name].write_text("\n".join([f"id,{name}_x{label}", *rows]))
+        if len(numbers) == 99:
+            with raises_code(IdError, "SVFL-ID-NO-MATCH", matches=99) as caught:
+                read_parties(paths)
+            text = str(caught.value)
+        else:
+            with pytest.warns(DataNotice) as notices:
+                read_parties(paths)
+            (text,) = (str(notice.message) for notice in notices if "leading zeros" in str(notice.message))
+        assert f"that {' and '.join(lost)} ha{'s' if len(lost) == 1 else 've'} lost" in text
+
+
+def test_a_good_join_is_not_searched_for_lost_zeros() -> None:
+    ids = [f"{k:06}" for k in range(1000)]
+    other = [str(int(value)) if k < 10 else value for k, value in enumerate(ids)]
+    for count, noticed in ((10, False), (11, True)):
+        other[count - 1] = str(count - 1)
+        tables = [
+            vfl.Party("bank", np.arange(1000.0)[:, None], np.arange(1000) % 2, ids=ids),
+            vfl.Party("shop", np.arange(1000.0)[:, None], ids=other),
+        ]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            vfl.align(tables)
+        assert bool([item for item in caught if "leading zeros" in str(item.message)]) == noticed

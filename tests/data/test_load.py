@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import raises_code
+from builders import raises_code, write_table
 from pyarrow import csv, parquet
 
 import securevfl as vfl
@@ -22,6 +22,7 @@ from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import read_ids, read_party
 from securevfl.data.row_order import write_rows
 from securevfl.data.store import StoredParty, copy_to_temporary_table, store_table, table_path
+from securevfl.errors import LabelError, TableError
 from tests.forked import run_forked
 
 N = 240
@@ -191,3 +192,57 @@ def test_ids_that_are_not_there(tmp_path: Path, name: str, content: bytes, kind:
     np.savez(tmp_path / "none.npz", X=X)
     with raises_code(errors.IdError, "SVFL-ID-MISSING"):
         read_ids(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("reader", ["csv", "parquet", "frame", "npz"])
+@pytest.mark.parametrize("duplicates", ["refuse", "last"])
+def test_errors_about_labels_name_the_row_of_the_file(reader: str, duplicates: Any, tmp_path: Path) -> None:
+    """The other party lacks the first ids and has the others in another order; one id occurs twice."""
+    n, bad = 60, 41
+    ids = [f"k{k}" for k in range(n)]
+    if duplicates == "last":
+        ids[3] = ids[20]
+    y = [f"{k}.5" for k in range(n)]
+    y[bad] = "unknown"
+    columns = {"id": ids, "a": [k * 0.5 for k in range(n)], "y": y}
+    other = {"id": ids[:9:-1], "b": [k * 0.25 for k in range(n - 10)]}
+    if duplicates == "last":
+        other["id"] = [f"k{k}" for k in range(n - 1, 9, -1)]
+    job = vfl.Job(model=vfl.Square(), test_fraction=0.25)
+    if reader == "frame":
+        index, shop_index = columns.pop("id"), other.pop("id")
+        parties: list[vfl.Party] = vfl.align([
+            vfl.Party("bank", {"a": columns["a"]}, columns["y"], ids=index, duplicates=duplicates),
+            vfl.Party("shop", other, ids=shop_index),
+        ])  # fmt: skip
+    else:
+        paths = {"bank": tmp_path / f"bank.{reader}", "shop": tmp_path / "shop.csv"}
+        if reader == "npz":
+            np.savez(paths["bank"], X=np.array(columns["a"])[:, None], y=np.array(y), ids=np.array(ids))
+        else:
+            write_table(paths["bank"], columns)
+        write_table(paths["shop"], other)
+        parties, _ = read_parties(paths, ReadOptions(duplicates=duplicates))
+    with raises_code(LabelError, "SVFL-LABEL-CLASSES", row=bad + 1, texts=1) as caught:
+        vfl.simulate(job, parties)
+    assert f"first in row {bad + 1} of the table of bank" in str(caught.value)
+
+
+@pytest.mark.parametrize("reader", ["csv", "parquet", "frame", "array"])
+def test_all_bad_columns_are_in_one_error(reader: str, tmp_path: Path) -> None:
+    columns: dict[str, Any] = {
+        "id": [f"k{k}" for k in range(60)],
+        "good": [str(k) + ".5" for k in range(60)],
+        "late": [f"20{k:02}-01-02" for k in range(10, 69)] + ["soon"],
+        "share": [f"{k} %" for k in range(59)] + ["half"],
+    }
+    with raises_code(TableError, "SVFL-TABLE-TYPE", columns=["late", "share"]) as caught:
+        if reader in ("csv", "parquet"):
+            read_party("shop", write_table(tmp_path / f"t.{reader}", columns))
+        elif reader == "frame":
+            vfl.Party("shop", {name: columns[name] for name in ("good", "late", "share")}, ids=columns["id"])
+        else:
+            table = np.array([columns[name] for name in ("good", "late", "share")], object).T
+            vfl.Party("shop", table, columns=["good", "late", "share"], ids=columns["id"])
+    assert str(caught.value).count("first in row 60") == 2
+    assert str(caught.value).count("party shop: ") in (0, 2)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import securevfl as vfl
-from securevfl.data.new_texts import MIN_TEXTS
+from securevfl.data.baseline import Baseline, baselines
+from securevfl.data.column_transforms import OneHotTransform
+from securevfl.data.column_types import read_types
+from securevfl.data.columns import columns_of
+from securevfl.data.new_texts import MIN_TEXTS, warn_of_new_texts
+from securevfl.data.preparation import FittedPreparation, Preparation, fit_preparation
+from securevfl.data.woe import Woe
 from securevfl.errors import DataNotice
 from tests.builders import make_job
 
@@ -65,3 +73,36 @@ def test_a_notice_counts_texts_that_the_training_did_not_have(run: vfl.Run, know
 def test_codes_that_were_read_as_numbers_are_noticed(run: vfl.Run) -> None:
     assert notices(run, [str(int(code)) for code in CODES] * 5)
     assert not notices(run, CODES * 5)
+
+
+@pytest.mark.parametrize("kind", ["one_hot", "woe"])
+def test_rows_like_those_of_the_training_cause_no_notice(kind: str) -> None:
+    """A column of names, nearly all of which are rare, is no reason for a notice as long as it stays like that."""
+    rng = np.random.default_rng(1)
+    names = [f"n{number}" if rng.random() < 0.95 else "Ulm" for number in range(2000)]
+    options = Preparation() if kind == "one_hot" else Preparation(woe=Woe())
+    table = columns_of("shop", {"name": pd.Series(names, dtype=object)}, declared=read_types({"name": "category"}))
+    fitted = fit_preparation("shop", table, np.arange(2000), options)
+    summaries = baselines(table, np.arange(2000))
+
+    def is_noticed(rows: list[str], known: Sequence[Baseline] = summaries) -> bool:
+        new = columns_of("shop", {"name": pd.Series(rows, dtype=object)}, declared=read_types({"name": "category"}))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warn_of_new_texts("shop", fitted, new, known)
+        return bool(caught)
+
+    for count in (20, 50, 400, 2000):
+        assert not is_noticed(names[:count])
+        assert is_noticed(names[:count], ()) == (names[:count].count("Ulm") < 0.1 * count)
+    assert not is_noticed(["x"] * 20)  # by chance one row in three samples of this size has no frequent name
+    assert is_noticed(["x"] * 400)
+
+
+def test_the_known_texts_of_a_column_are_computed_once() -> None:
+    texts = [f"t{number}" for number in range(20_000)]
+    step = OneHotTransform(column="name", base="t0", categories=tuple(texts[1:]))
+    table = columns_of("shop", {"name": pd.Series(texts, dtype=object)}, declared=read_types({"name": "category"}))
+    started = time.process_time()
+    warn_of_new_texts("shop", FittedPreparation(["name"], (step,)), table)
+    assert time.process_time() - started < 5  # 20,000 times 20,000 texts take minutes

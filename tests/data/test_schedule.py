@@ -304,7 +304,7 @@ def test_a_sample_reaches_over_the_whole_table() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [50, "all", "growing"])
-def test_other_training_rows_give_the_properties_of_a_new_schedule(batch_size: Any) -> None:
+def test_other_training_rows_give_the_sizes_of_a_new_schedule(batch_size: Any) -> None:
     job = make_job(batch_size=batch_size) if isinstance(batch_size, int) else vfl.Job(model="logistic")
     schedule = job.schedule(200_000 if batch_size == "growing" else 1000)
     assert len(schedule.batch_order) == len(schedule.by_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from securevfl.consent.ledger_session import LedgerSession
 from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
-from securevfl.disclosure.limits import Limit, sum_disclosures
+from securevfl.disclosure.limits import Limit, sum_disclosures, sum_sessions
 from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import LeakageError
 from securevfl.families.run_facts import pooled_run_facts
@@ -68,6 +69,24 @@ def test_future_equations_count_when_a_run_resumes(start: int, counted: int) -> 
     ledger_session._sizes = RunShape("bank", 100, 0, 1, 100, 1, 1, {"shop": 1}, {"bank": 1, "shop": 1})
     entries = [LedgerEntry("t", "run", "", labels(count, steps=(0, end)), "before") for count, end in ((3, 3), (4, 5))]
     assert sum(item.count for item in ledger_session._before(entries)) == counted
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sessions_count_for_the_step_that_most_of_them_opened(seed: int) -> None:
+    """Of sessions that overlap, follow each other, or repeat each other: a loop over single steps is the reference."""
+    draw = random.Random(seed)
+    ends = [0, 1, 2, 3, 5, 8]
+    items = [labels(draw.randint(1, 9), steps=tuple(sorted(draw.sample(ends, 2)))) for _ in range(draw.randint(1, 6))]
+    unlimited = [labels(draw.randint(1, 9)) for _ in range(draw.randint(0, 2))]
+    by_step = [0] * ends[-1]
+    for item in items:
+        assert item.steps is not None
+        for step in range(*item.steps):
+            by_step[step] += item.count
+    total = max(by_step) + sum(item.count for item in unlimited)
+    assert sum_sessions([*items, *unlimited]) == (total, pytest.approx(total / 100))
+    following = [labels(7, steps=(start, start + 1)) for start in range(5)]
+    assert sum_disclosures([("run", item) for item in following]).count == 7
 
 
 def test_sessions_of_one_run_come_to_its_limit_together(tmp_path: Path) -> None:

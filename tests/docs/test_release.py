@@ -78,6 +78,9 @@ def test_changelog_and_citation_have_the_usual_form() -> None:
     papers = [("Liu", 2019), ("Hu", 2019), ("Fu", 2022), ("Gu", 2020), ("Liu", 2018)]
     first = re.findall(r"year: (\d+)\n    authors: \[\{family-names: (\w+),", citation)
     assert [(name, int(year)) for year, name in first] == papers
+    assert len(re.findall(r"^    doi: 10\.\d{4,}/\S+$", citation, re.M)) == len(papers)
+    conferences = citation.count("type: conference-paper")
+    assert conferences == len(re.findall(r'^    conference: \{name: "', citation, re.M)) > 0
 
 
 def test_the_workflow_runs_the_command_of_ci() -> None:

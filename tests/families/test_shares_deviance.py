@@ -30,21 +30,74 @@ def test_the_loss_is_a_multiple_of_the_deviance(name: str) -> None:
     assert set(TESTED_MODELS) <= set(LOSSES)
 
 
-@pytest.mark.parametrize("name", TESTED_MODELS)
-def test_a_run_has_the_deviance_of_its_model(name: str) -> None:
+def train(name: str, rows: int, mean: float = 1.0, **keys: Any) -> tuple[vfl.Run, list[vfl.Party], np.ndarray]:
+    """Train a model of counts or amounts, and return the run, the parties and the held-out rows."""
     draw = np.random.default_rng(2)
-    X = draw.normal(size=(1200, 4))
-    mu = np.exp(X @ [0.3, -0.2, 0.2, 0.1] + 1)
+    X = draw.normal(size=(rows, 4))
+    mu = mean * np.exp(X @ [0.3, -0.2, 0.2, 0.1] + 1)
     y = draw.gamma(2.0, mu / 2) if name == "gamma" else draw.poisson(mu).astype(float)
-    parties = [vfl.Party("bank", X[:, :2], y, ids=range(1200)), vfl.Party("shop", X[:, 2:], ids=range(1200))]
-    run = vfl.simulate(vfl.Job(model=TESTED_MODELS[name], epochs=20), parties)
-    test = run.job.schedule(parties[0].register).test
-    exact = run.evaluate({party.name: party.X[test] for party in parties}, y[test])
+    parties = [vfl.Party("bank", X[:, :2], y, ids=range(rows)), vfl.Party("shop", X[:, 2:], ids=range(rows))]
+    run = vfl.simulate(vfl.Job(model=TESTED_MODELS[name], epochs=20, **keys), parties)
+    return run, parties, run.job.schedule(parties[0].register).test
+
+
+def measured_exactly(run: vfl.Run, parties: list[vfl.Party], rows: np.ndarray) -> dict[str, float]:
+    """Return the metrics from exact scores of these rows."""
+    return run.evaluate({party.name: party.X[rows] for party in parties}, np.asarray(parties[0].y)[rows])
+
+
+@pytest.mark.parametrize("name", TESTED_MODELS)
+def test_all_metrics_are_those_of_the_model(name: str) -> None:
+    run, parties, test = train(name, 8000)
+    exact = measured_exactly(run, parties, test)
+    assert set(run.metrics) >= {"deviance", "gini", "loss"}
+    missing = (exact.keys() - run.metrics.keys()) | ({"calibration"} if not run.calibration else set())
+    assert all(name in str([note for note in run.notes if "imprecise" in note]) for name in missing)
     assert run.metrics["deviance"] == pytest.approx(exact["deviance"], rel=0.02)
-    missing = exact.keys() - run.metrics.keys()
-    assert missing == {"gini", "r2", "rmse"}
-    (note,) = [note for note in run.notes if "gini" in note]
-    assert all(words in note for words in (*missing, "calibration", "one bit for the label"))
+    for metric, error in run.metric_std_errors.items():
+        assert abs(run.metrics[metric] - exact[metric]) <= 6 * error, metric
+    assert set(run.metric_std_errors) == run.metrics.keys() & {"gini", "r2", "rmse"}
+    assert any("rounded at random" in note for note in run.notes)
+    (pairs,) = [item for item in run.active.outputs_of_run if "pairs" in item.name]
+    assert (pairs.rows, pairs.bits) == (len(test), 8)
+
+
+MISSING = {
+    "fewer than 2,000 rows are measured": ("poisson", 1200, 1.0, {}),
+    "fewer than 130 of the measured rows": ("poisson", 8000, 0.01, {}),
+    "one sum of losses and no pairs": (
+        "gamma",
+        4000,
+        1.0,
+        {"protocol": vfl.Protocol(shares=vfl.Shares(metrics="loss"))},
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", MISSING)
+def test_metrics_that_are_not_measured_are_named_with_the_reason(reason: str) -> None:
+    name, rows, mean, keys = MISSING[reason]
+    run, parties, test = train(name, rows, mean, **keys)
+    exact = measured_exactly(run, parties, test)
+    assert run.metrics.keys() == {"deviance", "loss"}
+    assert run.metrics["deviance"] == pytest.approx(exact["deviance"], rel=0.02)
+    assert not run.calibration
+    assert any(reason in note for note in run.notes)
+
+
+@pytest.mark.parametrize("option", ["weights", "exposure"])
+def test_weighed_rows_have_no_pairs(option: str) -> None:
+    draw = np.random.default_rng(3)
+    X, units = draw.normal(size=(3000, 2)), draw.uniform(0.5, 2.0, size=3000)
+    y = draw.poisson(units * np.exp(0.3 * X[:, 0] - 0.2 * X[:, 1])).astype(float)
+    bank = vfl.Party("bank", np.column_stack([X[:, 0], units]), y, ids=range(3000), columns=["age", "units"])
+    keys: dict[str, Any] = {"exposure": "units"} if option == "exposure" else {"weights": {"column": "units"}}
+    run = vfl.simulate(
+        vfl.Job(model="poisson", epochs=10, **keys), [bank, vfl.Party("shop", X[:, 1:], ids=range(3000))]
+    )
+    assert "gini" not in run.metrics
+    assert any("rows have weights or an exposure" in note for note in run.notes)
+    assert not [item for item in run.active.outputs_of_run if "pairs" in item.name]
 
 
 def test_separation_by_a_column_of_the_partner_is_reported() -> None:

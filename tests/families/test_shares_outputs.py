@@ -88,9 +88,12 @@ def test_values_read_from_tables_are_uniform(loss: str, monkeypatch: pytest.Monk
     assert len(chosen) == len(tables) == 2 * 2 + 2 + evaluation  # iterations, counts
     read = list[tuple[int, np.ndarray]]()
     for (ring, chi, pad), message in zip(chosen, tables, strict=True):
-        data = message.words if isinstance(message, CarryWords) else message.entries
-        entries = ring.unpack(data, (8 * len(data) // ring.bits // len(chi), len(chi)))
-        values = ring.reduce(entries[chi, np.arange(len(chi))] + pad)
+        rows = np.arange(len(chi))
+        if isinstance(message, CarryWords):
+            values = ring.reduce(ring.unpack(message.words, (2, len(chi)))[chi, rows] + pad)
+        else:
+            entries = ring.unpack(message.entries, (len(chi), 8 * len(message.entries) // ring.bits // len(chi)))
+            values = ring.reduce(entries[rows, chi] + pad)
         read.append((ring.bits, values))
         if isinstance(message, MaskedTables):
             assert len(values) == BATCH * outputs

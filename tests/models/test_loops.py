@@ -15,6 +15,7 @@ import pytest
 
 from securevfl.models import metrics, paired_auc
 from securevfl.models.group_metrics import MIN_GROUP_ROWS, metrics_by_group, rates_from_counts
+from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.losses import LOSSES
 from securevfl.models.metrics import METRICS, ScoredRows
 from securevfl.models.pair_metrics import (
@@ -26,6 +27,7 @@ from securevfl.models.pair_metrics import (
 )
 from securevfl.models.robust_losses import QuantileLoss
 from securevfl.models.standard_errors import INFLUENCES, mean_influence, standard_errors
+from securevfl.training.partner_gain import PartnerGain
 from tests.hard_tables import HardRows, scored_rows
 
 CLASSIFYING = [name for name, loss in LOSSES.items() if loss.classifies]
@@ -327,6 +329,37 @@ def test_calibration_with_weights_is_a_loop_over_bins() -> None:
     assert len(metrics.calibration(y[:4], predicted[:4], 10)) == 4
     weightless = np.where(np.isin(np.arange(203), order[:21]), 0.0, 1.0)
     assert len(metrics.calibration(y, predicted, 10, weightless)) == 9
+
+
+NO_DIRECTION = frozenset({"coverage"})
+"""Metrics of which neither larger nor smaller values are better."""
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_outputs_of_the_labels_are_better_than_others(name: str) -> None:
+    """In every decision about every metric, and in the gain by a partner's columns."""
+    loss, draw = LOSSES[name], np.random.default_rng(6)
+    y = draw.integers(0, 2 if loss.single else 4, 200) if loss.classifies else draw.gamma(2.0, size=200) + 0.1
+    classes = loss.classes(y)
+    targets = loss.targets(y, classes)
+    good = np.log(np.maximum(targets, 1e-3)) if isinstance(loss, LogLinkLoss) else 2.0 * targets - loss.classifies
+    if not loss.classifies and not isinstance(loss, LogLinkLoss):
+        good = targets
+    better, worse = (metrics.evaluate(loss, f, y, classes) for f in (good, draw.permutation(good)))
+    assert set(better) & NO_DIRECTION == ({"coverage"} if name == "quantile" else set())
+    for metric in better.keys() - NO_DIRECTION:
+        high, low = better[metric], worse[metric]
+        assert metrics.improves(metric, high, [low])
+        assert not metrics.improves(metric, low, [high])
+        assert metrics.reached(metric, high, low)
+        assert not metrics.reached(metric, low, high)
+        assert metrics.stale(metric, [high, low], 1, 0.0)
+        assert not metrics.stale(metric, [low, high], 1, 0.0)
+        assert (
+            PartnerGain(metric, low, None, high, None, None).gain
+            > 0
+            > PartnerGain(metric, high, None, low, None, None).gain
+        )
 
 
 @pytest.mark.parametrize("name", sorted(metrics.LOWER_IS_BETTER | {"auc", "r2"}))

@@ -311,6 +311,7 @@ def test_between_organisations_with_consent(meet: Any) -> None:
 
     by_party = each(meeting, ask)
     assert np.abs(by_party["shop"][0].R - np.corrcoef(X.T)[4:, :4]).max() < 1 / CORRELATION_LEVELS + 1e-3
+    assert all(len(line) <= 80 for sheet in sheets.values() for line in sheet.splitlines())
     assert "reveals   the same numbers to bank: 24 of 6 bits about 3 x 1,200 values, 0.00" in sheets["shop"]
     assert "0 of these bits in earlier joint statistics with any peer; at most 0.03 in all" in sheets["shop"]
     (entry,) = DisclosureLedger.find(meeting.kit("shop") / "ledger").read().entries

@@ -17,6 +17,7 @@ from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.cli.main import app
 from securevfl.credit import fairness_by_group as module
 from securevfl.credit.fairness_by_group import (
+    local_group_rates,
     merge_small_groups,
     provide_groups,
     request_group_rates,
@@ -82,6 +83,21 @@ def test_every_number_of_groups_is_told(groups: int) -> None:
     assert list(by_group) == sorted(set(names))
     for name, rates in by_group.items():
         assert abs(rates["rows"] - (names == name).sum()) < 4 * COUNT_STEP
+
+
+@pytest.mark.parametrize("groups", [2, 3, 5])
+def test_empty_cells_and_full_ones_are_counted(groups: int) -> None:
+    """Without errors, with errors alone, and with one predicted class: half of the counts are 0."""
+    names = np.array(["a", "b", "c", "d", "e"])[np.arange(N) % groups]
+    for predicted in (Y, 1 - Y, np.zeros(N, int), np.ones(N, int)):
+        by_group = simulate_group_rates(BANK, predicted, SHOP, names)
+        for name, rates in by_group.items():
+            rows, positive = names == name, Y == 1
+            assert abs(rates["rows"] - rows.sum()) < 4 * COUNT_STEP
+            assert abs(rates["selected"] * rates["rows"] - (predicted[rows] == 1).sum()) < 2 * COUNT_STEP
+            for rate, members in (("true_positive", rows & positive), ("false_positive", rows & ~positive)):
+                of_members = (predicted[members] == 1).mean()
+                assert abs(rates[rate] - of_members) < 2 * COUNT_STEP / (members.sum() - 2 * COUNT_STEP)
 
 
 def test_counts_are_right_in_the_mean_and_rounded_anew() -> None:
@@ -196,6 +212,19 @@ def test_groups_under_100_rows_are_not_told_nor_follow(sizes: tuple[int, ...], n
     assert (marks.sum(axis=1) == 1).all()
 
 
+def test_merged_groups_have_a_name_of_their_own() -> None:
+    """A group that is named like merged groups is not confused with them, whether it is large or merged itself."""
+    for sizes in ((300, 200, 60, 50), (300, 60, 200, 50), (60, 50, 300, 200)):
+        values = np.repeat(["others", "a", "b", "(others)"], sizes)
+        names, marks = merge_small_groups(values)
+        assert len(set(names)) == len(names) == 3
+        for name, members in zip(names[:-1], marks.T[:-1].astype(bool), strict=True):
+            assert set(values[members]) == {name}
+        assert not set(values[marks[:, -1] == 1]) & set(names[:-1])
+        by_group = local_group_rates(BANK.take(np.arange(len(values))), SAID[: len(values)], values)
+        assert sum(rates["rows"] for rates in by_group.values()) == len(values)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with raises_code(LabelError, "SVFL-LABEL-CLASSES"):
         simulate_group_rates(SHOP, SAID, BANK, GROUP)
@@ -223,6 +252,7 @@ def test_between_organisations_with_consent_and_limits(meet: Any) -> None:
     ledger = DisclosureLedger.find(meeting.kit("shop") / "ledger")
     (entry,) = ledger.read().entries
     assert (entry.disclosure.kind, entry.disclosure.count, entry.disclosure.share) == ("columns", 4, 4 / 141)
+    assert all(len(line) <= 80 for line in sheets[0].splitlines())
     assert "4 counts of 7 bits, rounded at random to 8 rows" in sheets[0]
     assert "0.028 of the bits in the groups of all rows" in sheets[0]
     refused = each(meeting, ask)

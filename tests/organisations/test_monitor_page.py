@@ -27,7 +27,7 @@ def monitor(drifts: Sequence[Drift]) -> Monitor:
     pytest.importorskip("prometheus_client")
     page_monitor = Monitor("shop", 4e9)
     page_monitor.show_shifts(shifts_of(drifts))
-    page_monitor.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
+    page_monitor.watch(cast(Any, SimpleNamespace(busy=False, sessions=0, served=SERVED)))
     for ended in (
         RequestOutcome("answered", 0.5, ScoreCounts(1200, 1100), 70_000),
         RequestOutcome("answered", 0.5, ScoreCounts(300, 300), 5_000),
@@ -79,7 +79,7 @@ def test_a_service_is_down_before_its_start_and_after_expiry() -> None:
     now = [0.0]
     page_monitor = Monitor("shop", 4e9, clock=lambda: now[-1])
     assert page_monitor.health()[0] == 503
-    page_monitor.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
+    page_monitor.watch(cast(Any, SimpleNamespace(busy=False, sessions=0, served=SERVED)))
     assert page_monitor.health()[0] == 200
     now.append(4e9 + 1)
     status, state = page_monitor.health()

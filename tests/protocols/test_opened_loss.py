@@ -36,8 +36,8 @@ def entries_of(name: str, targets: Floats) -> tuple[_LossEntries, FixedPointEnco
 @pytest.mark.parametrize("name", LOSSES)
 def test_entries_fit_into_the_bits_that_a_lift_needs(name: str) -> None:
     targets = np.resize([0.0, 1.0] if name == "logistic" else [0.0, 0.5, 2.0, 1.0], (64, 1))
-    words = entries_of(name, targets)[0].words(slice(0, 64))
-    assert words.shape == (256, 64)
+    words = entries_of(name, targets)[0].tables(slice(0, 64), np.zeros(64, np.uint8))
+    assert words.shape == (64, 256)
     assert 2**14 < int(words.max()) < 2 ** (EVALUATION_LIFT.short_ring.bits - 1)
     assert int(words.max()) * MAX_LOSS_ROWS < 2**LOSS_SUM_BITS
 
@@ -56,7 +56,8 @@ def test_the_mean_of_interpolated_entries_is_the_mean_loss(name: str) -> None:
     above, total = (f - knots[lower]) / size, 0.0
     for start in range(0, rows, 8000):
         block = slice(start, start + 8000)
-        columns, words = np.arange(8000), entries.words(block).astype(float)[order]
+        columns = np.arange(8000)
+        words = entries.tables(block, np.zeros(8000, np.uint8)).T.astype(float)[order]
         low, high, part = words[lower[block], columns], words[lower[block] + 1, columns], above[block]
         total += float(((1 - part) * low + part * high).sum())
     exact = float(LOSSES[name][0].value(f[:, None], targets).mean())

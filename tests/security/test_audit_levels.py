@@ -63,7 +63,7 @@ def sums(rows: int, seed: int = 0, share: float = 0.5) -> EvaluatedRows:
     rng = drawn(rows, seed)
     columns, remaining = (rng.normal(size=(rows, 1)) * 1.5 * part**0.5 for part in (share, 1 - share))
     f = columns + remaining - 1
-    return EvaluatedRows(f, columns, f + rng.logistic(size=(rows, 1)) > 0, SIXTEENTHS)
+    return EvaluatedRows(f, columns, (f + rng.logistic(size=(rows, 1)) > 0).astype(np.uint8), SIXTEENTHS)
 
 
 def classes(rows: int, own_columns: int) -> EvaluatedRows:
@@ -141,7 +141,7 @@ def test_rows_that_are_shifted_apart_are_read_exactly() -> None:
         levels = Quantizer(-4, 4 + int(np.log2(2 * reach)))
         f = np.clip(drawn(reach).normal(size=(400, 1)) * 1.5, -3.9, 3.9)
         assert (
-            exact_rows(EvaluatedRows(np.array([[-3.9], [3.9]]), np.zeros((2, 1)), np.zeros((2, 1), bool), levels))
+            exact_rows(EvaluatedRows(np.array([[-3.9], [3.9]]), np.zeros((2, 1)), np.zeros((2, 1), np.uint8), levels))
             == rows
         )
         place = np.zeros(400, int)

@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.consent.ledger_session import LedgerSession, SessionId
+from securevfl.disclosure.counts import Disclosure, Kind
 from securevfl.disclosure.ledger import MAX_EARLY_ABORTS, DisclosureLedger
-from securevfl.errors import DATA_DEPENDENT_REASONS, LeakageError, StorageError, stop_reason_of
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import DATA_DEPENDENT_REASONS, AnswerLimitError, LeakageError, StorageError, stop_reason_of
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.organisations import peer_session
 from securevfl.organisations.peer_session import run_session
@@ -94,6 +96,50 @@ def test_refused_attempts_do_not_reveal_120_labels(aborts: list[tuple[str, int]]
             answers.append(error.code != "SVFL-LIMIT-REACHED")
     print(f"{sum(answers)} of 260 answers")
     assert sum(answers) == MAX_EARLY_ABORTS == len(aborts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "learner", "known_count", "counted"),
+    [
+        ("ids", "bank", True, False),
+        ("scores", "bank", True, False),
+        ("ids", "bank", False, True),  # which rows may be scored depends on the table
+        ("scores", "bank", False, True),
+        ("ids", "telco", True, True),  # the limit is reached by answers that another party received
+        ("scores", "telco", True, True),
+    ],
+)
+def test_refused_requests_state_their_limit(
+    kind: Kind,
+    learner: str,
+    known_count: bool,
+    counted: bool,
+    aborts: list[tuple[str, int]],
+    tmp_path: Path,
+) -> None:
+    """A requesting party that can compute a refusal learns nothing by it, so no number of them blocks the service."""
+    ledger, refused = DisclosureLedger(tmp_path / "shop.ledger", "shop"), 0
+    ledger.set_limit(kind, Limit(10))
+    ledger.record_answer("training", "first", Disclosure(kind, learner, ("shop",), 8, 0))
+    for attempt in range(MAX_EARLY_ABORTS + 2):
+        request = Disclosure(kind, "bank", ("shop",), 3, 0)
+        with raises_code(AnswerLimitError, "SVFL-LIMIT-REACHED") as caught:
+            ledger.record_answer("training", f"request {attempt}", request, known_count=known_count)
+        with pytest.raises(LeakageError) as last:
+            ending(ledger, ("bank",), caught.value)
+        refused += isinstance(last.value, AnswerLimitError)
+    assert {reason for reason, _ in aborts} == {"limit"}
+    assert refused == (MAX_EARLY_ABORTS if counted else MAX_EARLY_ABORTS + 2)
+    assert ended(ledger, ("bank",)) == (MAX_EARLY_ABORTS if counted else 0)
+
+
+def test_a_check_of_a_limit_enters_nothing(tmp_path: Path) -> None:
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    ledger.set_limit("scores", Limit(10))
+    ledger.check_answer("training", "run", Disclosure("scores", "bank", ("shop",), 10, 0))
+    with raises_code(AnswerLimitError, "SVFL-LIMIT-REACHED"):
+        ledger.check_answer("training", "run", Disclosure("scores", "bank", ("shop",), 11, 0))
+    assert not ledger.read().entries
 
 
 def test_an_abort_that_cannot_be_recorded_is_reported_as_such(

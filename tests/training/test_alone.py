@@ -200,7 +200,7 @@ def test_the_baseline_uses_exposures_as_scikit_learn_does(family: str) -> None:
         assert baseline.metrics["deviance"] == pytest.approx(deviance, rel=1e-3)
 
 
-def test_a_cross_validation_uses_exposures_and_weights_of_evidence() -> None:
+def test_a_cross_validation_uses_exposures_and_evidence() -> None:
     X, years, y = _insured(6)
     bank = vfl.Party("bank", pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "years": years}), y, ids=range(3000))
     job = vfl.Job(model=vfl.Poisson(), exposure="years", test_fraction=0.25)

@@ -172,6 +172,9 @@ def test_a_column_without_effect_has_one_monotone_bin() -> None:
         ("income", {"bins": [1000, 2000], "merge": [[3, 4]]}, "SVFL-COMMAND-USAGE"),
         ("income", {"bins": [1000, 2000], "merge": [[0, 1]]}, "SVFL-COMMAND-USAGE"),
         ("income", {"bins": [1000, 2000], "merge": [[1, 2], [2, 3]]}, "SVFL-COMMAND-USAGE"),
+        ("income", {"bins": [1000, 2000], "merge": [[2]]}, "SVFL-COMMAND-USAGE"),
+        ("income", {"bins": [1000, 2000], "merge": [[]]}, "SVFL-COMMAND-USAGE"),
+        ("town", {"min_rows": 100, "merge": [[3, 3]]}, "SVFL-COMMAND-USAGE"),
         ("town", {"min_rows": 100, "merge": [[1, 2, 3, 4, 5]]}, "SVFL-COMMAND-USAGE"),
     ],
 )
@@ -213,6 +216,9 @@ def test_the_command_lists_merges_and_writes(tmp_path: Path) -> None:
             towns.stdout.splitlines()[-1]
             == 'town = { type = "category", bins = [["Ulm", "Kiel"], ["Bonn"], ["(missing)"]] }'
         )
-    for wrong in (["--bins", "1000;2000"], ["--merge", "a"], ["--merge", "1-"], ["--bins", ""]):
-        refused = CliRunner().invoke(app, ["bins", "--data", str(path), "--column", "income", *wrong])
-        assert refused.exit_code == 2, refused.output
+    merges = ("a", "1-", "3-2", "2", "2-2", "0-1", "1-3000000000", "20000-30000", "3-3,3", "-1")
+    bins = ("1000;2000", "", "5 # c", "1]\nx = [2", "1]\n[t", "2,1", "nan", "true,2", '1,"a"', "{ a = 1 }")
+    for option, value in [*(("--merge", text) for text in merges), *(("--bins", text) for text in bins)]:
+        refused = CliRunner().invoke(app, ["bins", "--data", str(path), "--column", "income", f"{option}={value}"])
+        assert refused.exit_code == 2, (value, refused.output)
+        assert "[SVFL-" in refused.output, (value, refused.output)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +79,56 @@ def test_tables_with_texts_and_equal_names_are_pooled() -> None:
     assert pooled.categories["shop.city"] == shop.categories["city"]
     assert local_metrics(job, pooled)["auc"] > 0.7 > local_metrics(job, bank)["auc"]
     assert bank.columns == ["income", "city"]
+
+
+FACETS = ("number", "text", "date", "percent", "constant", "special", "bins")
+
+
+def facet_party(name: str, facets: Sequence[str]) -> vfl.Party:
+    """Return a party of 40 rows with columns c0, c1 .. of these kinds."""
+    draw, rows, declared = np.random.default_rng([len(name), len(facets)]), np.arange(40), dict[str, Any]()
+    frame = dict[str, Any]()
+    for k, facet in enumerate(facets):
+        column = f"c{k}"
+        frame[column] = {
+            "text": draw.choice(np.array(["a", "b", name], object), 40),
+            "date": (rows * (k + 1) % 31).astype("M8[D]"),
+            "percent": np.array([f"{value}%" for value in draw.integers(0, 99, 40)], object),
+            "constant": np.full(40, 3.0),
+        }.get(facet, draw.normal(size=40))
+        declared |= {"special": {column: {"special": ["-9"]}}, "bins": {column: {"bins": [0.5]}}}.get(facet, {})
+    return vfl.Party(name, frame, rows % 2 if name == "bank" else None, ids=rows, columns=declared)
+
+
+def facts(party: vfl.Party, column: str) -> dict[str, Any]:
+    """Return all that a party's attributes state about a column."""
+    return {
+        "values": party.X[:, party.columns.index(column)].tolist(),
+        "categories": party.categories.get(column),
+        "is date": column in party.dates,
+        "is percent": column in party.percents,
+        "is constant": column in party.constant,
+        "type": party.types.get(column),
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("shift", range(len(FACETS)))
+def test_a_pooled_column_is_what_it_is_at_its_party(shift: int) -> None:
+    """Each kind of column shares its name with other kinds at other parties, and each is left out once."""
+    turned = [*FACETS[shift:], *FACETS[:shift]]
+    parties = [facet_party("bank", FACETS), facet_party("shop", turned), facet_party("telco", turned[::-1])]
+    for dropped in ([], [f"c{shift}"]):
+        present = [party.without(dropped) if dropped else party for party in parties]
+        pooled = pooled_party(present)
+        owners = [(party, column) for party in present for column in party.columns]
+        assert len(set(pooled.columns)) == len(pooled.columns) == len(owners)
+        for name, (party, column) in zip(pooled.columns, owners, strict=True):
+            assert name in (column, f"{party.name}.{column}")
+            assert facts(pooled, name) == facts(party, column), name
+        for party in (pooled, *present):
+            stated = {*party.categories, *party.dates, *party.percents, *party.constant, *party.types}
+            assert stated <= set(party.columns), party.name
 
 
 @pytest.mark.long

@@ -20,6 +20,7 @@ from securevfl.consent.settle_job import settle_job
 from securevfl.job import stratified
 from securevfl.organisations.toml_writer import to_toml
 from securevfl.training.comparison import compared_jobs
+from securevfl.training.tuning_grid import alternative_jobs, final_job, tuned_job
 from tests.builders import random_parties
 
 KEYS: dict[str, Any] = {
@@ -135,6 +136,34 @@ def test_every_other_derivation_keeps_all_that_is_not_listed(kind: str, keys: di
         if not is_listed(key, listed):
             assert derived.get(key) == value, key
     assert set(derived) <= set(fields(job)) | {"protocol.residual.name"}
+
+
+SEARCH_KEYS = {key: value for key, value in KEYS.items() if key not in ("target", "patience")}
+"""A search fixes the number of epochs, so its jobs do not stop early."""
+TUNED = {"evaluate_every", "epochs", "optimizer", "batch_size"}
+"""Fields that a search sets: its jobs are measured once, and take safe steps."""
+SILENT = {f"protocol.shares.{key}" for key in ("metrics", "scores", "score_bits", "scores_to", "open_weights")}
+SEARCHED: dict[str, tuple[Callable[[vfl.Job], list[vfl.Job]], set[str]]] = {
+    "tuned": (lambda job: [tuned_job(job)], TUNED),
+    "alternatives": (lambda job: [*alternative_jobs(job, GRID).values()], TUNED | SILENT | {"reason_codes"}),
+    "finals": (
+        lambda job: [final_job(tuned_job(job), item) for item in alternative_jobs(job, GRID).values()],
+        TUNED,
+    ),
+    "alone": (lambda job: [*alternative_jobs(job, GRID, alone=True).values()], SILENT | {"epochs", "reason_codes"}),
+}
+GRID = {"epochs": (8, 9)}
+
+
+@pytest.mark.parametrize("kind", SEARCHED)
+def test_jobs_of_a_search_keep_all_that_is_not_listed(kind: str) -> None:
+    job = vfl.Job(**SEARCH_KEYS)
+    derive, listed = SEARCHED[kind]
+    for derived in map(fields, derive(job)):
+        for key, value in fields(job).items():
+            if not is_listed(key, listed):
+                assert derived.get(key) == value, key
+        assert set(derived) <= set(fields(job)) | {"protocol.residual.name"}
 
 
 @pytest.mark.parametrize("keys", [KEYS, OPEN_KEYS], ids=["shares", "open"])

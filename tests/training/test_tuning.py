@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import statistics
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, DataNotice, LeakageError, PartiesError
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import ConfigError, DataNotice, DivergenceError, LeakageError, PartiesError
+from securevfl.training.local_baseline import fit_local
 from securevfl.training.search_sheet import explain_search
 from securevfl.training.tuning_grid import alternative_jobs, final_job, read_grid, tunable_options, tuned_job
 from tests.builders import raises_code
@@ -128,6 +132,7 @@ def test_a_search_counts_what_it_opens_and_the_second_is_refused(tmp_path: Path)
     assert stated is not None
     assert int(stated.group(1).replace(",", "")) >= tuning.opened_bits
     losses = {item.name: item.loss for item in tuning.alternatives}
+    assert not any(item.diverged for item in tuning.alternatives)
     assert tuning.chosen == min(losses, key=lambda name: losses[name])
     entered = sum(entry.disclosure.count for entry in ledgers["shop"].read().entries)
     assert 0 < entered <= tuning.opened_bits
@@ -145,6 +150,55 @@ def test_a_search_with_too_few_rows_is_named_beforehand() -> None:
     assert not explain_search(accepting, {"l2": (0.01, 0.1, 1, 10)}, tables(1600)).refusals
 
 
+PERMUTED: dict[str, tuple[vfl.Job, dict[str, tuple[float, ...]]]] = {
+    "bins and epochs": (vfl.Job(model=vfl.Logistic(), test_fraction=0.25), {"bins": (3, 6, 9), "epochs": (5, 9)}),
+    "weights opened to the partner": (
+        vfl.Job(
+            model=vfl.Logistic(),
+            protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("shop",))),
+            accepts=("small_metrics",),
+            reason_codes=1,
+        ),
+        {"bins": (2, 12, 30), "l2": (0.1, 1)},
+    ),
+    "trees": (vfl.Job(model=vfl.Trees(trees=3), accepts=("scores",)), {"depth": (1, 2), "bins": (4, 16)}),
+}
+
+
+def forecast_of(name: str, grid: Any, folder: Path, limit: Limit | None) -> tuple[Any, ...]:
+    """Return the refusals, the lines of the sheet in any order, and all numbers that a search would open."""
+    parties = tables(1200)
+    ledgers = {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
+    for ledger in ledgers.values():
+        ledger.set_limit("columns", limit)
+    forecast = explain_search(PERMUTED[name][0], grid, parties, ledgers=ledgers)
+    words = Counter(re.split(r"[\s,:;()]+", forecast.sheet))
+    return sorted(" ".join(sorted(text.split())) for text in forecast.refusals), words
+
+
+@pytest.mark.parametrize("limit", [None, Limit(0.001, share=True), Limit(0.02, share=True)], ids=str)
+@pytest.mark.parametrize("name", PERMUTED)
+def test_the_order_of_the_grid_changes_nothing(name: str, limit: Limit | None, tmp_path: Path) -> None:
+    grid = PERMUTED[name][1]
+    expected = forecast_of(name, grid, tmp_path, limit)
+    backwards = {option: grid[option][::-1] for option in reversed(grid)}
+    rotated = {option: (*values[1:], values[0]) for option, values in grid.items()}
+    for permuted in (backwards, rotated):
+        assert forecast_of(name, permuted, tmp_path, limit) == expected
+
+
+def test_every_alternative_that_may_be_chosen_is_checked(tmp_path: Path) -> None:
+    """All open the same bits about columns. With many bins, the opened weights have as many bits as the labels."""
+    job = PERMUTED["weights opened to the partner"][0]
+    parties = tables(2400)
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+    for bins in ((2, 3, 30), (30, 3, 2)):
+        forecast = explain_search(job, {"bins": bins}, parties, ledgers=ledgers)
+        assert any("its weights, which are opened to it" in text for text in forecast.refusals)
+    allowed = explain_search(job, {"bins": (2, 3)}, parties, ledgers=ledgers)
+    assert not any("weights" in text for text in allowed.refusals)
+
+
 def test_cross_validation_equals_that_of_scikit_learn() -> None:
     bank = tables(800)[0]
     validation = vfl.cross_validate(LOGISTIC, {"l2": (0.01, 0.1, 1.0)}, bank, scoring="neg_log_loss")
@@ -157,6 +211,31 @@ def test_cross_validation_equals_that_of_scikit_learn() -> None:
         assert item.score == pytest.approx(scores.mean(), abs=2e-3)
     assert validation.rows == len(rows)
     assert "nothing was sent" in str(validation)
+
+
+@pytest.mark.parametrize("folds", [2, 3, 5])
+@pytest.mark.parametrize("model", [vfl.Logistic(), vfl.Square()], ids=["classes", "numbers"])
+def test_scores_and_their_errors_are_those_of_a_loop_over_folds(model: Any, folds: int) -> None:
+    job, bank = vfl.Job(model=model, test_fraction=0.25, seed=3), tables(240)[0]
+    if not job.model.loss.classifies:
+        bank = vfl.Party("bank", bank.X, bank.X[:, 0] + 0.5 * bank.y, ids=range(240))
+    grid = {"l2": (0.01, 1.0)}
+    validation = vfl.cross_validate(job, grid, bank, folds=folds)
+    schedule, y = job.schedule(bank.register), np.asarray(bank.y)
+    kind = model_selection.StratifiedKFold if job.model.loss.classifies else model_selection.KFold
+    splits = list(kind(folds, shuffle=True, random_state=3).split(schedule.train[:, None], y[schedule.train]))
+    assert len(validation.alternatives) == 2
+    for item, alternative in zip(
+        validation.alternatives, alternative_jobs(job, grid, alone=True).values(), strict=True
+    ):
+        scores = []
+        for train, test in splits:
+            fold_rows = schedule.train[test]
+            local = fit_local(alternative, bank, schedule.with_training_rows(schedule.train[train]))
+            loss = job.model.loss.value(local.outputs(fold_rows), job.model.loss.targets(y[fold_rows], local.classes))
+            scores.append(-float(loss.mean()))
+        assert item.score == pytest.approx(statistics.mean(scores))
+        assert item.std_error == pytest.approx(statistics.stdev(scores) / folds**0.5)
 
 
 def test_columns_numbers_and_trees_are_cross_validated() -> None:
@@ -178,3 +257,21 @@ def test_cross_validation_refuses_what_it_cannot_do() -> None:
             vfl.cross_validate(LOGISTIC, {"l2": (0.1, 1)}, bank, **options)
     with raises_code(ConfigError, "SVFL-COMMAND-USAGE"):
         vfl.cross_validate(LOGISTIC, {"drop": ("none", "income")}, bank)
+
+
+def test_a_diverging_alternative_is_reported_and_not_chosen() -> None:
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedSGD(lr=0.1),
+        batch_size="all",
+        epochs=20,
+        evaluate_every=0,
+        test_fraction=0.25,
+        seed=2,
+    )
+    tuning = vfl.tune(job, {"lr": (1e4, 0.1)}, tables(1600))
+    assert [item.diverged for item in tuning.alternatives] == [True, False]
+    assert tuning.chosen == "lr = 0.1"
+    assert [item["diverged"] for item in tuning.plain()["alternatives"]] == [True, False]
+    with raises_code(DivergenceError, "SVFL-TRAINING-DIVERGED"):
+        vfl.tune(job, {"lr": (1e4, 1e5)}, tables(1600))

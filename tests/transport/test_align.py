@@ -20,12 +20,14 @@ from tests.builders import cancer_parties, raises_code
 IDS = {"bank": range(100), "shop": range(50, 200)}
 
 
-def align(meeting: Any, name: str, on_rows: Callable[[Any], object] = lambda rows: None) -> np.ndarray | SecureVFLError:
+def align(
+    meeting: Any, name: str, on_rows: Callable[[Any], object] = lambda rows: None, rule: int | None = None
+) -> np.ndarray | SecureVFLError:
     kit = meeting.kit(name)
     settings = PeerSettings.of(kit / "peers.toml", timeout=20, patience=5)
     try:
         return align_with(
-            name, IDS[name], settings, ledger=kit / "ledger", journal=kit / "table.align", on_rows=on_rows
+            name, IDS[name], settings, ledger=kit / "ledger", journal=kit / "table.align", rule=rule, on_rows=on_rows
         )
     except SecureVFLError as error:
         return error
@@ -57,6 +59,19 @@ def test_an_alignment_is_limited_and_entered(meet: Any) -> None:
     aligned(meeting)
     assert counted(meeting, "shop", "bank") == 200
     assert not list(meeting.folder.glob("*/table.align"))
+
+
+def test_a_rule_for_ids_at_one_party_is_named_as_such(meet: Any) -> None:
+    meeting = meet(2)
+    with ThreadPoolExecutor(2) as threads:
+        results = [threads.submit(align, meeting, name, rule=rule) for name, rule in (("bank", 1), ("shop", None))]
+        errors = [result.result() for result in results]
+    own = [error for error in errors if isinstance(error, ConfigError)]
+    assert own
+    for error in own:
+        assert error.remedy is not None
+        assert error.remedy.startswith("write --id in the same form at all parties")
+        assert "job.toml" not in str(error)
 
 
 def test_one_table_is_aligned_by_one_command_at_a_time(meet: Any) -> None:

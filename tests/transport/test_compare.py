@@ -16,7 +16,7 @@ import pytest
 import securevfl as vfl
 from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, ConsentError, LabelError, PeerStopped, TransportError
+from securevfl.errors import ConfigError, ConsentError, LabelError, PeerStopped, ProtocolError, TransportError
 from securevfl.organisations import compare
 from securevfl.organisations.compare import compare_with
 from securevfl.organisations.peer_settings import PeerSettings
@@ -144,6 +144,29 @@ def test_measures_are_in_the_ledger_before_the_first_training(
 
 def venue(kit: Path) -> PeerSettings:
     return PeerSettings.of(kit / "peers.toml", **LINE)
+
+
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_sizes_of_a_comparison_stay_those_agreed_on(meet: Any, tmp_path: Path, name: str) -> None:
+    """One party adds a column to its table after the consent; the other one refuses the first training."""
+    meeting, parties = meet(2, None, COMPARED_JOB), tables(1600)
+    (party,) = (party for party in parties if party.name == name)
+    (other,) = (party for party in parties if party.name != name)
+    wider = vfl.Party(name, np.hstack([party.X, party.X[:, :1] ** 2]), party.y, ids=party.ids)
+
+    def compared(at: vfl.Party, kit: Path) -> Any:
+        def exchange(model: str) -> None:
+            if at is party and model == "logistic, bank, shop":
+                vars(party).clear()
+                vars(party).update(vars(wider))
+
+        return compare_with(COMPARED_JOB, at, venue(kit), ledger=tmp_path / f"{at.name}.ledger", on_model=exchange)
+
+    results = at_each(meeting, compared, parties)
+    assert isinstance(results[other.name], ProtocolError), results
+    assert f"number of columns of {name}" in str(results[other.name])
+    entries = DisclosureLedger(tmp_path / f"{other.name}.ledger", other.name).read().entries
+    assert not entries
 
 
 def test_three_parties_compare_with_labels_at_the_named_party(meet: Any, tmp_path: Path) -> None:

@@ -41,6 +41,21 @@ def test_show_warns_and_lists_what_is_revoked(tmp_path: Path) -> None:
     assert f"revokes      {number} since 2" in run("certs", "show", tmp_path / "ca.pem").stdout
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("days", "warns"), [((300, 20), True), ((20, 25), True), ((300, 300), False)])
+def test_any_of_several_authorities_is_reported(
+    tmp_path: Path, days: tuple[int, int], order: tuple[int, int], warns: bool
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder, validity in zip(folders, days, strict=True):
+        certs.init(folder, days=validity)
+    certs.issue(folders[0], "bank", days=min(days[0], 200))
+    (folders[0] / "ca.pem").write_bytes(b"".join([(folders[k] / "ca.pem").read_bytes() for k in order]))
+    reported = [warning for warning in expiry_warnings(folders[0], "bank") if "of the authority" in warning]
+    assert len(reported) == warns
+    assert all(f"expires in {min(days) - 1} days" in warning for warning in reported)
+
+
 def test_join_warns_on_the_screen_and_in_the_log(meet: Any, tmp_path: Path) -> None:
     meeting = meet(2)
     kit = meeting.kit("bank")

@@ -64,6 +64,7 @@ def serving(
     *,
     code_policy: Mapping[str, ReasonCodePolicy] | None = None,
     session_limits: SessionLimits = SessionLimits(),  # noqa: B008
+    max_ids_of: Mapping[str, int] | None = None,
     **options: Any,
 ) -> Iterator[dict[str, list[RequestOutcome]]]:
     """All parties but the leading one stay up until they have answered so often; what became of each request."""
@@ -78,7 +79,7 @@ def serving(
             ledger=ledger if ledger.path.exists() else limits(ledger),
             on_request=ended[name].append,
             code_policy=(code_policy or {}).get(name),
-            **options,
+            **options | ({} if max_ids_of is None else {"max_ids": max_ids_of[name]}),
         )
         with suppress(KeyboardInterrupt):  # a session that continues
             server.run(over)
@@ -148,7 +149,8 @@ def test_limits_hold_and_the_next_request_is_answered(
     with serving(meeting, run, 1) as ended:
         with pytest.raises(TransportError, match="has stopped") as refused:
             ask(meeting, run, held(run, "bank", slice(0, 10)))
-        assert STOP_REASONS["refused"] in str(refused.value)
+        assert STOP_REASONS["limit"] in str(refused.value)
+        assert not DisclosureLedger.find(meeting.folder / "shop.ledger").read().tries
         assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
     first = {name: requests[0] for name, requests in ended.items()}
     assert [name for name, request in first.items() if request.outcome == "refused"] == ["shop"]
@@ -224,20 +226,24 @@ def test_new_customers_are_said_to_be_unknown_and_count_as_asked(meet: Any, run:
     assert [(entry.disclosure.kind, entry.disclosure.count) for entry in entries] == [("ids", 2)]
 
 
-def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.Run) -> None:
-    meeting = meet(3)
-    with serving(meeting, run, 3, max_ids=9) as ended:
+@pytest.mark.parametrize("other", [12, 7])
+def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.Run, other: int) -> None:
+    """The smallest of all servers' limits counts, whichever server has it."""
+    meeting, size = meet(3), min(9, other)
+    with serving(meeting, run, 3, max_ids_of=dict(zip(meeting.peers.passives, (9, other), strict=True))) as ended:
         answered, scores = ask(meeting, run, held(run, "bank", slice(0, 20)))
     assert answered == ScoreCounts(20, 20)
     assert list(scores) == list(range(20))
-    assert [request.counts for request in ended["shop"]] == [ScoreCounts(9, 9), ScoreCounts(9, 9), ScoreCounts(2, 2)]
+    last = 20 - 2 * size
+    for requests in ended.values():
+        assert [request.counts for request in requests] == [ScoreCounts(rows, rows) for rows in (size, size, last)]
 
 
 def test_a_request_with_too_many_ids_learns_nothing(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
     with serving(meeting, run, 1, max_ids=9) as ended:
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
-        with raises_code(TransportError, "SVFL-PEER-STOPPED", stopped="refused"):
+        with raises_code(TransportError, "SVFL-PEER-STOPPED", stopped="limit"):
             run_session(
                 "bank", venue, scoring_handshake(run.parts["bank"]), partial(deviate, run, meeting, 10, 10), ledger=None
             )

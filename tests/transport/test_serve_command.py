@@ -110,7 +110,7 @@ def test_a_service_answers_shows_and_ends(shop: Any, running: list[Any]) -> None
     assert "Drift of the served rows" in page
     assert figures(port)["securevfl_rows_scored_total"] == 0
     running.append(asker := ask(bank))
-    until(lambda: json.loads(get(port, "/health")[1])["answering"])
+    until(lambda: json.loads(get(port, "/health")[1])["busy"])
     process.send_signal(signal.SIGTERM)  # in the middle of a request, which is answered to its end
     printed, errors = asker.communicate(timeout=240)
     assert asker.returncode == 0, errors

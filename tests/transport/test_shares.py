@@ -286,6 +286,7 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
         for number, name in enumerate(("bank", "shop")):
             named = [*(part.format(name) for part in line), "--data", str(tmp_path / data.format(name))]
             named += ["--accept", accept[number]] if accept else []
+            named += ["--points", "600:50:20"] if line[0] == "predict" and name == "bank" else []
             command = [sys.executable, "-m", "securevfl.cli.main", *named, "--peers", f"{meeting.kit(name)}/peers.toml"]
             processes.append(Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         outputs = [process.communicate(timeout=240) for process in processes]
@@ -303,7 +304,7 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
     assert "auc 0.99" in outputs[0][0]
     assert "held-out rows" in outputs[0][0]
     assert not [*tmp_path.glob("*.csv.ahead/*/chunk-*")]
-    outputs = both("predict", str(tmp_path / "{}.model.json"), "--points", "600:50:20", data="{}-new.csv")
+    outputs = both("predict", str(tmp_path / "{}.model.json"), data="{}-new.csv")
     rows = list(csv.DictReader(io.StringIO(outputs[0][0])))
     assert len(rows) == 30
     p, points = (np.array([float(row[name]) for row in rows]) for name in ("probability", "points"))

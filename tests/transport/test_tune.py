@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,17 @@ import pytest
 import securevfl as vfl
 from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, ConsentError, LeakageError, PeerLost, PeerStopped, TransportError
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import (
+    ConfigError,
+    ConsentError,
+    DivergenceError,
+    LeakageError,
+    PeerLost,
+    PeerStopped,
+    ProtocolError,
+    TransportError,
+)
 from securevfl.families.score_results import Measurement
 from securevfl.organisations.compare import exclusive_comparison
 from securevfl.organisations.peer_settings import PeerSettings
@@ -49,8 +61,8 @@ def measured(party: vfl.Party, ledger: Path) -> int:
 class Search:
     """The same search at all parties."""
 
-    def __init__(self, meeting: Any, folder: Path, parties: list[vfl.Party]) -> None:
-        self.meeting, self.folder, self.parties = meeting, folder, parties
+    def __init__(self, meeting: Any, folder: Path, parties: list[vfl.Party], job: vfl.Job = TUNED_JOB) -> None:
+        self.meeting, self.folder, self.parties, self.job = meeting, folder, parties, job
         self.sheets: dict[str, list[str]] = {party.name: [] for party in parties}
 
     def ledger(self, party: vfl.Party) -> Path:
@@ -70,7 +82,7 @@ class Search:
                     consent(party.name)
 
             return tune_with(
-                TUNED_JOB,
+                self.job,
                 (grids or {}).get(party.name, GRID),
                 party,
                 PeerSettings.of(kit / "peers.toml", **LINE),
@@ -102,6 +114,7 @@ def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) 
     for party in search.parties:
         part = ModelPart.load(search.folder / f"{party.name}.model.json")
         assert part.parsed_job.digest == bank.job.digest
+        assert not [*(search.folder / f"{party.name}.states").glob("*")]  # no checkpoint of any training, and no record
         (sheet,) = search.sheets[party.name]
         assert "trains 3 alternatives" in sheet
         assert "4 measurements" in sheet
@@ -200,6 +213,153 @@ def test_a_restored_record_allows_no_further_measurement(search: Search) -> None
     assert isinstance(results["shop"], LeakageError), results
     assert "all measurements that its consent covers" in str(results["shop"])
     assert measured(shop, search.ledger(shop)) == 4
+
+
+def test_measurements_are_counted_with_the_record_of_the_search(search: Search) -> None:
+    """The shop stops after its consent, before it can write the record; the next run counts each measurement once."""
+    shop, states = search.parties[1], search.folder / "shop.states"
+
+    def block(name: str) -> None:
+        if name == "shop":
+            shutil.rmtree(states, ignore_errors=True)
+            states.write_text("a file where the folder should be")
+
+    assert isinstance(search.run(consent=block)["shop"], Exception)
+    assert measured(shop, search.ledger(shop)) == 0
+    states.unlink()
+    results = search.run()
+    assert "auc" in results["bank"].part.metrics, results
+    assert measured(shop, search.ledger(shop)) == 4
+
+
+def test_choices_of_searches_add_up_to_the_limit_of_labels(meet: Any, tmp_path: Path) -> None:
+    """The same search with other columns of the peer discloses another choice, and the bank's limit counts it."""
+    job = TUNED_JOB.model_copy(update={"accepts": ("small_metrics",), "epochs": 4})
+    grid, (bank, shop) = {"l2": (0.01, 0.1, 1.0)}, tables(800)
+    search, ledger = (
+        Search(meet(2, None, job), tmp_path, [bank, shop], job),
+        DisclosureLedger(tmp_path / "bank.ledger", "bank"),
+    )
+    ledger.set_limit("labels", Limit(5))
+    for number in (1, 2, 3):
+        X = np.random.default_rng(number).normal(size=shop.X.shape)
+        search.parties = [bank, vfl.Party("shop", X, ids=shop.ids)]
+        forecast = explain_search(job, grid, search.parties, ledgers={"bank": ledger})
+        results = search.run({"bank": grid, "shop": grid})
+        counted = [entry.disclosure for entry in ledger.counted_for(bank.register)]
+        assert [(item.kind, item.learner, item.count) for item in counted] == [("labels", "shop", 2)] * min(2, number)
+        for path in tmp_path.glob("*.model.json"):
+            path.unlink()
+        assert bool(forecast.refusals) == isinstance(results["bank"], LeakageError) == (number == 3), results
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="bank"):
+        vfl.tune(job, grid, search.parties, ledgers={"bank": ledger})
+
+
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_a_party_that_stopped_before_saving_gets_its_model(search: Search, name: str) -> None:
+    """One party cannot write its model, the other one ends the search; the same command again completes the search."""
+    (party,) = (party for party in search.parties if party.name == name)
+    model, calls = search.folder / f"{name}.model.json", list[str]()
+
+    def block(alternative: str) -> None:
+        calls.append(alternative)
+        if "chosen" in alternative:
+            model.mkdir(exist_ok=True)
+
+    results = search.run(on_model=block)
+    assert isinstance(results[name], Exception)
+    model.rmdir()
+    first = next(result for result in results.values() if not isinstance(result, Exception))
+    for _ in range(2):  # the other party has its model, and does not take part again
+        results = search.run()
+        assert sum(isinstance(result, ConfigError) for result in results.values()) == 1
+        again = results[name]
+        assert (again.chosen, again.opened_bits, again.rows) == (first.chosen, first.opened_bits, first.rows)
+        assert again.part.run == first.part.run == ModelPart.load(model).run
+        assert [item.loss is not None for item in again.alternatives] == [party.active] * 3
+        assert bool(again.entered)
+    assert [len(sheets) for sheets in search.sheets.values()] == [1, 1]
+    shop = search.parties[1]
+    assert measured(shop, search.ledger(shop)) == 4
+
+
+STEEP_JOB = TUNED_JOB.model_copy(update={"optimizer": vfl.FedSGD(lr=0.1), "batch_size": "all", "epochs": 20})
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_an_alternative_that_diverges_is_left_out(meet: Any, tmp_path: Path, resumed: bool) -> None:
+    grid = {"lr": (1e4, 0.1, 1.0)}
+    search = Search(meet(2, None, STEEP_JOB), tmp_path, tables(ROWS), STEEP_JOB)
+    grids = {"bank": grid, "shop": grid}
+    if resumed:
+        search.run(grids, on_model=stop_before(2))
+    results = search.run(grids)
+    for result in results.values():
+        assert [item.diverged for item in result.alternatives] == [True, False, False], results
+        assert result.chosen in ("lr = 0.1", "lr = 1")
+        assert "diverged" in str(result)
+    assert [item.loss is None for item in results["bank"].alternatives] == [True, False, False]
+    shop = search.parties[1]
+    entries = [entry.disclosure for entry in DisclosureLedger(search.ledger(shop), "shop").read().entries]
+    assert results["shop"].entered == (
+        f"bank received {sum(entry.count for entry in entries):,} bits about this party's columns",
+    )
+
+
+def test_a_search_whose_alternatives_all_diverge_chooses_none(meet: Any, tmp_path: Path) -> None:
+    grid = {"lr": (1e4, 1e5)}
+    search = Search(meet(2, None, STEEP_JOB), tmp_path, tables(ROWS), STEEP_JOB)
+    results = search.run({"bank": grid, "shop": grid})
+    assert all(isinstance(error, DivergenceError) for error in results.values()), results
+    assert not [*tmp_path.glob("*.model.json")]
+
+
+def test_a_search_with_too_few_rows_is_refused_before_consent(meet: Any, tmp_path: Path) -> None:
+    search = Search(meet(2, None, TUNED_JOB), tmp_path, tables(60))
+    results = search.run()
+    assert all(isinstance(error, ConfigError) for error in results.values()), results
+    assert search.sheets == {"bank": [], "shop": []}
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 0
+    for search_of_tables in (vfl.tune, explain_search):
+        with raises_code(ConfigError, "SVFL-JOB-UNSUPPORTED", rows=15):
+            search_of_tables(TUNED_JOB, GRID, search.parties)
+
+
+def exchanged(party: vfl.Party, change: str) -> vfl.Party:
+    """Return the party with a table of other sizes."""
+    if change == "classes":
+        return vfl.Party(party.name, party.X, np.arange(ROWS) % 3, ids=party.ids)
+    return vfl.Party(party.name, np.hstack([party.X, party.X[:, :1] ** 2]), party.y, ids=party.ids)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(("name", "change"), [("bank", "classes"), ("bank", "columns"), ("shop", "columns")])
+def test_sizes_of_a_search_stay_those_agreed_on(
+    meet: Any, tmp_path: Path, name: str, change: str, resumed: bool
+) -> None:
+    """One party exchanges its table after the consent; the other one, which has read its sheet, refuses."""
+    several = {"model": vfl.OneVsRest(), "protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))}
+    job = TUNED_JOB.model_copy(update=several) if change == "classes" else TUNED_JOB
+    search = Search(meet(2, None, job), tmp_path, tables(ROWS), job)
+    (party,) = (party for party in search.parties if party.name == name)
+    (other,) = (party for party in search.parties if party.name != name)
+    first, calls = exchanged(party, change), Counter[int]()
+
+    def exchange(model: str) -> None:
+        calls[threading.get_ident()] += 1
+        if calls.total() == 1 + resumed:
+            vars(party).clear()
+            vars(party).update(vars(first))
+        if resumed and calls.total() <= 2:
+            raise TransportError("stopped here")
+
+    results = search.run(on_model=exchange)
+    if resumed:
+        results = search.run()
+    assert isinstance(results[other.name], ProtocolError), results
+    assert "other sizes than those that this party agreed to" in str(results[other.name])
+    entries = DisclosureLedger(search.ledger(other), other.name).read().entries
+    assert not [entry for entry in entries if entry.disclosure.kind == "columns"]
 
 
 class ClaimingCheckpoints(Checkpoints):

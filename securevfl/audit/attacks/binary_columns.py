@@ -1,16 +1,12 @@
 """Binary columns, read from received sums without any known row (Nguyen and Stern 1999; Coron and Gini 2020).
 
-The attacker receives linear combinations of another party's columns, one number for each row and exchange. The vector
-space of these numbers, together with the constant 1, contains the binary columns and few other vectors of two values.
-There are two ways to find them:
-
+In each exchange the attacker receives one number for each row: a linear combination of another party's columns. The
+vector space of these numbers contains the binary columns, and few other vectors with only two values. Two methods:
 - *The space contains all columns.* Its vectors are determined by their values on r pivot rows. The attacker tries all
-  values 0 and 1 on these rows and keeps the vectors that are 0 or 1 on all other rows too. Above MAX_DIMENSIONS it
-  starts from single rows and random vectors instead, and alternates between rounding and projecting.
-- *Fewer numbers for each row were received than there are columns.* If an integer vector u is orthogonal to all
-  received numbers h, to all their bits, it is short only if it is also orthogonal to every column with few values (the
-  hidden subset sum problem). LLL finds such u for a sample of rows. Their orthogonal complement is the space of the
-  columns.
+  values 0 and 1 there, and selects vectors that are 0 or 1 on all other rows too. For r > MAX_DIMENSIONS it alternates
+  between rounding and projecting to the space instead.
+- *Fewer numbers per row than columns were received* (hidden subset sum problem). Lattice reduction (LLL) finds short
+  integer vectors u orthogonal to all received numbers. Their orthogonal complement is the space of the columns.
 
 The score is the share of a party's binary columns that are read on all examined rows, up to exchanging 0 and 1.
 """
@@ -67,7 +63,7 @@ class BinaryColumns(ColumnAttack):
 
 
 def _share_read(pair: RealIdealPair, recording: Recording) -> tuple[float, str]:
-    """Return the largest share that a learner reads, and a description of all columns that are read."""
+    """Return the largest share of binary columns that one party reads, and a text that names all columns read."""
     share, details = 0.0, []
     for first, *others in by_learner(pair, recording):
         binary, missed = set[str](), set[str]()
@@ -133,7 +129,7 @@ def hidden_spaces(numbers: Floats, columns: int) -> Iterator[Floats]:
     min_vectors, max_vectors = (
         m - columns - 1,
         int((lengths < LATTICE_SCALE / 2).sum()),
-    )  # longer vectors u are not orthogonal to 1 and to the numbers
+    )  # only shorter vectors u are certainly orthogonal to 1 and to the numbers
     steps = lengths[order][min_vectors:max_vectors] / lengths[order][min_vectors - 1 : max_vectors - 1]
     for short in {min_vectors, min_vectors + int(np.argmax(steps)) if len(steps) else min_vectors}:
         yield np.linalg.svd(reduced[order[:short], :m])[2][short:].T
@@ -156,7 +152,7 @@ def two_valued(basis: Floats) -> list[Bits]:
         values = block @ by_pivots[check].T
         near = (np.abs(values - (values > 0.5)) < ROUNDING_TOLERANCE).all(axis=1)
         bits = block[near] @ by_pivots.T > 0.5
-        projected = (bits @ basis) @ basis.T > 0.5  # the projection removes noise on the pivots
+        projected = (bits @ basis) @ basis.T > 0.5  # projecting removes the noise in the values on the pivot rows
         for vector in bits[(bits == projected).all(axis=1)]:
             if vector.any() and not vector.all():
                 vectors.setdefault(min(vector.tobytes(), (~vector).tobytes()), vector)
@@ -172,7 +168,10 @@ def _all_pivot_values(r: int) -> Iterator[Floats]:
 
 
 def _fixed_points(basis: Floats, pivots: Rows) -> Iterator[Floats]:
-    """Yield the values on the pivot rows (1, r) of vectors at which rounding and projecting converge."""
+    """Search for vectors of 0 and 1 in the space, from random starts; yield their values on the pivot rows (1, r).
+
+    Each start is rounded to 0 and 1 and projected to the space in turn, until rounding no longer changes it.
+    """
     generator = np.random.default_rng(0)
     n, r = basis.shape
     for attempt in range(MAX_STARTS):

@@ -106,7 +106,7 @@ def _subtrees(tree: SumTree) -> dict[int, frozenset[int]]:
 def _residues(
     recording: Recording, observer: str, sender: str, receiver: str, message: type[Message], exchange: int
 ) -> Words:
-    """Return the residues of the message of this exchange from `sender` to `receiver`, as `observer` saw it."""
+    """Return the residues (numbers modulo 2^bits) of one message, as `observer` (its sender or receiver) saw it."""
     direction, peer = ("send", receiver) if observer == sender else ("recv", sender)
     messages = [
         event.message

@@ -47,7 +47,7 @@ class ColumnSpace(ColumnAttack):
     leak_threshold = NEARLY_ALL
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the largest mean share; chance is that of a random space of the same dimension."""
+        """Return the mean share of variance for the most exposed party; for chance, that of a random space."""
         real, ideal = (_largest_share(pair, recording) for recording in (pair.evaluated_run[1], pair.ideal_run[1]))
         return Score(real[0], ideal[0], real[1], real[2])
 
@@ -61,7 +61,7 @@ def by_learner(pair: RealIdealPair, recording: Recording) -> Iterable[list[Colum
 
 
 def _largest_share(pair: RealIdealPair, recording: Recording) -> tuple[float, float, str]:
-    """Return the largest mean share, the share of a random space of that dimension, and a description."""
+    """Return the largest mean share, that of a random space of the same dimension, and text for the report."""
     shares: list[tuple[float, float]] = []
     details: list[str] = []
     for batches in by_learner(pair, recording):

@@ -26,12 +26,12 @@ class CrossRound(LabelAttack):
     paper = "gradients of several rounds as one linear system (after Hitaj et al. 2017)"
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        """Score each row by its negative residual."""
+        """Score each row by its negative residual, because residuals of the second class are negative."""
         return -solve(view.equations(), len(view.X), view.outputs)
 
 
 def solve(equations: list[tuple[Rows, Floats, Floats]], m: int, c: int) -> Floats:
-    """Return residuals that are assumed to be constant in time.
+    """Return the residuals that fit all equations best if they are the same in all rounds.
 
     Args:
         equations: rows, A (k, n) and A g (k, c) of each opened gradient.

@@ -38,13 +38,13 @@ class Differencing(Attack):
     )
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Return the parallel mode, or more parties if all parties move at once already."""
+        """Return the parallel mode as remedy; if the job uses it already, return more parties."""
         if job.optimizer.exchanges([party.name for party in known.parties[1:]]) > 1:
             return PARALLEL_MODE
         return "more parties in the sum: the sum itself discloses it, because one part outweighs the others"
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the mean correlation; chance is that of random vectors with one entry for each row of a batch."""
+        """Return the mean correlation of differences with the truth; chance uses random vectors of the same length."""
         names = [party.name for party in pair.passives]
         real, ideal = (
             _correlation(recording, pair.active.name, names) for recording in (pair.real_run[1], pair.ideal_run[1])

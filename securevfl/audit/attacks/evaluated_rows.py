@@ -12,31 +12,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Attack, Bits, Requirement
+from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Attack, Requirement
 from securevfl.audit.attacks.new_row_scores import round_to_levels
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.families.shares.shares_job import opens_pairs, trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
+from securevfl.models.pair_metrics import ROUNDED_LABEL_BITS, code_bits, supports_pairs
+from securevfl.models.rounded_labels import Codes, choose_knots, round_labels
 from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.protocols.shares.quantizer import Quantizer
 
 
 @dataclass(frozen=True)
 class EvaluatedRows:
-    """Rows of one evaluation.
+    """The rows of one evaluation, with model outputs, labels, and the grid of levels.
 
     Attributes:
-        f: model outputs (m, c), less the targets if labels are numbers; clipped to the range of metrics for classes.
+        f: model outputs (m, c), less the targets if labels are subtracted; otherwise clipped to the range of metrics.
         attacker_part: the attacker's contribution to f (m, c), its columns times their weights.
-        labels: the label (m, c) that is paired with each level.
+        labels: the code (m, c) of the label that is paired with each level.
         levels: the levels to which outputs are rounded.
     """
 
     f: Floats
     attacker_part: Floats
-    labels: Bits
+    labels: Codes
     levels: Quantizer
 
     def disclosed_levels(self, seed: int) -> Floats:
@@ -71,6 +73,14 @@ def evaluated_rows(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:
     return _rows_of(pair, measured), _rows_of(pair, schedule.batch_order)
 
 
+def _rounded_labels(y: Floats, seed: int) -> Codes:
+    """Return the codes (m, 1) of counts or amounts y (m,): 0 if too few rows would have one of the codes."""
+    knots = choose_knots(y, 2**ROUNDED_LABEL_BITS)
+    if knots is None:
+        return np.zeros((len(y), 1), np.uint8)
+    return round_labels(y, knots, np.random.default_rng([seed, 7]).random(len(y)))[:, None]
+
+
 def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
     """Evaluate the finished model of the real run on these rows."""
     run, job = pair.real_run[0], pair.job
@@ -82,13 +92,16 @@ def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
     }
     f, attacker_part = run.decision(tables), run.decision(constant)
     targets = loss.targets(pair.active.labels[rows], lead.label_classes)
-    labels = targets > 0 if loss.classifies else np.zeros(f.shape, bool)
-    offset = 0.0 if loss.classifies else targets
+    subtracts = not loss.classifies and supports_pairs(loss)
+    labels = (targets > 0).astype(np.uint8) if loss.classifies else np.zeros(f.shape, np.uint8)
+    if not loss.classifies and not subtracts:
+        labels = _rounded_labels(np.asarray(pair.active.labels[rows], np.float64), pair.seed)
+    offset = targets if subtracts else 0.0
     assert trains_on_shares(job), "pairs are disclosed on shares"
     batch_rows = max(len(batch) for batch in schedule.partition(0))
     inputs = sum(part.state["sizes"]["columns"][name] for name, part in run.parts.items())
     plan = make_plan(job, rows=batch_rows, batches=schedule.batches, parties=len(run.parts), inputs=inputs)
     numbers = plan.numbers
-    levels = job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
-    disclosed = levels.clipped(f) if loss.classifies and levels.can_clip(numbers) else f - offset
+    levels = job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies, code_bits=code_bits(loss))
+    disclosed = levels.clipped(f) if not subtracts and levels.can_clip(numbers) else f - offset
     return EvaluatedRows(disclosed, attacker_part - offset, labels, levels)

@@ -36,7 +36,7 @@ class FirstDifference(Attack):
     remedy = fixed_remedy(PARALLEL_MODE)
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the share of passive parties whose first summand is recovered."""
+        """Return the share of passive parties whose summand of the first iteration is recovered."""
         real, ideal = (_share_recovered(pair, recording) for recording in (pair.real_run[1], pair.ideal_run[1]))
         return Score(real[0], ideal[0], 0.0, real[1])
 

@@ -40,7 +40,7 @@ def reduce(basis: Floats, delta: float = 0.99) -> Floats:
         mu[k + 1 :, k] = mu[k + 1 :, k - 1] - m * below
         mu[k + 1 :, k - 1] = below + new * mu[k + 1 :, k]
         swaps += 1
-        if swaps % 500 == 0:  # recompute, before rounding errors accumulate
+        if swaps % 500 == 0:  # compute the coefficients again, before rounding errors of their updates accumulate
             mu, squares = _orthogonalise(B)
         k = max(k - 1, 1)
     return B

@@ -46,13 +46,13 @@ class LinkedOutputs(Attack):
 
 
 def linked_apart(rows: EvaluatedRows, seed: int) -> float:
-    """Return the share of rows whose level is guessed right in every output, by ranks."""
+    """Guess the level of each row in every output separately, by ranks; return the share of rows guessed right."""
     levels = rows.disclosed_levels(seed)
     return float((match_by_rank(rows.attacker_part, rows.labels, levels, rows.labels) == levels).all(axis=1).mean())
 
 
 def linked_together(rows: EvaluatedRows, seed: int) -> float:
-    """Return the share of rows whose tuple of levels is the nearest to their own parts, if tuples were disclosed."""
+    """Return the share of rows that could be recognised if the levels of all outputs were disclosed together."""
     levels = rows.disclosed_levels(seed)
     parts, tuples = rows.attacker_part - rows.attacker_part.mean(axis=0), levels - levels.mean(axis=0)
     other_label = (rows.labels[:, None] != rows.labels[None]).any(axis=2)
@@ -62,7 +62,7 @@ def linked_together(rows: EvaluatedRows, seed: int) -> float:
         distance = ((scaled_parts[:, None] - scaled_tuples[None]) ** 2).sum(axis=2)
         distance[other_label] = np.inf
         nearest = distance.argmin(axis=1)
-        # estimates the covariance of the other parties' contributions as if all nearest tuples were right
+        # the covariance of the other parties' contributions is estimated as if every nearest tuple were the right one
         variances, axes = np.linalg.eigh(np.cov((tuples[nearest] - parts).T))
-        variances = np.maximum(variances, rows.levels.size**2 / 6)  # at least the variance that rounding causes
+        variances = np.maximum(variances, rows.levels.size**2 / 6)  # rounding to the grid causes at least this variance
     return float((nearest == np.arange(len(parts))).mean())

@@ -32,7 +32,10 @@ class MaskedPhases(Attack):
     remedy = fixed_remedy("a masked or encrypted sum among parties that do not collude")
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the largest share over the first message of each kind from each sender to each receiver."""
+        """Return the share of variance that the best attack on one message recovers.
+
+        The first message of each kind from each sender to each receiver is attacked.
+        """
         firsts: dict[tuple[str, str, str, str], Event] = {}
         for event in (event for record in list(pair.real_run[1].values()) for event in record.events):
             if event.direction == "recv" and worker_of(event.subchannel) not in (None, event.peer):
@@ -49,7 +52,7 @@ class MaskedPhases(Attack):
 
 
 def _share_recovered(event: Event, message: Message, pair: RealIdealPair) -> float | None:
-    """Return the share of the variance of the sender's columns; None if the message has not the size of phases."""
+    """Return the share of the variance of the sender's columns that a message reveals; None if it holds no phases."""
     model, worker = kernel(pair), worker_of(event.subchannel)
     assert worker is not None
     sender = pair.real(event.peer)
@@ -65,7 +68,7 @@ def _share_recovered(event: Event, message: Message, pair: RealIdealPair) -> flo
 
 
 def _as_phases(value: object, shape: tuple[int, int, int], bits: int) -> Phases | None:
-    """Return the phases of this shape in a field; None if the field has another size."""
+    """Read a field of a message as phases of this shape; return None if the field has another size."""
     if isinstance(value, bytes) and len(value) == int(np.prod(shape)) * bits // 8:
         return np.frombuffer(value, f"<u{bits // 8}").reshape(shape).astype(np.uint32)
     if isinstance(value, np.ndarray) and value.shape == shape:

@@ -44,7 +44,7 @@ class MomentScores(LabelAttack):
     remedy = fixed_remedy("linearised = false, so that each local step opens a gradient and no moments")
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        """Score rows by the network's outputs times the first eigenvector of the last moments."""
+        """Score rows by the network's outputs times the first eigenvector of the moments that were disclosed last."""
         model = pair.job.model
         moments = [receipt.message for receipt in view.receipts if isinstance(receipt.message, SecondMoments)]
         triangle = model.units * (model.units + 1) // 2 if isinstance(model, Transfer) else 0

@@ -88,7 +88,7 @@ SCORES_REMEDY = "more columns, none with most of the weight; score fewer rows, u
 
 
 class ScoresAttack(Attack):
-    """An attack on other parties' data by the party that requests scores; an ideal attacker gets the same scores."""
+    """An attack by the party that requests scores. The ideal view has the same scores, because they are declared."""
 
     attacker_role = AttackerRole.REQUESTER
     requirements: ClassVar[tuple[Requirement, ...]] = (SCORES_DISCLOSED,)

@@ -36,14 +36,14 @@ class PartialScore(LabelAttack):
     )
 
     def target_hidden(self, job: Job) -> bool:
-        """Return False on secret shares, where a party's share of its weights is a random direction of its columns.
+        """Return False on secret shares, because the real and the ideal score then differ by chance.
 
-        It ranks labels well or badly by chance, so that a real and an ideal run differ.
+        A party's share of its weights is a random direction of its columns, which ranks labels well or badly by chance.
         """
         return job.protocol.family is None and super().target_hidden(job)
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Return why the job needs or has no remedy."""
+        """Return the remedy, or the reason why there is none, for this job's protocol family."""
         if job.protocol.family is not None:
             return "none needed: the party's share of its weights is random, and the mean AUC over runs is 0.5"
         return "none: the party needs these weights to predict; give it no columns that correlate with the label"

@@ -41,7 +41,7 @@ class PhaseAttack(Attack):
 
     @abstractmethod
     def share_of_columns(self, view: PartyView, pair: RealIdealPair) -> float:
-        """Return the share of the variance of the others' columns that the view reveals."""
+        """Return the share of the variance of the other parties' columns that the attacker recovers from this view."""
 
 
 def first_exchange(view: PartyView, pair: RealIdealPair) -> tuple[Rows, Floats, list[int]]:

@@ -23,7 +23,7 @@ class PhaseMap(PhaseAttack):
     measures = "share of the variance of the others' columns that is recovered, with a few rows known"
 
     def share_of_columns(self, view: PartyView, pair: RealIdealPair) -> float:
-        """Return the share on the unknown rows of the first exchange."""
+        """Fit the map on known rows, and return the share of variance that it explains on the other rows."""
         rows, u, _ = first_exchange(view, pair)
         X = np.hstack([pair.real(party.name).X for party in pair.passives])[rows]
         known = min(len(rows) // 2, max(8, 3 * X.shape[1]))

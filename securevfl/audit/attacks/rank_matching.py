@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Bits, Score, fixed_remedy
+from securevfl.audit.attacks.base import Score, fixed_remedy
 from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, PairsAttack, evaluated_rows
 from securevfl.audit.attacks.new_row_scores import added_variance
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
+from securevfl.models.rounded_labels import Codes
 
 
 class RankMatching(PairsAttack):
@@ -50,21 +51,21 @@ def rank_gain(rows: EvaluatedRows, levels_of: EvaluatedRows, seed: int) -> float
     return float(np.mean([added_variance(*output) for output in by_output]))
 
 
-def match_by_rank(attacker_part: Floats, labels: Bits, levels: Floats, level_labels: Bits) -> Floats:
+def match_by_rank(attacker_part: Floats, labels: Codes, levels: Floats, level_labels: Codes) -> Floats:
     """Return a level for each row and output, by the rank of the attacker's contribution among rows of one label.
 
     Args:
         attacker_part: the attacker's contribution to f (m, c).
-        labels: label (m, c) of each row.
+        labels: code (m, c) of the label of each row.
         levels: disclosed levels (k, c).
-        level_labels: label (k, c) of each level.
+        level_labels: code (k, c) of the label of each level.
 
     Returns:
         Levels (m, c).
     """
     guess = np.zeros_like(attacker_part)
     for k in range(attacker_part.shape[1]):
-        for label in (False, True):
+        for label in np.unique(labels[:, k]):
             rows, of_label = np.flatnonzero(labels[:, k] == label), np.sort(levels[level_labels[:, k] == label, k])
             if len(rows) and len(of_label):
                 rank = np.argsort(np.argsort(attacker_part[rows, k], kind="stable"), kind="stable")

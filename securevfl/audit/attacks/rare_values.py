@@ -48,7 +48,7 @@ class RareValues(Attack):
 
 
 def lonely_rows(view: PartyView) -> np.ndarray:
-    """Return the rows that have a high leverage in a batch of the view."""
+    """Return the rows whose leverage is high in one of the batches of the view."""
     alone = [view.rows_of(opened)[leverages(opened.J) > HIGH_LEVERAGE] for opened in view.opened_gradients]
     return np.unique(np.concatenate([np.empty(0, np.intp), *alone]))
 

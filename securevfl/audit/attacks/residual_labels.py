@@ -72,7 +72,10 @@ class ResidualDirection(LabelAttack):
 
 
 def _towards(g: Floats, examples: Floats, positive: np.ndarray) -> Floats:
-    """Return the cosine of g (m, c) with the difference of the classes' mean residuals; for c = 1 the signed length."""
+    """Return how much each residual points towards the positive class.
+
+    For c > 1 this is the cosine of g (m, c) with the difference of the classes' mean residuals, for c = 1 the signed g.
+    """
     if positive.all() or not positive.any():
         return np.full(len(g), np.nan)
     direction = examples[positive].mean(axis=0) - examples[~positive].mean(axis=0)

@@ -81,7 +81,7 @@ def split(f: Floats) -> Iterator[Bits]:
         bits = decoded(values)
         yield from bits[cluster].T
     ordered = np.sort(f)
-    outliers = len(f) // 50  # at either end; the widest gap is searched between the other rows
+    outliers = len(f) // 50  # these rows at both ends are ignored when the widest gap between scores is searched
     gaps = np.diff(ordered)[outliers : len(f) - outliers]
     if len(gaps):
         yield f > ordered[outliers + int(np.argmax(gaps))]
@@ -99,12 +99,12 @@ def clusters(f: Floats) -> tuple[Floats, NDArray[np.intp]]:
 
 
 def decoded(values: Floats) -> Bits:
-    """Return, for each value (k,), which weights (k, d) add up to it, up to a constant; values ascend."""
+    """Return for each value (k,), in ascending order, which weights (k, d) add up to it, up to a common constant."""
     fit = _fitted([], values)
     for candidate in frequent_differences(values):
         extended = _fitted([*fit.weights, candidate], values)
         signed = [sign * weight for weight in fit.weights for sign in (1, -1)]
-        combined = any(  # a sum or a difference of up to three weights
+        combined = any(  # whether the new difference is a sum or a difference of up to three weights found before
             abs(abs(sum(terms)) - candidate) < 4 * CLUSTER_GAP
             for count in (1, 2, 3)
             for terms in combinations(signed, count)
@@ -136,11 +136,11 @@ class _Fit(NamedTuple):
 
 
 def _fitted(weights: list[float], values: Floats) -> _Fit:
-    """Return the weights with the constant for which most values are sums of weights."""
+    """Choose the constant with which most values are sums of these weights, and return the weights with it."""
     totals = _sums(len(weights)) @ np.array(weights)
     order = np.argsort(totals)
     sample = values[:: max(1, len(values) // MAX_BASE_CLUSTERS)]
-    differences = np.sort((sample[:, None] - totals).ravel())  # the base is the most frequent difference
+    differences = np.sort((sample[:, None] - totals).ravel())  # the most frequent of these is the constant
     end = np.searchsorted(differences, differences + 2 * CLUSTER_GAP, side="right")
     first = int(np.argmax(end - np.arange(len(differences))))
     base = float(differences[first : end[first]].mean())

@@ -27,7 +27,7 @@ class SharedFrequencies(PhaseAttack):
     measures = "share of the variance of the others' columns that is recovered"
 
     def share_of_columns(self, view: PartyView, pair: RealIdealPair) -> float:
-        """Return the share on the rows of the first exchange."""
+        """Solve for the others' columns on the rows of the first exchange; return the share of variance recovered."""
         others = np.hstack([pair.real(party.name).X for party in pair.passives])
         rows, u, blocks = first_exchange(view, pair)
         frequencies = RandomFrequencies(kernel(pair), view.key, others.shape[1])

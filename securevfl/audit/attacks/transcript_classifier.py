@@ -36,7 +36,7 @@ class TranscriptClassifier(LabelAttack):
     requirements = (CLASSIFICATION,)
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Return the remedy of a label attack; without residuals the attack needs no message."""
+        """Return the remedy of `LabelAttack`; if the job has no residuals, say that the attack needs no message."""
         if job.protocol.residual is None:
             return NO_MESSAGE
         return super().remedy(job, known, attacker)
@@ -48,7 +48,7 @@ class TranscriptClassifier(LabelAttack):
 
 
 def byte_features(view: PartyView) -> Floats:
-    """Return features (m, k) of each row and each field of a message: mean, first and last byte, and integers."""
+    """Return features (m, k) of each row: for each field of a message, mean, first and last byte, and integers."""
     by_field: dict[tuple[str, int], list[tuple[NDArray[np.intp], Floats]]] = defaultdict(list)
     for rows, receipt in view.received():
         for index, value in enumerate(fields(receipt.message)):

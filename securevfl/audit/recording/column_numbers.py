@@ -63,7 +63,7 @@ T = TypeVar("T", SumValues, OthersSumLearned, OutputsPushed)
 
 
 def by_batch(sums: Iterable[T]) -> dict[int, list[T]]:
-    """Group values by the index of their batch."""
+    """Return the values in a dict of lists, by the index of the batch that they belong to."""
     groups: dict[int, list[T]] = defaultdict(list)
     for values in sums:
         groups[values.index].append(values)
@@ -132,11 +132,11 @@ def _sums(pair: RealIdealPair, recording: Recording, source: str) -> BatchNumber
 
 
 def _inverted_residuals(pair: RealIdealPair, record: PartyRecord) -> BatchNumbers:
-    """Yield the f that a passive party computes from residuals in the clear, less its output, by batch."""
+    """Yield by batch the sums f that a passive party computes from residuals in the clear, minus its own outputs."""
     loss = pair.job.loss
-    # in reverse order, so that of several sums in an iteration the first one remains in the dict
+    # an iteration may have several sums; going backwards, the first one is stored last and remains in the dict
     outputs = {values.iteration: values for values in reversed(record.sums)}
-    pushed = iter(record.pushed)  # a party that does not wait receives residuals in the order of its pushes
+    pushed = iter(record.pushed)  # at its own pace, a party receives residuals in the order in which it pushed outputs
     inverted: dict[int, list[Floats]] = defaultdict(list)
     for receipt in record.receipts:
         g: Any = getattr(receipt.message, "g", None)

@@ -43,7 +43,7 @@ class SumValues:
 
 @dataclass(frozen=True)
 class PhaseSum:
-    """The sum of the other parties' phases for one block of D features that a party learned: (n, D) modulo 2^bits."""
+    """The sum (n, D) of the other parties' phases that a party learned for one block of D features, modulo 2^bits."""
 
     iteration: int
     block: int

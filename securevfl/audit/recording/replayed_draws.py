@@ -37,7 +37,7 @@ def with_draws(job: Job, states: Mapping[str, State]) -> Job:
                     job, context, columns, family.drawn_secrets(states[context.me]) if state is None else state
                 )
 
-            vars(family)["participant"] = replaying  # of this object alone, which is created for each access
+            vars(family)["participant"] = replaying  # changes only this object, since each access creates a new one
             return family
 
     return ReplayedJob.model_construct(**{name: getattr(job, name) for name in Job.model_fields})

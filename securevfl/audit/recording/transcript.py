@@ -48,7 +48,7 @@ class Transcript:
         return [event for event in self.events if event.direction == "recv"]
 
     def declaration(self, event: Event) -> MessageDeclaration | None:
-        """Return the declaration of a received message, preferably of the sum on its subchannel, or None."""
+        """Return the declaration of a received message, or None; that of the sum on its subchannel takes precedence."""
         sessions = [
             session
             for session in self.protocol_record.sum_sessions.values()

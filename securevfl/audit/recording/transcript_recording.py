@@ -62,7 +62,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
         observe=events.append,
     )
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
-    # targets of the training rows (m, c), in the order of the schedule
+    # targets of the training rows (m, c), in the order in which batches are read
     y, loss, rows = np.asarray(lead.y), job.model.loss, job.schedule(register_of([lead, *others])).batch_order
     secrets[f"the labels of {lead.name}"] = loss.targets(
         y[rows], find_classes(lead.name, loss, y if loss.classifies else y[rows], job.positive)

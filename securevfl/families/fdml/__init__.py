@@ -1,1 +1,1 @@
-"""Asynchronous training with bounded staleness (FDML)."""
+"""Asynchronous training with bounded staleness (FDML): parties continue without waiting, up to a limit."""

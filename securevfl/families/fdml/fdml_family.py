@@ -1,17 +1,13 @@
 """Asynchronous training (FDML, Hu et al. 2019): a server stores local predictions, and sums of them may be stale.
 
+A *worker* is a party with columns; the leading one has the labels. `vfl.Helper(name, "server")` is the server. Without
+one, workers that all know the labels push to each other. Modules: `fdml_optimizer` (the steps), `pulls` (the messages),
+`fdml_worker`. A *payload* is what a worker pushes: outputs, masked or in the clear.
 1. Every worker k pushes its outputs H_k (n, c) on the batch of its iteration, and pulls the sum of all workers' latest
    pushes of that batch.
 2. The server delays the replies to a worker that is more than tau iterations ahead of the slowest one.
 3. A worker with labels computes the residual g, the derivative of the loss by the sum, and updates its weights. A
    worker without labels updates its weights with the g that the party with labels sends.
-
-An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
-coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
-training without encryption. Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name,
-"server")` is the server. It stores payloads: pushed outputs, masked or in the clear. Without a server, workers that all
-know the labels push to each other. See `securevfl.families.fdml.fdml_optimizer` for the steps,
-`securevfl.families.fdml.pulls` for the messages and `securevfl.families.fdml.fdml_worker` for a worker.
 """
 
 from __future__ import annotations
@@ -101,7 +97,7 @@ class FdmlFamily(Family[FdmlJob]):
             check_extra("dp_accounting", "dp", NOISE_FEATURE)
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
-        """Accept an active leading party, passive parties and a server."""
+        """Accept a leading party with labels, other parties with or without labels, and a server."""
         return role == ACTIVE if leads else role in (PASSIVE, SERVER)
 
     def complete_roles(self, job: FdmlJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
@@ -192,7 +188,7 @@ class FdmlFamily(Family[FdmlJob]):
         return f"{stored_of(job).label}/{'labels' if residual is None else residual.label}"
 
     def strength(self, job: FdmlJob) -> str:
-        """Return one line that names the cryptographic assumptions behind payloads and residuals."""
+        """Return one line on the cryptographic assumptions that protect payloads and residuals."""
         residual = job.protocol.residual
         sent = "all parties know the labels" if residual is None else f"residuals: {residual.strength}"
         return f"payloads: {stored_of(job).strength}; {sent}"
@@ -252,7 +248,7 @@ class FdmlFamily(Family[FdmlJob]):
         return FdmlWorker(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job for the audit's ideal run: payloads and residuals in the clear; noise on outputs remains."""
+        """Return the same job without encryption (payloads and residuals in the clear), for comparison by the audit."""
         residual = None if job.protocol.residual is None else OpenResidual()
         stored = StoredOpen(noise=stored_of(job).noise)
         protocol = Protocol(sum=DirectSum(), residual=residual)

@@ -1,24 +1,14 @@
 """FDML (Hu et al. 2019): asynchronous stochastic gradient descent on sums that may be stale.
 
 All parties use the same sequence of batches (Algorithm 1). In iteration t, party k
-
 1. pushes H_k, its local predictions (n, c) on the batch of t, to the server
-2. pulls f, the sum of all parties' latest pushes of this batch, as soon as the slowest party has pushed t - tau
+2. pulls f, the sum of all parties' latest pushes of this batch, as soon as the slowest party has pushed t - tau. It
+   replaces its own push in the sum by its current prediction, so that its own weights are never stale
 3. updates its weights: theta_k -= eta_t * (J_k^T g / n + l2 * theta_k)
+g is the derivative of the loss by f, J_k that of H_k by theta_k, eta_t the step size and n the number of rows.
 
-Here g is the derivative of the loss by f, J_k that of H_k by theta_k, eta_t the step size and n the number of rows.
-
-The paper's Algorithm 1 pulls, updates, and then pushes the predictions of the updated weights. Here the push is the
-first step, so a sum contains predictions of its own iteration from all parties that are far enough ahead, and with
-tau = 0 the steps are those of FedSGD.
-
-In the paper every party knows the labels and computes g itself. If only one party has labels, the others pull no sums.
-That party sends g, and each other party updates its weights when the g of its iteration arrives, with the same bound
-tau.
-
-In step 2 a party replaces its pushed prediction in the sum by its current one, as in the paper, so its own weights are
-never stale. With decay "sqrt_t", eta_t = lr / sqrt(t + 1). For that step size Proposition 1 bounds the regret of a
-convex loss by O(1 / sqrt(T)) after T iterations, if gradients and distances are bounded.
+The paper pushes the predictions of the updated weights at the end of an iteration; here the push comes first, so tau =
+0 gives the steps of FedSGD. If only one party has labels, the others pull no sums: it sends them g, with the same tau.
 """
 
 from __future__ import annotations
@@ -72,7 +62,7 @@ class FdmlJob(JobOptions, defer_build=True):
 
 
 def stored_of(job: JobOptions) -> StoredSum:
-    """Return how the server stores local predictions: as the job states, under masks by default."""
+    """Return how the server stores local predictions: as the job states, or masked if it states nothing."""
     return (job.optimizer.stored if isinstance(job.optimizer, FDML) else None) or StoredMasks()
 
 
@@ -90,5 +80,5 @@ def workers_of(context: PartyContext) -> tuple[str, ...]:
 
 
 def readers_of(job: FdmlJob, context: PartyContext) -> tuple[str, ...]:
-    """Return the workers that pull sums: those that know the labels."""
+    """Return the names of the workers that pull sums (*readers*): those that know the labels."""
     return workers_of(context) if job.optimizer.shows_labels else (context.active,)

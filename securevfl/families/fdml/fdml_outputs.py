@@ -1,16 +1,11 @@
 """The disclosures of asynchronous training (FDML), as a list of outputs (`securevfl.disclosure.outputs`).
 
-Workers are the parties with columns. A worker pushes its model outputs on a batch, c numbers for each row, to a server,
-and pulls the sum of all workers' model outputs. It thus receives c numbers about each row of a batch in every
-iteration, under changing weights. d such numbers for each row determine the d columns in the sum, as in training by
-rounds. Two rules are particular to FDML:
-
-- With three workers or more, it may happen that only one other worker has pushed a batch again between two pulls of
-  that batch. The versions in the replies show this, and the difference of the two sums is then the change of that
-  worker's model outputs. Therefore each other worker is also counted alone, with c numbers about a row in every
-  iteration, although most iterations disclose less.
-- A server that stores model outputs in the clear receives those of every worker and is counted under its name. Without
-  a server, every worker receives the model outputs of all others.
+Workers are the parties with columns. In every iteration a worker pushes its model outputs on a batch to a server and
+pulls the sum of all workers' outputs: c numbers about each row. d such numbers determine the d columns in the sum.
+- With three or more workers, it may happen that only one other worker changed its outputs between two pulls of a batch.
+  The difference of the two sums is then that worker's change. So each other worker is also counted alone.
+- A server that stores outputs in the clear receives those of every worker. Without a server, every worker receives the
+  outputs of all others.
 """
 
 from __future__ import annotations
@@ -97,7 +92,7 @@ def _column_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
             outputs += [
                 each_epoch("pushed outputs", server, (name,), sent=True) for server in shape.helpers for name in workers
             ]
-    if not job.optimizer.shows_labels and not job.protocol.seals:  # a residual g in the clear determines the sum f
+    if not job.optimizer.shows_labels and not job.protocol.seals:  # unencrypted residuals g determine the sum f
         for receiver in shape.passives:
             others = tuple(name for name in workers if name != receiver)
             outputs.append(each_epoch("sums that follow from residuals", receiver, others, sent=False))

@@ -21,7 +21,7 @@ STORED_SUBCHANNEL = "stored"
 
 
 class FdmlServer(Participant):
-    """The participant of the server, which stores pushes. It is empty when a session starts; workers then push again.
+    """The server as a participant: it stores pushes. Nothing is stored on disk; after a resume workers push again.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -34,11 +34,11 @@ class FdmlServer(Participant):
 
     @property
     def state_fits_any_round(self) -> bool:
-        """Whether the state fits any round: always True, because it is empty."""
+        """Whether the state fits any round: always True, because the server has no state."""
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        """Answer pulls, and yield a round whenever all workers have the replies to one more iteration."""
+        """Answer pulls. Yield a round each time all workers have received the replies to one more iteration."""
         iterations = list(data.schedule.iterations())
         pace, stored = pace_of(self._job, data.schedule, iterations), stored_of(self._job)
         context = self._context.sum_to(self._context.me, workers_of(self._context), subchannel=STORED_SUBCHANNEL)

@@ -1,14 +1,13 @@
 """A worker of FDML, asynchronous training: a party with columns and weights (`securevfl.families.fdml.fdml_optimizer`).
 
-In iteration t, a worker pushes its outputs H on the batch of t to the server (or to all other workers) and pulls the
-sum f. It continues while replies are in transit, and updates its weights in the order of its pushes:
+In iteration t, a worker *pushes* its outputs H on the batch of t to the server (or to all other workers) and *pulls*
+the sum f. It continues while replies are in transit, and updates its weights in the order of its pushes:
 
-    push t;  then for every earlier push s with a reply, or that must wait for it:  f of s -> g -> update the weights
+    push t;  then for each earlier push s whose reply has arrived (or must be waited for):  f of s -> g -> update
 
-g is the residual, the derivative of the loss by f. The local state is enough to resume. A worker resumes from its own
-position, whatever the others have done, and pushes its predictions on the batches of earlier iterations again, since
-the server stores nothing on disk. If residuals are sent, all workers resume from the position of the party with labels,
-because its iterations number the residuals.
+g is the residual, the derivative of the loss by f. A worker resumes from its own iteration, whatever the others have
+done, and pushes the outputs of earlier batches again, since the server stores nothing on disk. If residuals are sent,
+all workers resume from the iteration of the party with labels.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from securevfl.runtime.costs import Kind
 
 @dataclass(frozen=True)
 class _PendingStep:
-    """A push whose update is pending.
+    """A push whose update of the weights has not been made yet.
 
     Attributes:
         t: the iteration.
@@ -101,7 +100,7 @@ class FdmlWorker(BatchParticipant):
 
     @property
     def state_fits_any_round(self) -> bool:
-        """Whether the state fits any round of the others: always True, since it has the worker's iteration."""
+        """Whether the state fits any round of the others: always True, since it states the worker's own iteration."""
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
@@ -121,7 +120,7 @@ class FdmlWorker(BatchParticipant):
         pulls = self._pull_client()
         pulls.begin(self._finished, self._restored_outputs())
         residual, context = self._job.protocol.residual, self._context
-        # Two workers are at most 2 * tau iterations apart, so older residuals need not stay available.
+        # two workers are at most 2 * tau iterations apart, so nobody requests an older residual
         agreement = Agreement(
             1, max_open_exchanges=2 * (self._pace.tau + 1), shares_outputs=self._job.model.shares_outputs
         )
@@ -145,10 +144,10 @@ class FdmlWorker(BatchParticipant):
             data.targets[rows] = label_sharing.receive_labels(self._context, len(rows))
 
     def _set_position(self, start: int) -> None:
-        """Set the first iteration of this worker.
+        """Set the iteration with which this worker begins or resumes.
 
-        It is the stored position, or an earlier one if the worker has stored its state after the next joint evaluation.
-        If residuals are sent, it is the position of the active party, the party with labels.
+        It is the iteration after that of its stored state, or an earlier one if this state is newer than the next joint
+        evaluation. If residuals are sent, it is that of the active party, the party with labels.
         """
         if self._pace.meeting_interval:
             next_meeting = (start // self._pace.meeting_interval + 1) * self._pace.meeting_interval
@@ -183,7 +182,7 @@ class FdmlWorker(BatchParticipant):
         return ServerPullClient(server_context, self._pace, stored, readers=readers)
 
     def _restored_outputs(self) -> Iterator[tuple[int, int, Floats]]:
-        """Yield each batch of earlier iterations: its number, its last iteration, and the worker's current outputs."""
+        """Yield for each batch of earlier iterations its number, its last iteration, and this worker's outputs now."""
         earlier = range(max(0, self._finished - 2 * self._pace.epoch), self._finished)
         for index, t in {self._iterations[t].index: t for t in earlier}.items():
             batch = self.batch(self._iterations[t])
@@ -229,7 +228,7 @@ class FdmlWorker(BatchParticipant):
         X, f = pending.batch.X, pulled.total
         self._channel.note(OthersSumLearned(pending.batch.index, f - pending.H, pulled.versions))
         if self._finished > pending.steps or self._noise is not None:
-            # f contains this worker's outputs at the time of the push, with noise. Replace them by its current outputs.
+            # f contains the outputs as they were pushed, perhaps with noise; replace them by the current outputs
             f = f - pending.H + self.model.forward(X)
         self._current = CurrentRound(pending.t + 1, pending.batch.epoch)
         g = self.residual(f, pending.batch)

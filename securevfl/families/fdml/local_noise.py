@@ -2,19 +2,13 @@
 
     every push     H_k (n, c): each row is clipped to L2 norm `clip`, then noise N(0, sigma^2) is added to every entry
 
-A worker pushes its outputs H_k on a batch once in each iteration that uses the batch. Two tables of one party are
-neighbours if they differ in one row. With fixed weights, that row changes a push by at most 2 * clip in L2 norm.
-`sigma` is chosen so that all pushes of a row in a run together are (epsilon, delta)-private, by the RDP accountant of
-dp-accounting (Mironov 2017; the library composes and converts). The account does not cover the party's updates of its
-weights: they use columns without noise, so a row has a small influence on later predictions of other rows. Epsilon
-bounds the privacy loss of a row through its own pushes.
+A worker *pushes* (sends) its outputs H_k on a batch once in each iteration that uses the batch. Changing one row of its
+table changes a push by at most 2 * clip in L2 norm, with fixed weights. `sigma` is chosen so that all pushes of a row
+in a run together are (epsilon, delta)-private (RDP accountant of dp-accounting, Mironov 2017). Updates of weights use
+columns without noise and are not covered.
 
-A resumed run pushes rows again: those of batches of earlier iterations, and those of iterations that had not been
-stored. With checkpoints at least once an epoch, a row is pushed at most twice more for each resume, possibly with
-different weights; `after` computes the resulting epsilon.
-
-The noise must stay secret, because a party that could reproduce it could subtract it. It is drawn from a ChaCha20
-stream. The key is drawn from the operating system in each session and is never stored, so no two pushes share noise.
+A resumed run pushes some rows again, at most twice for each resume; `after` computes the resulting epsilon. The noise
+is drawn from a ChaCha20 stream with a fresh key for each session, and must stay secret, because it could be subtracted.
 """
 
 from __future__ import annotations
@@ -39,7 +33,7 @@ NOISE_FEATURE = "noise on local predictions"
 
 
 class LocalNoise(Config):
-    """Noise that makes all pushes of a row in a run together (epsilon, delta)-private."""
+    """A job's option for noise that makes all pushes of a row in a run together (epsilon, delta)-private."""
 
     epsilon: float = Field(gt=0, le=1e6)
     """Privacy budget (differential privacy, with `delta`) of all pushes of one row in a run together."""
@@ -50,7 +44,7 @@ class LocalNoise(Config):
 
     @property
     def sensitivity(self) -> float:
-        """Maximum L2 distance by which a change of one row changes a push, with fixed weights."""
+        """Maximum L2 distance by which changing one row of the table changes a push, if the weights stay the same."""
         return 2.0 * self.clip
 
     def sigma(self, pushes: int) -> float:

@@ -1,17 +1,14 @@
-"""The stored sum under masks: readers can remove the masks from a sum, and the server cannot.
+"""The stored sum under masks: *readers* (workers that receive sums) can remove the masks, and the server cannot.
 
-A worker pushes payloads, its masked outputs H_k (n, c) on a batch, to the server. A reader is a worker that receives
-sums. The version of a payload is the iteration in which it was pushed.
-
+A worker pushes *payloads*, its masked outputs H_k (n, c) on a batch, to the server. The *version* of a payload is the
+iteration in which it was pushed.
 0. worker <-> reader    X25519 public keys, and every worker's fresh key K_k, encrypted for each reader (`mask_keys`)
 1. worker k -> server   payload y_k = (H_k, 0, 0) + PRG(K_k; batch, version)      in Z_2^64, H_k in fixed point
 2. server -> reader     sum of the latest y_k, and their versions
    reader               subtracts the masks of these versions: (sum of all H_k, 0, 0)
 
-To the server all y_k of a session together are uniform, because a mask is used for one (worker, batch, version) only
-and every session has new keys. A reader learns the sum and nothing more: it could compute every mask, but it receives
-sums only. The two zeros are check words. After a wrong key, payload or version, or a missing payload, they are not
-zero, except with probability 2^-128.
+To the server all payloads of a session look uniform, because each mask is used once. A reader learns the sum only. The
+two zeros are *check words*: after a wrong key, payload or version they are not zero, except with probability 2^-128.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class StoredOpen(StoredSum):
 
     @property
     def pooling(self) -> str:
-        """The coalitions that learn more than is declared, in one line."""
+        """One line on which parties together learn more than is declared: here the server alone."""
         return "the server alone learns the forward outputs of every worker"
 
 

@@ -2,16 +2,13 @@
 
 This is FDML (Hu et al. 2019), Algorithm 1, with a table of local predictions H_k (n, c) at every worker. In iteration t
 a worker pushes its H_k on the batch of t; it may be at most tau iterations ahead of the slowest worker.
-
 0. worker k -> worker j   RestoredOutputs   after a resume: H_k on every batch of earlier iterations
    worker k -> worker j   StartIteration    the worker's first iteration
 1. worker k -> worker j   Push              t, H_k on the batch of t, and the number of finished iterations
    worker j               waits at its t until the slowest worker has pushed t - tau, then adds the outputs
 
-Comments refer to these steps by number. A push takes half a round trip and is sent to every other worker. Each worker
-can read the outputs of all others; a key that all workers share would hide nothing. Use this only if workers may see
-each other's local predictions, and otherwise a server with a stored sum that hides them
-(`securevfl.families.fdml.pulls`).
+Comments refer to these steps by number. Each worker can read the outputs of all others. If workers must not see them,
+use a server with a stored sum that hides them (`securevfl.families.fdml.pulls`).
 """
 
 from __future__ import annotations

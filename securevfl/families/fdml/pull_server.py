@@ -1,10 +1,10 @@
 """The server of FDML: it stores the latest payload of every worker and batch, and answers pulls.
 
-A worker pushes a payload, its concealed outputs on a batch, in each of its iterations, and pulls the sum of all
-workers' latest payloads of that batch. The version of a payload is the iteration in which it was pushed. A pull is
-answered only when the slowest worker is close enough behind (`WorkerPace.max_lead`). A reader is a worker that receives
-sums; the others receive replies without a sum. Comments refer by number to the steps in
-`securevfl.families.fdml.pulls`: 0 is the start, 1 a push and 2 the reply.
+In each iteration a worker pushes a *payload*, its concealed outputs on a batch, and *pulls* the sum of all workers'
+latest payloads of that batch. The *version* of a payload is the iteration in which it was pushed. A pull is answered
+only when the slowest worker is close enough behind (`WorkerPace.max_lead`). A *reader* is a worker that receives sums;
+others get replies without a sum. Comments name steps of `securevfl.families.fdml.pulls`: 0 is the start, 1 a push, 2
+the reply.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class PullServer:
         return senders
 
     def _pushes_without_residual(self, name: str) -> bool:
-        """Whether a worker can push next without waiting for a residual of the leading party."""
+        """Whether a worker can push next without first receiving a residual from the leading party."""
         if name in self._readers:
             return True
         t = self._workers[name].pushed
@@ -226,6 +226,6 @@ class PullServer:
                 finished = self._workers[self._lead].finished
                 self._channel.note(PullObservation(name, t, slowest, versions))
                 reply = PullReply(t, total, tuple(versions.values()), finished)
-                # The pushing workers have already recorded what the total discloses.
+                # the workers have recorded in their ledgers what the sum discloses when they pushed
                 permit = permit_sizes(self._channel, name)
                 self._channel.send(name, reply, self._subchannel, permit=permit)  # step 2

@@ -1,25 +1,16 @@
 """Pushes to a server and pulls from it, at each worker's own pace (FDML, Hu et al. 2019, Algorithm 1).
 
 All workers use the same batches in the same order; t counts the iterations from 0. For every batch, the server stores
-the latest push of each worker: its outputs H_k (n, c), concealed by the stored sum of the job. Such a concealed H_k is
-called a payload, and the iteration of its push is its version. A reader is a worker that receives sums.
-
-0. worker k -> server   RestoredOutputs   after a resume: H_k on every batch of earlier iterations
+the latest *payload* of each worker: its outputs H_k (n, c), concealed by the job's stored sum (`stored_sum`). The
+*version* of a payload is the iteration of its push. A *reader* is a worker that receives sums.
+0. worker k -> server   RestoredOutputs   after a resume: the payload of H_k on every batch of earlier iterations
    worker k -> server   StartIteration    the worker's first iteration
-1. worker k -> server   Push              t, the payload of H_k on the batch of t, and the number of iterations that the
-                                          worker has finished
-2. server -> worker k   PullReply         for this t: the versions of the batch's payloads, their sum if k is a reader,
-                                          and the number of iterations that the leading party has finished
+1. worker k -> server   Push              t, the payload of H_k on the batch of t, number of finished iterations
+2. server -> worker k   PullReply         for this t: the payloads' versions, their sum if k is a reader, and the number
+                                          of iterations that the leading party has finished
 
-Comments refer to these steps by number. An iteration takes one round trip. The server delays its reply to t until the
-slowest worker has pushed t - tau; a worker that is further ahead waits for that reply. While replies are in transit a
-worker continues to push, with at most tau unanswered pushes. That hides the latency of the network as far as the
-staleness bound tau allows (`WorkerPace.max_unanswered`). Two workers' pushes are therefore at most 2 * tau iterations
-apart, and every sum for t contains outputs of workers that have reached at least t - tau.
-
-The stored sum determines what payloads and sums reveal (`securevfl.families.fdml.stored_sum`). Iteration numbers and
-numbers of finished iterations are public: the server sees the pace of every worker, and all workers see that of the
-leading party.
+The server replies to t once the slowest worker has pushed t - tau. A worker may have at most tau unanswered pushes.
+Comments refer to these steps by number. The pace of workers (iteration numbers) is public.
 """
 
 from __future__ import annotations

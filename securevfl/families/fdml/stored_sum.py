@@ -1,27 +1,14 @@
 """Stored sums: a server stores the workers' latest outputs on each batch, and sends sums (FDML, Hu et al. 2019).
 
-Workers of FDML advance independently. A worker pushes its local predictions H_k (n, c) on a batch to the server, as a
-payload. It pulls the sum of all workers' latest payloads of that batch, called the total. The version of a payload is
-the iteration of its push.
-
+A worker pushes its local predictions H_k (n, c) on a batch to the server, as a *payload*, and pulls the *total*, the
+sum of all workers' latest payloads of that batch. The *version* of a payload is the iteration of its push.
 1. worker k -> server   conceal(H_k, batch, version)     replaces the earlier payload of k and this batch
 2. server -> worker k   add(latest payloads), versions   `reveal` computes the sum of all H_j from the total
 
-The messages of `securevfl.families.fdml.pulls` carry both. A stored sum states what a payload reveals to the server
-(`pushed`) and what a total reveals to a worker (`pulled`). Versions differ between workers, so pairwise masks would not
-cancel. Instead, payloads are hidden from the server by a key that the *readers*, the workers that receive sums, have
-and the server lacks. The assumption of every stored sum that hides payloads is therefore: *the server and a reader do
-not collude*. Together they can open every payload. Workers that receive no sums cannot open any, in any coalition.
-
-A key is used in one session only. After a resume, all workers generate new keys, and the server starts empty. A version
-that was pushed just before a state was stored is thus never used twice under one key, and payloads of an earlier
-session cannot be opened. Within a session every version of a batch is single-use and versions increase; the worker's
-object enforces that.
-
-A worker checks the versions that the server reports: one for every worker, its own latest one, and none older than one
-that it has already seen. A server that presents a single worker's payload as a sum is detected by the reported names,
-or by check words: numbers that workers know and the server does not, which are added to every payload and must appear
-in every total.
+A stored sum states what a payload reveals to the server (`pushed`) and a total to a worker (`pulled`). If it hides
+payloads, *readers* (the workers that receive sums) have a key that the server lacks, so the server and a reader must
+not collude. Keys are new in each session, and each version of a batch is single-use. A worker checks the versions that
+the server reports: one for every worker, its own latest one, and none older than before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many iterations the workers of FDML may be apart: the bounded staleness of Hu et al. 2019.
 
-In each iteration, a worker pushes its outputs on a batch and waits for a reply with the sum. The lead of an iteration
-is its distance from the slowest worker's latest push.
+In each iteration, a worker pushes (sends) its outputs on a batch and waits for a reply with the sum. The *lead* of an
+iteration is the number of iterations by which it is ahead of the slowest worker's latest push.
 """
 
 from __future__ import annotations

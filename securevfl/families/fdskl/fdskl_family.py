@@ -1,17 +1,14 @@
 """Training by sums of phases: the parties with labels cache random features of all columns (FDSKL, Gu et al. 2020).
 
-A phase is an angle: the product of party l's columns x_l with its random frequencies w_l, modulo a full turn. The
+A *phase* is an angle: the product of party l's columns x_l with its random frequencies w_l, modulo a full turn. The
 cosine of the phases summed over all parties is one random Fourier feature of a kernel.
-
 1. Every party l sends its phases of a batch into a sum for each party with labels.
 2. Each party with labels caches the cosines of the summed phases, which are its features, and stores coefficients.
 3. All parties with labels send f_l, their features times coefficients, on a batch into a sum for one of them at a
    time, which updates its coefficients.
 
-One party or more have labels; the first of them leads. No residual is sent. An output is a set of numbers that a run
-discloses to one party; a consent sheet describes a party's outputs in words; a coalition is a group of parties that
-pool all received values. The audit compares a run with its ideal run, the same training without encryption. See
-`securevfl.families.fdskl.kernel_model` for the features and `securevfl.families.fdskl.phase_sums` for the messages.
+One party or more have labels; the first of them leads. No residual is sent. `fdskl.kernel_model` describes the features
+and `fdskl.phase_sums` the messages.
 """
 
 from __future__ import annotations
@@ -95,10 +92,9 @@ class PhasesFamily(Family[PhasesJob]):
         return declarations
 
     def outputs(self, job: PhasesJob, shape: RunShape) -> list[Output]:
-        """List the outputs of a run: the scores. Phases are not counted.
+        """List the outputs of a run: only the scores; phases are described by `statements` instead.
 
-        A number of phases would not bound what they disclose, because the first exchange already discloses all of
-        their dimensions. `statements` describes in words what they disclose.
+        A number of phases would be misleading, because the first exchange already discloses as much as all others.
         """
         return [score_output(job, shape)]
 
@@ -111,7 +107,7 @@ class PhasesFamily(Family[PhasesJob]):
         return f"{job.protocol.sum_for(len(roles.cast) - 1).name} sum / no residual"
 
     def strength(self, job: PhasesJob) -> str:
-        """Return the consent sheet's text on the encryption of residuals: it does not apply, because none is sent."""
+        """Return the consent sheet's text on encrypted residuals: they do not occur, because no residual is sent."""
         return "not applicable: no residual is sent"
 
     def statements(self, job: PhasesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:

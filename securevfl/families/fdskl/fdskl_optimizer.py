@@ -1,23 +1,14 @@
 """FDSKL (Gu et al. 2020): doubly stochastic gradients for kernel models over vertically split data.
 
-A worker is a party with labels. Each worker has its own random features, in blocks of D, and stores their coefficients
-alpha. Workers take turns:
-
+A worker is a party with labels. It has random features in K blocks of D, with coefficients alpha. Workers take turns:
 1. The next batch is selected, in an order that all parties share. The current worker selects its next block k of
-   features, in an independent order. (If the batch determined the block, a block would only ever be fitted on the same
-   rows.)
-2. The phases of the batch are summed for all workers' features (Algorithms 1 and 3), unless they are cached. A worker
-   caches their cosines in 2 bytes each.
+   features in an independent order, because otherwise a block would only ever be fitted on the same rows.
+2. The *phases* (angles) of the batch are summed for all workers' features (Algorithms 1 and 3), unless they are cached.
 3. The worker receives f on the batch, the sum over workers of their features Phi times coefficients.
 4. The worker computes g, the derivative of the loss by f, and updates (Algorithm 2)
-   alpha_k -= eta * P_k (Phi_k^T g / n + l2 * alpha_k)
-
-Comments refer to these steps by number. P_k = 1 is the paper's step. With `precondition`, P_k = (c * Phi_k(R)^T
-Phi_k(R) / |R| + rho * I)^-1, with the first PRECONDITIONER_ROWS training rows R and the largest curvature c of the
-loss. The step along a feature is then no longer reduced by correlated features of its block. Dai et al. 2014 also scale
-doubly stochastic gradients by a covariance.
-
-`lr` is eta, the step size; if it decays, t counts passes over the data.
+   alpha_k -= eta * P_k (Phi_k^T g / n + l2 * alpha_k)             eta: step size `lr`
+P_k = 1 is the paper's step. With `precondition`, P_k = (c * Phi_k(R)^T Phi_k(R) / |R| + rho * I)^-1, with the first
+PRECONDITIONER_ROWS training rows R and the largest curvature c of the loss. Comments refer to these steps by number.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class PhasesParticipant(BatchParticipant):
 
     @property
     def state_fits_any_round(self) -> bool:
-        """Whether this party has no coefficients, so that its state never changes."""
+        """Whether the state never changes, because this party has no labels and so no coefficients."""
         return self.part.expansion is None
 
     @property
@@ -69,7 +69,7 @@ class PhasesParticipant(BatchParticipant):
         yield from self.rounds(self._optimizer.run(self))
 
     def batch(self, iteration: Iteration) -> Batch:
-        """Return this party's side of a batch, without columns if their phases are cached."""
+        """Return this party's rows of a batch, without columns if the sums of their phases are cached."""
         return self.data.batch(iteration, columns=not self.part.knows(iteration.index))
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
@@ -78,7 +78,7 @@ class PhasesParticipant(BatchParticipant):
         evaluates = data is not None and rows is data.evaluated
         blocks = self._blocks(len(rows))
         if evaluates and data is not None and not len(data.schedule.test):
-            # The evaluated rows are the batches, whose features are cached.
+            # the evaluated rows are those of the batches, so their features are cached
             ends = np.cumsum([len(batch) for batch in data.schedule.partition(0)]).tolist()
             blocks = {
                 index: slice(start, end) for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False))

@@ -2,16 +2,13 @@
 
     f(x) = sum over workers and blocks k of alpha_k . phi_k(x),    phi(x) = sqrt(2) * cos(2 pi * (b + sum_l x_l w_l))
 
-A worker is a party with labels; it stores the coefficients alpha of K blocks of D features. x_l w_l is the phase that
-party l computes from its columns x_l and its random frequencies w_l. Phases are measured in turns and stored as
-integers modulo 2^32 (or 2^16). The rbf kernel exp(-gamma * |x - z|_2^2) has Gaussian frequencies, and the Laplace
-kernel exp(-gamma * |x - z|_1) has Cauchy frequencies.
+A worker is a party with labels; it stores the coefficients alpha of K blocks of D features and draws the offsets b. x_l
+w_l is the *phase* that party l computes from its columns x_l and its random frequencies w_l, in turns, stored as an
+integer modulo 2^32 (or 2^16). The rbf kernel exp(-gamma * |x - z|_2^2) has Gaussian frequencies, and the Laplace kernel
+exp(-gamma * |x - z|_1) has Cauchy frequencies.
 
-**Each party draws its w_l from a key that no other party has.** In the paper all parties draw w from a shared seed. A
-party that receives the sum of the others' phases then has K * D linear equations with known coefficients about their
-columns in every row, and can solve them. Private frequencies approximate the kernel equally well, because frequencies
-are independent anyway. With several workers, every party draws separate frequencies for each of them. The worker draws
-the offset b uniformly; b completes the feature map and hides nothing.
+Each party draws its w_l from a key that no other party has. With the paper's shared seed, a receiver of summed phases
+could solve for the columns.
 """
 
 from __future__ import annotations

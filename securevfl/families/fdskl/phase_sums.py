@@ -1,21 +1,15 @@
 """The sums of FDSKL: phases for each worker, and f over the workers (Gu et al. 2020, Algorithms 1 to 3).
 
-Parties with labels are workers. Party l's phases are x_l w_l modulo a turn, its columns times its random frequencies;
-the worker adds offsets b. For every worker there is one instance of the job's sum protocol, with that worker as its
-collector and a separate subchannel. One channel carries all instances, and each worker learns its own sums only.
-
+Parties with labels are *workers*. Party l's *phases* are x_l w_l modulo a turn, its columns times its random
+frequencies. For every worker there is one instance of the job's sum protocol, with that worker as its collector.
 1. all others l -> worker   their phases of some rows and blocks of features
-   worker                   adds its phases and b
+   worker                   adds its phases and its random offsets b
 2. all others l -> worker   f_l, their outputs on the same rows, as a sum of reals; 0 from a party that is no worker
    worker                   adds its outputs: f
+3. worker -> all others l    a *window* of 2^23 phases (32 MB) has been summed; at most two windows are in transit
 
 Comments refer to these steps by number. With one worker there is no step 2. A worker learns the sums over the other
 parties and the values that the job's sum protocol declares; the others learn nothing.
-
-Sums are not acknowledged, so without a limit a party could send a whole table of phases to a worker that is busy. At
-most two windows of 2^23 phases (32 MB each at 4 bytes a phase) may be in transit:
-
-3. worker -> all others l    a window of phases has been summed
 """
 
 from __future__ import annotations
@@ -34,7 +28,7 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.codec import Message
 
-MESSAGE_PHASES = 2**19  # number of phases in a message; larger messages cost page faults
+MESSAGE_PHASES = 2**19  # number of phases in a message; for larger messages, allocating memory takes more time
 WINDOW_PHASES = 2**23  # number of phases in one window
 
 
@@ -137,7 +131,7 @@ class PhaseSums:
                 yield k, phases
 
     def _wait_for_window(self, worker: str) -> None:
-        """Wait until at most two windows are in transit."""
+        """Wait until at most two windows of this party's phases have not been summed by the worker."""
         while self._acknowledged_windows[worker] < self._summed_phases[worker] // self._window_phases - 1:
             self._channel.recv(worker, WindowSummed, self._subchannel(worker))  # step 3
             self._acknowledged_windows[worker] += 1

@@ -73,9 +73,9 @@ class RandomFrequencies(Secret):
         steps: Floats = X @ w
         steps *= 2.0**bits
         if float(np.abs(X).sum(axis=1).max(initial=0.0)) * float(np.abs(w).max()) * 2.0**bits >= 2.0**51:
-            # reduces phases modulo a turn before they are rounded, because Cauchy frequencies may be large
+            # Cauchy frequencies may be large, so phases are reduced modulo a turn before they are rounded
             np.remainder(steps, 2.0**bits, out=steps)
-        # adding this number rounds: the low bits of the sum are the nearest integer, in two's complement
+        # adding 1.5 * 2^52 rounds: the low bits of the sum's mantissa are the nearest integer, in two's complement
         steps += 1.5 * 2.0**52
         circle = steps.view(np.uint64).astype(np.uint32)
         if bits == 16:
@@ -86,7 +86,7 @@ class RandomFrequencies(Secret):
 def cosines(phases: Phases, bits: Bits) -> Cosines:
     """Return the cosine of each phase in units of 1 / (2^15 - 1); the error is at most (pi + 1) * 2^-16."""
     steps = phases if bits == 16 else (phases + np.uint32(2**15)) >> np.uint32(16)
-    return np.take(_COSINES, steps, mode="clip")  # all steps are in range; with this mode, numpy does not check that
+    return np.take(_COSINES, steps, mode="clip")  # "clip" is fastest, and all indices are within the table
 
 
 class KernelExpansion:

@@ -1,1 +1,1 @@
-"""Training by rounds: parties send forward outputs into a sum, and receive a residual."""
+"""Training by rounds: in each round, parties add up their model outputs, and one sends back a residual."""

@@ -5,11 +5,8 @@
 3. The active party sends g to the passive parties, in the clear or encrypted.
 4. Every party computes its gradient J_k^T g, with the Jacobian J_k of its outputs by its weights, and updates them.
 
-An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
-coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
-training without encryption. The active party has the labels, and all parties have columns. The optimizer determines the
-updates and how many exchanges they use. The sum protocol and the residual protocol determine which party can read H_k
-and g.
+The active party has the labels, and all parties have columns. The optimizer determines the updates and how many
+exchanges they use. The sum protocol and the residual protocol determine which party can read H_k and g.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
     ]
     outputs += [evaluated_sums(shape, about, evaluations, c, numbers_per_row) for about in subjects]
     if hides_parts and exchanges > 1:
-        # All weights are 0 at first, and one party at a time updates its weights, so two sums differ by its output.
+        # weights are 0 at first and one party at a time changes them, so two sums differ by that party's outputs
         outputs += [
             Output(
                 "differences of sums, which follow from the sums",
@@ -169,7 +169,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
             for name in passives
         ]
     if not job.protocol.seals:
-        # In parallel or in turn, each passive party receives one residual in an iteration.
+        # whether parties update at once or in turn, each passive party receives one residual in an iteration
         outputs += [sum_from_residuals(shape, learner, c) for learner in passives]
     return outputs
 
@@ -223,7 +223,7 @@ def sum_from_residuals(shape: RunShape, receiver: str, outputs: int) -> Output:
 
 
 def _numbers_per_row(job: JobOptions, shape: RunShape) -> int:
-    """Return how many numbers a passive party sends for each row; a residual in the clear has as many."""
+    """Return how many numbers about each row a passive party sends, which is also how many residuals it receives."""
     if isinstance(job.model, BlockModel):
         return job.model.collected_width(shape.outputs, len(shape.passives))
     return shape.outputs

@@ -64,14 +64,14 @@ class RoundsParticipant(BatchParticipant):
 
     @property
     def updater(self) -> Updater:
-        """The optimizer's memory, for optimizers that apply an update rule."""
+        """The values that the optimizer's update rule remembers from earlier steps."""
         assert isinstance(self.memory, Updater), "only an optimizer with an update rule reads its updater"
         return self.memory
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         """Train by the job's optimizer, and yield after every round."""
         self.begin(data, start)
-        # linear models can read a batch in chunks, so rows at worker processes need not be moved
+        # a linear model reads a batch chunk by chunk, so rows may stay in the Dask processes that hold them
         data.may_stay_remote = True
         if start == 0:
             rows, targets = data.initial_rows(INITIAL_WEIGHT_ROWS)
@@ -93,7 +93,7 @@ class RoundsParticipant(BatchParticipant):
         return predict(self._context, self._sums, self.model, rows, self._outputs, self.output_filter(rows))
 
     def _receive_pending(self) -> None:
-        """Receive outputs that passive parties have sent in advance for later rounds, so that other sums can follow."""
+        """Receive outputs that passive parties have sent in advance for later rounds, to free the channel for sums."""
         if isinstance(self._link, ActiveLink):
             self._optimizer.drain(self, self._link)
 

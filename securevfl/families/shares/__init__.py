@@ -1,1 +1,1 @@
-"""Training on secret shares."""
+"""Training on secret shares: two parties hold random shares of all values, and no party sees the values themselves."""

@@ -1,6 +1,7 @@
 """The chunks of a training on secret shares: the next one is preprocessed while the current one trains.
 
-A chunk is a number of whole epochs. Its preprocessing is random material that the parties generate before they use it.
+A *chunk* is a number of whole epochs. Its *preprocessing* is random material that the parties generate before the
+chunk.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class ChunkPipeline(Generic[T]):
             return
         if error is not None and not isinstance(error, GeneratorExit):
             self._channel.fail(error)
-        with suppress(Exception):  # the task's error has already failed the channel, which reports it
+        with suppress(Exception):  # if the background task has failed, the channel has failed with it and reports that
             self._task.join()
 
 
@@ -95,7 +96,7 @@ def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
 
 
 def _largest_chunk(rows_by_epoch: Sequence[int], epochs: int) -> int:
-    """Return the largest number of rows in the iterations of a chunk of this number of epochs."""
+    """Return the largest number of rows that the iterations of one chunk of `epochs` epochs use together."""
     starts = range(0, len(rows_by_epoch), epochs)
     return max((sum(rows_by_epoch[start : start + epochs]) for start in starts), default=0)
 

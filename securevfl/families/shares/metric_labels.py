@@ -1,15 +1,13 @@
 """The labels for one measurement on secret shares, and the metrics that follow from the opened pairs.
 
-A measurement (an evaluation of the model) reveals one pair (score, flag) for each row, in random order, to the party
-with labels. If labels are classes, the score is the model output and the flag is the label. If labels are numbers, the
-party subtracts the targets (labels in the encoding of the loss) from the outputs, so the scores are residuals.
+A *measurement* (an evaluation of the model) *opens* (reveals) one pair (score, flag) for each row, in random order, to
+the party with labels. For classes, the score is the model output and the flag is the label. For numbers, the party
+subtracts the targets (labels in the encoding of the loss) from the outputs, so the scores are residuals.
 
-Scores are integers modulo a range, so they wrap if they are too large. Numeric targets are therefore clipped to half of
-the range before they are subtracted. Rows with a clipped target are called far, and their pairs are flagged, unless
-there are too few of them. The clipped part of each target is known, but not to which flagged pair it belongs. Losses
-that are linear for far rows, such as quantiles, do not depend on that. The sum of squares does: it is smallest if
-outputs and targets are paired in equal order, and largest in opposite order. The metrics are the means of both, and R2
-and RMSE count as measured if half of the difference is below their standard error.
+Scores are integers modulo a range. Numeric targets are clipped to half of the range, so that scores do not wrap around.
+Rows with a clipped target are *far*, and their pairs are flagged. It is unknown which flagged pair belongs to which far
+row, so metrics are the means of the two extreme ways to pair them; R2 and RMSE count as measured if these ways differ
+by less than two standard errors.
 """
 
 from __future__ import annotations
@@ -50,6 +48,11 @@ class MetricLabels:
     subtracted: Floats | None
     reach: float
     spacing: float = 0.0
+
+    @property
+    def codes(self) -> NDArray[np.uint8]:
+        """The code of each pair (n, c): 1 if it is flagged, otherwise 0."""
+        return self.flags.astype(np.uint8)
 
     @classmethod
     def of(
@@ -158,7 +161,7 @@ class MetricLabels:
         return values
 
     def _residual_metrics(self, pairs: ScoreLabelPairs) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the metrics for outputs and targets of far rows paired in equal order, and for opposite order."""
+        """Return the metrics twice: with outputs and targets of far rows paired in equal, and in opposite order."""
         equal, opposite = (
             pair_metrics.residual_metrics(self.loss, self._residuals(pairs, order), self.targets, self.classes)
             for order in (1, -1)

@@ -10,12 +10,17 @@ from collections.abc import Collection
 
 from securevfl.models.loss import Loss
 from securevfl.models.pair_metrics import supports_pairs
+from securevfl.models.rounded_labels import MAX_ROUNDED_ERROR, MIN_CODE_ROWS, MIN_ROUNDED_ROWS
 
-NO_RANKING = (
-    "gini, calibration, r2, rmse and standard errors are not measured on shares for counts and amounts, because they "
-    "need each row's prediction next to its label. An opened pair has one bit for the label, which is enough for a "
-    "class and not for a count or an amount, so only the sum of losses is opened. Measure them with run.evaluate on "
-    "rows whose scores this party may receive"
+ROUNDED_LABELS = (
+    "gini, r2, rmse and calibration are computed from model outputs that are rounded to 64 levels, and from labels "
+    "that are rounded at random to one of a few values. Their standard errors contain that; deviance and loss are exact"
+)
+_WEIGHED_PAIRS = "rows have weights or an exposure, and no party knows to which row an opened pair belongs"
+_FEW_PAIRS = f"fewer than {MIN_ROUNDED_ROWS:,} rows are measured. Hold out more rows (test_fraction)"
+_RARE_CODES = (
+    f"labels are rounded to a few values before they are opened, and fewer than {MIN_CODE_ROWS} of the measured rows "
+    "would have one of these values"
 )
 ONLY_LOSS = (
     'the job opens one sum of losses and no pairs of a score and a label (protocol.shares.metrics = "loss"), so '
@@ -72,8 +77,34 @@ def rounded_auc(bias: float, levels: int, *, subtracted: bool) -> str:
     return f"{scores}. Rounding changes it {change}; {correction}"
 
 
+def no_ranking(*, weighed: bool = False, few_rows: bool = False) -> str:
+    """Return the statement that a model of counts or amounts has no metrics but its loss.
+
+    Args:
+        weighed: whether the reason is that rows have weights or an exposure.
+        few_rows: whether the reason is that there are few rows. Otherwise it is that a rounded label is rare.
+
+    Returns:
+        The statement.
+    """
+    reason = _WEIGHED_PAIRS if weighed else _FEW_PAIRS if few_rows else _RARE_CODES
+    return (
+        f"gini, calibration, r2, rmse and standard errors are not measured, because {reason}. run.evaluate measures "
+        "them on rows whose scores this party may receive"
+    )
+
+
+def imprecise(names: Collection[str]) -> str:
+    """Return the statement that the rounding of labels leaves no precise value of these metrics."""
+    return (
+        f"{', '.join(names)} would be imprecise and {'are' if len(names) > 1 else 'is'} not measured, because labels "
+        f"are rounded at random: the standard error would exceed {MAX_ROUNDED_ERROR:g}, or {MAX_ROUNDED_ERROR:.0%} of "
+        "the mean label for the calibration. Hold out more rows (test_fraction)"
+    )
+
+
 def metric_notes(loss: Loss, *, weighted: bool) -> list[str]:
-    """Return the statements that follow from the loss.
+    """Return the statements that follow from the loss, for a training whose pairs are opened.
 
     Args:
         loss: the loss function that the training minimises (`securevfl.models.loss`).
@@ -84,7 +115,7 @@ def metric_notes(loss: Loss, *, weighted: bool) -> list[str]:
     """
     notes = []
     if not supports_pairs(loss):
-        return [NO_RANKING]
+        return [ROUNDED_LABELS]
     if loss.classifies and not loss.single:
         notes.append(NO_ROW_OF_CLASSES)
     if weighted:

@@ -1,8 +1,8 @@
 """Estimates of time, traffic, memory and disk of a training on secret shares, from public sizes alone.
 
-The two share holders are the active party (with labels) and its partner. Preprocessing is random material that they
-generate for a chunk of epochs before they use it. A block is a number of rows of a batch that are processed at a time.
-The lift extends shares of short table entries to full length.
+The two *share holders* are the active party (with labels) and its partner. *Preprocessing* is random material that they
+generate in advance for a *chunk* of epochs. A *block* is a number of rows of a batch that are processed at a time. The
+*lift* extends shares of short entries of lookup tables to full length. The constants were measured or fitted as stated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from securevfl.families.shares.shares_job import SharesJob
 from securevfl.models.inputs import InputShape
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
-# Measured for 16 iterations on 40,000 rows at a time; each figure is for one row, output and iteration:
+# measured with 16 iterations on 40,000 rows at a time; each figure is for one row, one output and one iteration
 TRANSFER_BIT_BYTES = 43 / 8  # bytes of an oblivious transfer for each bit of its index
 SEEDED_PRODUCT_BYTES = 20  # bytes of a share holder's query and its reply, for each other party, with one output
 PRODUCT_BYTES = 32  # the same with several outputs, whose queries are sent without seeds
@@ -34,7 +34,7 @@ WIDE_COLUMNS = 100  # above this number of columns, each further column costs:
 WIDE_COLUMN_SECONDS = 1.3e-8
 WIDE_COLUMN_BYTES = 0.35
 
-# Memory in bytes, fitted to the peaks of processes that trained on 100,000 to 5,000,000 rows:
+# memory in bytes, fitted to the peak memory of processes that trained on 100,000 to 5,000,000 rows
 PROCESS_BYTES = 3.4e8
 TABLE_ROW_BYTES = 100  # bytes for each row of the table
 BLOCK_ENTRY_BYTES = 12  # bytes for each entry of a block
@@ -42,9 +42,7 @@ BLOCK_TABLE_FACTOR = 8  # factor on the bytes of a block's lookup tables
 INTEGER_BYTES = 6  # bytes for each entry that is stored as an integer on disk
 LINE_BYTES_PER_SECOND = 300e6 / 8
 
-# Peaks and processor time of `securevfl train` with all tables in one process, fitted to 20,000 to 300,000 rows of 60
-# columns from CSV, Parquet and frames of pandas (`python -m benchmarks.estimates`); to CSV files of 60,000 to 300,000
-# rows whose 60 columns become 476 prepared ones (--texts 32); and the memory to one of 1,000,000 rows with 490 of them:
+# fitted to measurements of `securevfl train` with all tables in one process (`python -m benchmarks.estimates`)
 ONE_PROCESS_BYTES = 2.75e8
 ONE_PROCESS_ROW_BYTES = 200  # bytes for each row of each table: mostly ids
 ONE_PROCESS_TABLE_FACTOR = 4.6  # factor on the bytes of the tables whose rows are prepared when they are read
@@ -57,7 +55,7 @@ PREPARED_ON_READ_SECONDS = 2.4e-7  # the same if these columns are computed when
 
 
 def _rows_of(sizes: Counter[int]) -> int:
-    """Return the number of rows of all iterations together, from the number of iterations of each batch size."""
+    """Return the total number of rows of all iterations; `sizes` counts the iterations of each batch size."""
     return sum(size * times for size, times in sizes.items())
 
 
@@ -95,7 +93,7 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     transfer_bytes = TRANSFER_BIT_BYTES * (choice_bits + lifts)
     entry_octets = numbers.lift_bits // 8 or octets
     row_bytes = float(numbers.entries * entry_octets + octets + 1 + transfer_bytes)
-    # bytes of the lift, if table entries are sent with fewer bits than residuals have
+    # the lift takes further bytes, if table entries are sent with fewer bits than residuals have
     row_bytes += 2 * (octets - entry_octets)
     product_bytes = SEEDED_PRODUCT_BYTES if shape.outputs == 1 else PRODUCT_BYTES
     row_bytes += 2 * (parties - 1) * (product_bytes + WIDE_COLUMN_BYTES * wide_columns)
@@ -147,7 +145,7 @@ def _one_process_line(facts: RunFacts, seconds: float, made_bytes: float) -> str
         if isinstance(party.X, np.ndarray):
             tables += ORIGINAL_TABLE_FACTOR * original_bytes + PREPARED_TABLE_FACTOR * party.X.nbytes
             continue
-        # rows are converted, or read from disk, a block at a time
+        # only one block of rows at a time is read from disk or converted
         tables += BLOCK_ENTRY_BYTES * ROWS_PER_BLOCK * len(party.columns)
         tables += 0 if isinstance(party, StoredParty) else ONE_PROCESS_TABLE_FACTOR * original_bytes
     rows = sum(len(party) for party in facts.parties)
@@ -170,7 +168,7 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
     """
     schedule, numbers = facts.schedule, facts.plan().numbers
     epochs = chunk_epochs(job, len(schedule.train), facts.shape.outputs)
-    # without subsets all chunks are equal, so one is enough
+    # without growing subsets all chunks use equally many rows, so computing one is enough
     starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)
     chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
     transfer_bytes = 16 * (len(symbol_widths(numbers.table_bits)) + (numbers.lift_bits > 0))

@@ -1,7 +1,8 @@
 """The facts of one training on secret shares: sizes that its stored states contain, and values that follow from them.
 
-A rollback returns the training to the model of an earlier iteration. The plan contains the coefficients of the updates
-and the number format (`securevfl.families.shares.shares_plan`).
+A *rollback* returns the training to the model of an earlier iteration. The *plan* contains the coefficients of the
+updates and the number format (`securevfl.families.shares.shares_plan`). A *chunk* is a number of epochs whose random
+material is generated at once.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """Training on additive secret shares: no party ever sees weights, outputs, residuals or gradients of single rows.
 
-The two share holders are the active party, which has the labels, and its partner, one of the passive parties.
-
+The two *share holders* are the active party, which has the labels, and its *partner*, one of the passive parties.
 1. Offline phase: for a chunk of iterations, the share holders compute the products of random vectors with columns, and
    the oblivious transfers for lookup tables.
 2. Iteration: one round trip between the two share holders (three messages in a row with more parties). A lookup table
    of the loss converts shares of the output of a row to shares of its residual.
 3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
-An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
-coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
-training without encryption. All parties learn sizes. The active party also learns metrics and the agreed scores. See
-`securevfl.protocols.shares.iteration` and its siblings for the messages, `securevfl.families.shares.shares_plan` for
-the optimizers that fit, and `securevfl.families.shares.shares_participant` for a party.
+All parties learn sizes; the active party also learns metrics and the agreed scores. `protocols.shares.iteration`
+describes the messages, `shares_plan` the optimizers that fit, and `shares_participant` one party.
 """
 
 from __future__ import annotations
@@ -204,7 +200,7 @@ class SharesFamily(Family[SharesJob]):
         return count_trained_rows(state, score_ledger, ids)
 
     def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
-        """Return the number of bits in a score of a new row."""
+        """Return the number of bits to which a score of a new row is rounded."""
         options = job.protocol.shares
         if options.scores == "levels":
             if shape is not None:

@@ -22,7 +22,7 @@ from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models.inputs import Inputs, inputs_at
 
-# name of the file with the fitted inputs; it is stored next to the preprocessing that was generated for them
+# name of the file with the fitted inputs, next to the preprocessing (random material) that was generated for them
 INPUTS_FILE = "inputs.json"
 
 
@@ -118,9 +118,9 @@ def read_inputs(file: Path) -> State:
 
 
 def fitted_positions(data: TrainingData, rows: Rows) -> Rows:
-    """Return the position of each row (k,) among the training rows to which the inputs were fitted.
+    """Return the position of each row (k,) among the rows to which the inputs were fitted; -1 for any other row.
 
-    -1 for other rows.
+    Inputs are fitted to training rows.
     """
     fitted = data.schedule.fitting_rows
     positions = np.minimum(np.searchsorted(fitted, rows), len(fitted) - 1)

@@ -7,6 +7,7 @@ from typing import TypeGuard
 from securevfl.base.config import mismatched_fields
 from securevfl.models.linear import LinearModel
 from securevfl.models.pair_metrics import supports_pairs
+from securevfl.models.rounded_labels import MIN_ROUNDED_ROWS
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import JobOptions
@@ -72,9 +73,28 @@ def takes_scalar_steps(job: SharesJob) -> bool:
     return isinstance(job.optimizer, BlockDescent) and job.model.by_column and job.model.l2 > 0
 
 
-def opens_pairs(job: SharesJob) -> bool:
-    """Return whether the final evaluation opens (score, label) pairs: the job asks for them and its loss allows it."""
-    return job.protocol.shares.metrics == "pairs" and supports_pairs(job.model.loss)
+def opens_pairs(job: SharesJob, rows: int | None = None) -> bool:
+    """Return whether the final evaluation opens (score, label) pairs.
+
+    The pairs of classes and of differences f - y are opened for any number of rows; a job must accept pairs of few rows
+    by name. The pairs of counts and amounts have rounded labels, and serve the ranking and the calibration only. They
+    are opened if there are enough rows, and if all rows count once, because no party knows the weight of a pair.
+
+    Args:
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        rows: the number of measured rows; None if it is not known yet.
+
+    Returns:
+        Whether the job asks for pairs and its loss, its weights and the number of rows allow them.
+    """
+    if job.protocol.shares.metrics != "pairs":
+        return False
+    return supports_pairs(job.model.loss) or (not weighs_rows(job) and (rows is None or rows >= MIN_ROUNDED_ROWS))
+
+
+def weighs_rows(job: SharesJob) -> bool:
+    """Return whether rows have weights of a column, or an exposure."""
+    return job.exposure is not None or (job.weights is not None and job.weights.column is not None)
 
 
 def check_optimizer(job: JobOptions) -> None:

@@ -1,21 +1,15 @@
-"""Disclosures of a training on secret shares that a job must accept by name before it begins.
+"""Disclosures of a training on secret shares that a job must accept by name before it begins (*leaks*).
 
-*Opened weights.* Weights that were trained on shares depend on all labels and on the columns of all parties. A party
-that learns as many weights as there are labels can solve for every residual; if it is the label party, it can then
-compute the other parties' contribution to every row. A malicious party can encode arbitrary information in every bit of
-its weights. The job must accept `opened_weights` if they have at least half as many bits as the labels, or as the
-columns of another party.
-
-*Small metrics.* Pairs of a score and a label in random order determine metrics, and do not reveal which pair belongs to
-which row. But if there are few rows, or few rows of a label, a party can match pairs to the rows that are extreme in
-its own columns. A malicious party can distinguish rows by repeated measurements of the same rows. It can also choose
-what measurements disclose, because nobody sees its tables and labels. So all bits that it may read count against the
-bits of the other parties' columns, over all jobs on a table, and may be at most `MAX_EVALUATION_SHARE` of them.
-
-*Scores.* A scored row discloses c scores of k bits, and reason codes of parties that learn their weights. That is too
-much if it is more than a fourth of the information in a row of another party's columns, if one of these columns
-contains more than half of that information, or if a row has several scores. The party that rounds the scores, the
-rounder, uses as many bits as its columns allow, unless the job names a number.
+- *Opened weights*: weights depend on all labels and on all parties' columns, and a malicious party can encode any
+  information in them. The job must accept `opened_weights` if a party learns weights with at least half as many bits as
+  the labels, or as the columns of another party.
+- *Small metrics*: pairs of a score and a label are opened in random order. If there are few rows, or few of a label, a
+  party can match pairs to rows that are extreme in its columns. A malicious party can choose what measurements
+  disclose, so all their bits count against the bits of the other parties' columns, at most `MAX_EVALUATION_SHARE` of
+  them.
+- *Scores*: a scored row discloses c scores of k bits, and reason codes. They must be at most a fourth of the
+information
+  in a row of another party's columns. The *rounder*, the party that rounds scores, uses as many bits as this allows.
 """
 
 from __future__ import annotations
@@ -46,7 +40,10 @@ MAX_COLUMN_SHARE = 0.5  # maximum share of the information in a row that a singl
 
 
 def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Disclosure]) -> Iterator[Leak]:
-    """Yield a leak for each party that learns too many weights.
+    """Yield the leaks of parties that learn too many weights, or weights of too many bits.
+
+    Both are checked for each party. If one leak took the place of the other, a job that accepts only the first would be
+    refused after few disclosures and admitted after many.
 
     Args:
         outputs: the values that the run discloses: which party receives which numbers, how often.
@@ -79,7 +76,6 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
                 + (", and so the other parties' outputs for each row" if is_active else ""),
                 remedy,
             )
-            continue
         shares = []
         for item in opened:
             share = item.share + earlier_share(item, before)

@@ -1,9 +1,9 @@
 """The measurements of one training on secret shares: metrics, sums of losses and counts of out-of-range rows.
 
-An evaluation opens one sum of losses. Only the evaluation of the final model also opens (score, label) pairs, from
-which all other metrics follow. A lookup table converts the output of a row to its residual; outputs outside the table's
-range get wrong residuals. A shuffle is precomputed random material that lets the two share holders put rows in a random
-order that neither knows.
+An evaluation *opens* (discloses) one sum of losses; that of the final model also opens (score, label) pairs, from which
+all other metrics follow. A lookup table converts a row's output to its residual, wrongly if the output is outside the
+table's range. A *shuffle* is random material, generated in advance, with which the two share holders put rows in a
+random order that neither knows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,23 @@ from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
-from securevfl.families.shares.metric_notes import ONLY_LOSS, far_labels, metric_notes, rounded_auc, too_few_rows
+from securevfl.families.shares.metric_notes import (
+    ONLY_LOSS,
+    far_labels,
+    imprecise,
+    metric_notes,
+    no_ranking,
+    rounded_auc,
+    too_few_rows,
+)
+from securevfl.families.shares.rounded_metric_labels import RoundedMetricLabels
 from securevfl.families.shares.shares_facts import SharesFacts
-from securevfl.families.shares.shares_job import SharesJob, opens_pairs
+from securevfl.families.shares.shares_job import SharesJob, opens_pairs, weighs_rows
 from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.loss import Loss
-from securevfl.models.pair_metrics import supports_pairs
+from securevfl.models.pair_metrics import code_bits, pair_metric_names, supports_pairs
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.forward_sums import ColumnSource
@@ -43,7 +52,7 @@ from securevfl.protocols.shares.opened_loss import (
 )
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
-from securevfl.protocols.shares.score_label_pairs import PairInputs, open_pairs
+from securevfl.protocols.shares.score_label_pairs import PairInputs, PairWords, open_pairs
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
 from securevfl.protocols.shares.word_shuffle import Shuffle, prepare_shuffle
@@ -52,7 +61,7 @@ from securevfl.runtime.costs import Stage
 
 MAX_WRAPPED_SHARE = 0.005  # the training is aborted if a larger share of rows is beyond the end of the table
 MAX_NEAR_END_SHARE = 0.01  # a larger share of rows near the range's end causes a warning
-# rows beyond this share of the range are near its end; many of them suggest that the outputs of others have wrapped
+# rows whose output exceeds this share of the range are near its end; if many are, other outputs have probably wrapped
 OUTER_SHARE = 0.75
 
 _OUT_OF_RANGE = (
@@ -111,9 +120,9 @@ class Measurements:
         self._training, self._job, self._context = training, job, context
         self._chunk = -1
         self._shuffles: dict[int, Shuffle] = {}
-        self._losses: dict[int, Measurement] = {}  # by number of finished iterations
+        self._losses: dict[int, Measurement] = {}  # the measured loss by number of finished iterations
         self._recorded: set[int] = set()  # numbers of iterations whose measurement this session has recorded
-        self._reported_share = 0.0  # share of rows that the latest warning reported
+        self._reported_share = 0.0  # share of out-of-range rows in the latest warning, so that it is not repeated
 
     def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int, *, last: bool) -> Measurement:
         """Measure the model on the evaluated rows.
@@ -136,8 +145,8 @@ class Measurements:
             warnings.warn(f"party {self._context.me}: {statement}.", DataNotice, stacklevel=2)
             return Measurement(notes=[statement])
         mean_loss = self._losses.get(state.iterations)
-        with_pairs = last and opens_pairs(self._job)
-        # a loss of an earlier session does not cover pairs: the active party could rejoin to have them opened again
+        with_pairs = last and opens_pairs(self._job, len(rows))
+        # pairs are counted again in each session, because the active party could rejoin to have them opened again
         if mean_loss is None or (with_pairs and state.iterations not in self._recorded):
             self._record_evaluation(data, rows)
             self._recorded.add(state.iterations)
@@ -172,21 +181,26 @@ class Measurements:
     ) -> Measurement:
         """Open (score, label) pairs, and return all metrics that follow from them and from the measured loss."""
         labels, classes = data.labels(rows.rows), data.classes
-        metric_labels, quantizer = None, self._quantizer(loss)
+        metric_labels: MetricLabels | RoundedMetricLabels | None = None
+        quantizer = self._quantizer(loss)
         if labels is not None and classes is not None:
-            metric_labels = MetricLabels.of(loss, labels, classes, quantizer.reach, quantizer.size)
+            if isinstance(loss, LogLinkLoss):
+                metric_labels = RoundedMetricLabels.of(loss, labels, classes, quantizer.reach, quantizer.size)
+            else:
+                metric_labels = MetricLabels.of(loss, labels, classes, quantizer.reach, quantizer.size)
         session, numbers, inputs = self._training.session, self._training.facts.plan.numbers, None
-        clips = loss.classifies and quantizer.can_clip(numbers)
+        subtracts = not loss.classifies and supports_pairs(loss)
+        clips = not subtracts and quantizer.can_clip(numbers)
         if metric_labels is not None:
             centres = numbers.table_centres(loss.minimizer(metric_labels.targets.reshape(-1, 1)))
-            inputs = PairInputs(metric_labels.flags, metric_labels.subtracted, centres)
+            inputs = PairInputs(metric_labels.codes, metric_labels.subtracted, centres)
         pairs = open_pairs(
             session.products,
             self._take_shuffle(len(rows)),
             self._training.params,
             state,
             self._training.inputs_of(data, rows.rows),
-            quantizer,
+            PairWords(quantizer, code_bits(loss)),
             inputs,
             session.fine_transfers if clips else None,
         )
@@ -195,6 +209,11 @@ class Measurements:
         values, curve = metric_labels.metrics(pairs)
         from_loss = metric_labels.loss_metrics(mean_loss.metrics["loss"])
         notes = metric_notes(loss, weighted=data.metric_weights(rows.rows) is not None)
+        if isinstance(metric_labels, RoundedMetricLabels) and metric_labels.knots is None:
+            notes = [no_ranking()]
+        elif isinstance(metric_labels, RoundedMetricLabels):
+            missing = [name for name in ("gini", "r2", "rmse") if name not in values] + ["calibration"] * (not curve)
+            notes += [imprecise(missing)] if missing else []
         if "auc" in values:
             bias, is_subtracted = metric_labels.auc_bias(pairs)
             if np.isfinite(bias):
@@ -203,10 +222,9 @@ class Measurements:
             notes.append(far_labels(unmeasured, quantizer.reach))
             warnings.warn(f"party {self._context.me}: {notes[-1]}.", DataNotice, stacklevel=2)
             values = {name: value for name, value in values.items() if name not in unmeasured}
-        is_residual = metric_labels.subtracted is not None
         if not clips:
             outer = np.abs(pairs.f) > OUTER_SHARE * metric_labels.reach
-            self._report(float((outer & ~pairs.marked if is_residual else outer).mean()), 0.0, _LEVELS_WRAP)
+            self._report(float((outer & ~pairs.marked if subtracts else outer).mean()), 0.0, _LEVELS_WRAP)
         if loss.classifies and values.get("auc") == 1.0:
             warnings.warn(
                 f"party {self._context.me}: the model separates the classes of all measured rows. If the columns of "
@@ -216,9 +234,9 @@ class Measurements:
                 stacklevel=2,
             )
         errors = metric_labels.standard_errors(pairs)
-        values |= {name: value for name, value in from_loss.items() if name in values}
+        values |= from_loss
         return Measurement(
-            values,
+            {name: values[name] for name in pair_metric_names(loss) if name in values},
             curve,
             {name: errors[name] for name in values if name in errors},
             zero_model_loss=mean_loss.zero_model_loss,
@@ -229,9 +247,10 @@ class Measurements:
     def _measure_loss(
         self, loss: Loss, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int
     ) -> Measurement:
-        """Open the sum of the losses.
+        """Open the sum of the losses of these rows to the party with labels.
 
-        It counts every row equally if pairs are opened at the end, whose metrics do so too, and else by its weight.
+        If (score, label) pairs are opened at the end, all rows count equally, as in the metrics of these pairs.
+        Otherwise each row counts by its weight.
         """
         targets = data.loss_targets_by_output(rows.rows, self._context.outputs)
         table, weights = None, None if supports_pairs(loss) else data.weights
@@ -252,7 +271,11 @@ class Measurements:
         values = {"loss": mean * outputs / mean_weight}
         if isinstance(loss, LogLinkLoss) and self._job.exposure is None and data.classes is not None:
             values["deviance"] = values["loss"] * loss.deviance_scale(data.classes)
-        notes = [] if supports_pairs(loss) else metric_notes(loss, weighted=data.weights is not None)
+        notes = []
+        if not supports_pairs(loss) and not opens_pairs(self._job, len(rows)):
+            opens_loss_only = self._job.protocol.shares.metrics == "loss"
+            weighed = weighs_rows(self._job)
+            notes = [ONLY_LOSS if opens_loss_only else no_ranking(weighed=weighed, few_rows=not weighed)]
         return Measurement(values, zero_model_loss=zero_model_loss * outputs / mean_weight, notes=notes)
 
     def _check_divergence(self, loss: float, zero_model_loss: float, rounds: int) -> None:
@@ -329,7 +352,8 @@ class Measurements:
 
     def _quantizer(self, loss: Loss) -> Quantizer:
         numbers = self._training.facts.plan.numbers
-        return self._job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
+        options = self._job.protocol.shares
+        return options.metric_quantizer(numbers, classifies=loss.classifies, code_bits=code_bits(loss))
 
     def _take_shuffle(self, rows: int) -> Shuffle | None:
         """Return a shuffle at a share holder: the precomputed one of the current chunk, or a new one."""
@@ -341,7 +365,8 @@ class Measurements:
         if transfers is None:
             return None
         (peer,) = (name for name in holders if name != self._context.me)
-        bits = self._quantizer(self._job.model.loss).bits + 1
+        loss = self._job.model.loss
+        bits = PairWords(self._quantizer(loss), code_bits(loss)).bits
         return prepare_shuffle(session.products.context, peer, transfers, rows, bits, blocks=self._context.outputs)
 
     def enter_chunk(self, chunk: int) -> None:
@@ -360,7 +385,7 @@ class Measurements:
             total: number of iterations of the training.
         """
         rows = len(self._measured_rows(data))
-        if first + iterations < total or rows < MIN_LOSS_ROWS or not opens_pairs(self._job):
+        if first + iterations < total or rows < MIN_LOSS_ROWS or not opens_pairs(self._job, rows):
             return
         if (shuffle := self._generate_shuffle(session, rows)) is not None:
             self._shuffles[first] = shuffle

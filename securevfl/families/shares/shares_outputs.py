@@ -1,11 +1,11 @@
 """The disclosures of a training on secret shares, as a list of outputs, and the leaks that a job must accept by name.
 
-An output is something that a run discloses to a party (`securevfl.disclosure.outputs`). Scores of new rows are rounded
-to a few bits by one party, the rounder. An evaluation opens one sum of losses, and the last one also (score, label)
-pairs. Weights are opened only to the parties in the option `open_weights`.
+An *output* is something that a run discloses to a party (`securevfl.disclosure.outputs`). An evaluation *opens* one sum
+of losses, and the last one also (score, label) pairs. Scores of new rows are rounded to a few bits by one party, the
+*rounder*. Weights are opened only to the parties in the option `open_weights`.
 
-Sums of losses, pairs and counts are read through tables and labels of the active party, which nobody checks. They are
-therefore counted in bits about the columns of all other parties.
+The active party could choose its tables and labels so that sums, pairs and counts reveal other parties' columns. They
+are therefore counted in bits about the columns of all other parties.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob, opens_pairs
 from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
 from securevfl.models.inputs import InputShape
+from securevfl.models.pair_metrics import code_bits
 from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET
 from securevfl.protocols.shares.opened_loss import LOSS_SUM_BITS, MAX_LOSS_ROWS, MIN_LOSS_ROWS
 from securevfl.protocols.shares.range_count import COUNT_BITS, MAX_COUNTED_SUMS
@@ -108,7 +109,7 @@ def count_weights(job: SharesJob, shape: RunShape, name: str) -> int:
 def shares_outputs(job: SharesJob, shape: RunShape) -> list[Output]:
     """List the opened sums of losses, pairs, counts of out-of-range rows, and weights."""
     outputs = [range_count_output(job, shape), loss_output(job, shape)]
-    outputs += [pair_output(job, shape)] if opens_pairs(job) else []
+    outputs += [pair_output(job, shape)] if opens_pairs(job, measured_rows(shape)) else []
     return [output for output in [*outputs, *weight_outputs(job, shape)] if output.count]
 
 
@@ -147,7 +148,8 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
 
 def pair_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of (rounded score, label) pairs in random order, which determine metrics of the final model."""
-    rows, bits = measured_rows(shape), job.protocol.shares.pair_bits(classifies=job.model.loss.classifies)
+    rows, loss = measured_rows(shape), job.model.loss
+    bits = job.protocol.shares.pair_bits(classifies=loss.classifies, code_bits=code_bits(loss))
     return Output(
         PAIRS,
         occasion="evaluation",
@@ -164,7 +166,7 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
 def loss_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of sums of losses, one for each evaluated model."""
     rows = measured_rows(shape)
-    times = max(1, measurements_of(job, shape)) if rows else 0  # a run that resumes at its end measures its model
+    times = max(1, measurements_of(job, shape)) if rows else 0  # even a run that resumes at its end measures its model
     return Output(
         LOSS_SUMS,
         occasion="evaluation",

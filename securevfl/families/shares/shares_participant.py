@@ -79,7 +79,7 @@ SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
 INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
-LARGE_TABLE_NUMBERS = 1 << 18  # freed memory is returned to the system if a table has more numbers than this
+LARGE_TABLE_NUMBERS = 1 << 18  # for tables with more numbers than this, freed memory is returned to the system
 _ROLLBACK_REASON = (
     "the loss increased, because steps of twice the safe size are too long for these columns. The step size is halved"
 )
@@ -94,7 +94,7 @@ def _model_name(shares: SharedState, run: str) -> bytes:
 
 
 def count_trained_rows(state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
-    """Return how many of these rows the model was trained on, as far as the party's score ledger has recorded it.
+    """Return how many of these rows the model was trained on, according to the party's score ledger.
 
     Args:
         state: the party's state of the model.
@@ -200,12 +200,12 @@ class SharesParticipant(Participant):
         with single_threaded_blas():
             self._measurements.check(data, start)
             training = self._begin(data)
-            training.release_memory()  # returns memory to the system that was used to read the table
+            training.release_memory()  # the memory with which the table was read is not needed any more
             try:
                 while start < len(training.iterations):
                     yield from self._train_until_rollback(training, start)
                     start = self.exchanges
-            # this exception shows that the training has stopped early; the remaining preprocessing is not needed
+            # this exception means that the training stops early, so the remaining preprocessing is not needed
             except GeneratorExit:
                 training.offline.drop_from(0)
                 raise
@@ -218,7 +218,7 @@ class SharesParticipant(Participant):
         return state if self._weights is None else State(state, theta=self._weights, **self._importance)
 
     def resume_from(self, best: State, create: Callable[[State], Participant]) -> Participant:
-        """Return this participant with the earlier shares; a new one would lack the training rows that `_end` needs."""
+        """Return this participant with the shares of an earlier model; a new object would lack the training rows."""
         self._state = _restore_shares(best)
         return self
 
@@ -323,7 +323,7 @@ class SharesParticipant(Participant):
                 offline.store.drop(number)
                 training.release_memory()
                 self._measurements.count_out_of_range(training.data, self._state, chunk[-1])
-        # a rollback has changed the step size, on which the remaining preprocessing depends
+        # a rollback changes the step size, so preprocessing that was generated for the old step size cannot be used
         if len(self.rollbacks) > rollbacks:
             offline.drop_from(0)
             training.role.set_params(self._params_for(training.batch_rows))
@@ -576,7 +576,7 @@ class SharesParticipant(Participant):
         """Generate the preprocessing of a chunk, unless all parties already have it."""
         offline, number = training.offline, self._chunk_number(training, first)
         self._context.channel.clock.stage = Stage.OFFLINE
-        # the first chunk creates the session now, because later chunks are generated while measurements use it
+        # create the session before chunks are generated in the background, since measurements use it at the same time
         if offline.is_holder:
             self.session.base.establish()
         if agree_on_chunk(offline.greet(), offline, number, len(chunk)):
@@ -602,7 +602,7 @@ class SharesParticipant(Participant):
             inputs = ((self._inputs_of_rows(data, rows[block]).clip(-clip, clip), block) for block in blocks)
             chunks = (X if roots is None else X * roots[block][:, None] for X, block in inputs)
         if data.weights is not None:
-            # The party with labels knows the weight of each row. Other parties only know an upper bound of the weights.
+            # the party with labels knows the weight of each row; the others know only an upper bound of the weights
             loss = self._job.model.loss
         ridge = self._model.ridge_of(len(rows))
         penalty = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
@@ -652,7 +652,7 @@ class SharesParticipant(Participant):
 
     @property
     def rollbacks(self) -> Rollbacks:
-        """For each rollback so far, the iteration before it and the iteration that it returned to."""
+        """For each rollback so far, the iteration before it and the earlier iteration whose model was restored."""
         return () if self._facts is None else self._facts.rollbacks
 
     @property

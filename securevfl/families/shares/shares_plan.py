@@ -40,15 +40,15 @@ from securevfl.protocols.shares.update_rules import (
 )
 
 RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
-# from this number of rows on, short table entries that are extended ("lifted") in one more round trip are faster
+# from this number of rows on, short table entries are faster, although extending ("lifting") them takes a round trip
 MIN_LIFTED_ROWS = 2048
-# bits of a short table entry, for losses whose residuals are in an interval of length 1 and for all other losses
+# bits of a short table entry: for losses whose residuals lie in an interval of length 1, and for all other losses
 UNIT_LIFT_BITS, WIDE_LIFT_BITS = 8, 16
-MEAN_WEIGHT_POWER = 2  # exponent: iteration t has the weight t^2 in the mean of points
-MEAN_FRACTION = 5  # the result of the heavy-ball method is the mean of the latest fifth of all points
-ROUNDING_CARRY = 1.4  # momentum amplifies rounding by this factor (simulated: 1.24 to 1.55)
+MEAN_WEIGHT_POWER = 2  # an exponent: iterate t has the weight t^2 in the mean of iterates
+MEAN_FRACTION = 5  # with the heavy-ball method, the result is the mean of the latest fifth of all iterates
+ROUNDING_CARRY = 1.4  # factor by which momentum amplifies rounding errors (1.24 to 1.55 in simulations)
 MAX_REMEMBERED_ITERATIONS = 2048
-ROOTS_PER_TRAINING = 1.5  # iterations of a training with l2, in units of the root of the condition: e^-3 remains
+ROOTS_PER_TRAINING = 1.5  # iterations with l2, in units of the root of the condition number: leaves an error of e^-3
 
 Rollbacks = Sequence[tuple[int, int]]
 """For each rollback, the number of iterations before it and the number of the iteration that it returned to."""
@@ -129,11 +129,11 @@ def make_plan(
 
 @dataclass(frozen=True)
 class Penalty:
-    """The l2 penalty in units of the bound of the objective's curvature.
+    """The l2 penalty in relation to the bound of the objective's curvature.
 
     Attributes:
         decay: the share of the weights that a safe step removes: l2 divided by the bound; 0 for an intercept.
-        root: the root of the condition. The objective is curved by at least l2 in all directions.
+        root: the square root of the condition number. The objective's curvature is at least l2 in all directions.
     """
 
     decay: float
@@ -250,7 +250,7 @@ def _iterate(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memor
 
 
 def _has_memory(optimizer: FedBCD) -> bool:
-    """Whether the rule has memory: a gradient also changes the weights in the next iteration."""
+    """Whether the update rule has memory, so that a gradient also changes the weights in later iterations."""
     first, memory = _iterate(optimizer, 1.0, 0.0, 0.0, 1.0)
     return bool(_iterate(optimizer, 1.0, 0.0, first, 0.0, memory)[0] != first)
 
@@ -315,7 +315,7 @@ def _block_descent(
     rows = _combinations(optimizer, iterations, rollbacks, momentum, penalty)
     if penalty is None:
         return rate, FixedCoefficients(_scaled(rows, 1.0))
-    # the intercept has no penalty, but the same steps and momentum
+    # the intercept has no penalty, but takes the same steps with the same momentum as all weights
     free = _combinations(optimizer, iterations, rollbacks, momentum, replace(penalty, decay=0.0))
     return rate, FixedCoefficients(_scaled(rows, 1.0), last=_scaled(free, 1.0))
 

@@ -103,7 +103,7 @@ def opened_text(facts: RunFacts) -> str:
 
 
 def _measurements(facts: RunFacts) -> tuple[int, int, int, bool]:
-    """Return the measured rows, the number of measurements and of range counts, and whether pairs are opened."""
+    """Return the number of measured rows, of measurements and of range counts, and whether pairs are opened."""
     sums = [item for item in facts.outputs if item.name == LOSS_SUMS]
     chunks = sum(item.times for item in facts.outputs if item.occasion == "chunk")
     rows, times = (sums[0].rows, sums[0].times) if sums else (0, 0)

@@ -1,1 +1,1 @@
-"""Transfer learning between two parties with few overlapping rows."""
+"""Transfer learning between two parties whose tables have few rows in common."""

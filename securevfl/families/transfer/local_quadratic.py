@@ -1,19 +1,13 @@
 """Several local steps on one decrypted gradient: a quadratic model of a party's objective about its current weights.
 
 Let U (n, d) be the representations that a party's network with weights theta computes, and J the derivatives of U by
-theta. If the network is linearised about theta_0, U(theta) = U + J (theta - theta_0), the objective of
-`securevfl.families.transfer.taylor` is a quadratic in theta. Its gradient at theta_0 is decrypted once. Its Hessian
-follows from the party's J and from d * (d + 1) / 2 numbers of the other party. For a step s with E = J s (n, d), the
-Hessian times s is
-
+theta. If the network is linearised about theta_0, the objective of `securevfl.families.transfer.taylor` is a quadratic
+in theta. Its gradient at theta_0 is decrypted once. For a step s with E = J s (n, d), its Hessian times s is
     host     J^T (E Phi^T Phi / 4 + 2 * gamma * E) / n             Phi^T Phi of the guest
     guest    D^T S D s / 4 + 2 * gamma * J^T E / n                 S = mean of u^T u over the host's rows u of U
-
-The guest has the labels, and Phi is its mean representation; D (d, p) is the derivative of Phi by theta. The other
-steps of a round therefore need nothing from the other party. A step size is at most 1 over the largest eigenvalue of
-the Hessian, because larger steps overshoot on a quadratic. The steps end when the network is no longer nearly linear:
-when the neglected change of the representations exceeds `MAX_NONLINEARITY` times the linear change, in root mean square
-over the rows.
+The guest has the labels, and Phi is its mean representation; D (d, p) is the derivative of Phi by theta. So all steps
+of a round need only d * (d + 1) / 2 numbers of the other party. Steps are at most 1 over the largest eigenvalue, and
+end when the neglected change of the representations exceeds `MAX_NONLINEARITY` times the linear one (root mean square).
 """
 
 from __future__ import annotations
@@ -121,7 +115,7 @@ class LocalQuadratic:
         return gradient
 
     def _unit(self, k: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the rows of J for unit k: the columns that may not be zero, and their values."""
+        """Return the rows of J for unit k, as the columns that may not be zero and their values."""
         return self._read_unit(k) if self._cached_units is None else self._cached_units[k]
 
     def _read_unit(self, k: int) -> tuple[NDArray[np.intp], Floats]:

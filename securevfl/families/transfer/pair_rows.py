@@ -1,9 +1,9 @@
 """Rows of a Jacobian for pairs of units j <= k, and the positions of their zeros.
 
-A unit is one of the d outputs of a party's network; the columns of the Jacobian are the network's weights. To compute a
-gradient, the row of a pair (j, k) is multiplied by the number (j, k) of the other party's symmetric matrix (d, d). It
-can have entries only in the columns (weights) that affect unit j or unit k. Pairs are ordered by squares of
-`SQUARE_UNITS` x `SQUARE_UNITS` units, so that consecutive pairs involve few units.
+A *unit* is one of the d outputs of a party's network; the columns of the Jacobian are the network's weights. To compute
+a gradient, the row of a pair (j, k) is multiplied by entry (j, k) of the other party's symmetric matrix (d, d). This
+row is zero except in the columns (weights) that affect unit j or unit k. Pairs are ordered by squares of `SQUARE_UNITS`
+x `SQUARE_UNITS` units, so that consecutive pairs involve few units.
 """
 
 from __future__ import annotations

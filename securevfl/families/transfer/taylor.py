@@ -2,23 +2,13 @@
 
 Secure Federated Transfer Learning (Liu et al. 2018), sections 3 and 4. The guest A has the labels y_i in {-1, 1}, the
 host B has none. For n overlapping rows, their networks compute representations u_i^A and u_i^B (d,). Phi is the mean of
-y_i u_i^A over the labelled rows of A. With the networks' weights theta, the objective is
-
-    loss(theta) = 1/n sum_i [ log 2 - y_i Phi u_i^B / 2 + (Phi u_i^B)^2 / 8 + gamma |u_i^A - u_i^B|^2 ]
-
-The first three terms are log(1 + exp(-y_i Phi u_i^B)) to second order about 0. Because y_i^2 = 1, the host needs only
-one vector of the guest, and the guest needs only one vector of the host:
-
+y_i u_i^A over the labelled rows of A. log(1 + exp(-y_i Phi u_i^B)) is expanded to second order, so the objective is
+    1/n sum_i [ log 2 - y_i Phi u_i^B / 2 + (Phi u_i^B)^2 / 8 + gamma |u_i^A - u_i^B|^2 ]
+Every gradient by a network's weights is J^T v, for a matrix J of this party and a vector v of the other party:
     guest -> host    b_i = -y_i Phi / 2 - 2 gamma u_i^A (n * d numbers)  Phi^T Phi, upper half (d * (d + 1) / 2)
     host -> guest    u_i^B (n * d numbers)                               sum_i u_i^B^T u_i^B / n, upper half
-
-Every gradient by theta is linear in this vector v: it is J^T v for a matrix J that a party computes from its own data.
-The encrypted vector-Jacobian product therefore serves transfer learning without changes. Existing code sends
-n * (d^2 + 2 * d) numbers.
-
-A vector contains the numbers of unit 0 (the first of the d representations) of all rows, then those of unit 1, and so
-on. So the rows of J for one unit are adjacent, and a weight that affects one unit only has zeros in the rows of all
-other units. Rows for pairs of units follow (`securevfl.families.transfer.pair_rows`).
+v contains the numbers of unit 0 (the first of the d representations) of all rows, then those of unit 1, and so on, and
+finally the rows for pairs of units (`securevfl.families.transfer.pair_rows`).
 """
 
 from __future__ import annotations

@@ -1,32 +1,16 @@
-"""Transfer learning between two parties with few overlapping rows.
+"""Transfer learning between two parties with few overlapping rows (Liu et al. 2018).
 
-An output is a set of numbers that a run discloses to one party; a consent sheet describes a party's outputs in words; a
-coalition is a group of parties that pool all received values. The audit compares a run with its ideal run, the same
-training without encryption.
-
-Secure Federated Transfer Learning (Liu et al. 2018). The guest has the labels y_i in {-1, 1}, the host has none. Each
-party has a network that maps a row to a representation u, d numbers:
-
-    guest (labels)   u_i^A = Net_A(x_i^A), Phi = mean of y_i u_i^A
-    host             u_i^B = Net_B(x_i^B);   the score of row i is f_i = Phi u_i^B
-
+The guest has the labels y_i in {-1, 1}, the host has none. Each party has a network that maps a row to a representation
+u (d,). Phi is the mean of y_i u_i^A over the guest's labelled rows, and Phi u_i^B the score of the host's row i.
 1. Each party encrypts a vector v under its key and sends it: the guest b_i and Phi^T Phi, the host u_i^B and the mean
    of u^T u (`securevfl.families.transfer.taylor` defines b_i).
 2. Q times, each party computes J^T v homomorphically for its own matrix J of p columns, adds a blinding value, and has
-   the other party decrypt it. The result is its gradient, and it takes a local step. If networks are linearised, only
-   the first gradient is decrypted; the other steps use a symmetric matrix (d, d) of the other party.
+   the other party decrypt it. The result is the gradient for a local step. If networks are linearised, only the first
+   gradient is decrypted; the other steps use a symmetric matrix (d, d) of the other party.
+3. For scores, the host encrypts u_j^B, and the guest requests Phi u_j^B: one number for each row.
 
-Both directions are the encrypted vector-Jacobian product of a residual protocol, in which each party has the key of one
-direction. Q local steps on one exchange are those of FedBCD (Liu et al. 2019, sections 6 and 8), and with a proximal
-term those of FedPBCD. The guest also learns the loss.
-
-Scores: the host encrypts u_j^B and the guest requests Phi u_j^B (Algorithm 2 of the paper). The guest learns one number
-for each row and the host learns nothing.
-
-Accumulated leakage: the p + 1 numbers of a step are linear equations about the other party's encrypted vector. J
-changes, so the equations of Q steps and of many rounds are all new. For any columns, they disclose labels to the host
-(see `statements`) and, over time, representations to the guest. Repeated scores of one row under a changing Phi also
-disclose its representation.
+The p + 1 numbers of a step are linear equations about the other party's vector, new ones in each step, so over time
+they disclose labels to the host and representations to the guest.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class TransferParticipant(BatchParticipant):
         return slope
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
-        """Compute the scores (m, 1) at the guest, in blocks of equal size so that one request fits all blocks."""
+        """Compute the scores (m, 1) at the guest, in blocks of equal size, because a request has one size for all."""
         context, size, d = self._context, min(TRANSFER_SCORE_ROWS, len(rows)), self._model.units
         scores = []
         with TwoWayExchange(self._job.protocol.residual, context, "scores", {context.active: size}, 1) as exchange:

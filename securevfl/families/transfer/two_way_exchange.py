@@ -140,7 +140,7 @@ class TwoWayExchange(Link):
         return local_quadratic.symmetric_matrix(other, len(moments))
 
     def close(self) -> None:
-        """End the exchange: tell the other party that no more requests follow, and wait for the same message."""
+        """End the exchange: send that no more requests follow, and wait for the other party's same message."""
         if self._requester is not None:
             self._requester.close()
         if self._sender is not None:
