@@ -88,7 +88,7 @@ class RequestTally:
         self._requests, self._rows = Counter[str](), 0
 
     def count(self, request: RequestOutcome) -> None:
-        """Count a finished request."""
+        """Add a finished request to the figures of the service."""
         with self._lock:
             self._requests[request.outcome] += 1
             self._rows += 0 if request.counts is None else request.counts.scored
@@ -230,7 +230,7 @@ class ServiceScreen:
         return self._latest_budgets
 
     def drawing(self) -> Group:
-        """Return the screen, for rich."""
+        """Return the screen as an object that the library rich draws."""
         from rich import box
         from rich.console import Group
         from rich.table import Table
