@@ -5,6 +5,9 @@
 
 Tables are read from CSV, from Parquet, and as frames of pandas. The peak of the resident memory and the processor time
 are those that the operating system counts for the process, so other work on the machine changes them little.
+
+The constants of `securevfl.families.shares.shares_estimates` are fitted to 20,000 to 300,000 rows of 60 columns, to CSV
+files whose 60 columns become 476 prepared columns (--texts 32), and to the memory of 1,000,000 rows of 490 columns.
 """
 
 from __future__ import annotations

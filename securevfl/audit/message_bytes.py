@@ -209,7 +209,7 @@ class _Wire(NamedTuple):
         return parts, fresh
 
     def sealed(self, where: RingLayout, blocks: int) -> list[int]:
-        """Return the counts that `split` takes, for `blocks` sample blocks that are encrypted together."""
+        """Return the counts that `split` needs to read `blocks` blocks of rows that were encrypted in one message."""
         counts = []
         for outputs in where.outputs:
             count = where.points * (outputs.stop - outputs.start)

@@ -45,7 +45,7 @@ _MAX_ROWS = 600  # maximum number of rows for the classifier
 
 
 def simulated_parts(protocol: SumProtocol, receiver: str, parts: Parts, space: Space) -> dict[str, NDArray[Any]]:
-    """Return summands that agree with the input and the declared output of `receiver`."""
+    """Return summands of all parties that agree with the input and the declared output of the party `receiver`."""
     if not protocol.hides_parts and receiver == COLLECTS:
         return dict(parts)
     zeros = {name: np.zeros_like(values) for name, values in parts.items()}

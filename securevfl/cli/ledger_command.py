@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from securevfl.disclosure.ledger_contents import LedgerContents, LedgerEntry
 
 
-ROW_KEYS = ("peer", "kind", "runs", "disclosed", "share", "limit", "left", "latest")
+ROW_KEYS = ("peer", "kind", "runs", "disclosed", "bits", "share", "limit", "left", "latest")
 """The columns of the printed table."""
 _LEGEND = """\
 labels   numbers that depend on labels, such as a gradient or an evaluation; the
          share is that of the residuals, the prediction errors of a batch
-columns  numbers about each row; the share is that of the columns
+columns  numbers about each row; "bits" are bits about the columns of all rows,
+         from trainings on shares; the share is that of the columns
 scores   predictions of rows of the table, or by a model that was trained on it
-ids      ids of which a requesting party learned whether they are in the table"""
+ids      ids for which the peer can know whether they are in the table
+All amounts are upper bounds. At a share of 100% the peer may know all residuals
+or columns. A job that would exceed a limit is refused before it starts."""
 
 
 def ledger(
@@ -198,9 +201,9 @@ def _rows(contents: LedgerContents, entries: Sequence[LedgerEntry]) -> list[list
         for learner, total in totals.items():
             is_limited = limit is not None and (learner == "all" or len(learners) == 1)
             latest = max(entry.when for entry in of_kind if learner in (entry.disclosure.learner, "all"))
-            share = f"{total.share:.0%}" if kind in KIND_TOTALS else ""
+            share = total.percentage if kind in KIND_TOTALS else ""
             maximum, left = (str(limit), limit.left(total)) if limit is not None and is_limited else ("-", "-")
-            rows.append([learner, kind, total.runs, total.count, share, maximum, left, latest[:10]])
+            rows.append([learner, kind, total.runs, total.count, total.bits, share, maximum, left, latest[:10]])
     return rows
 
 

@@ -29,9 +29,7 @@ from securevfl.consent.sheet_document import (
 )
 from securevfl.consent.sheet_lines import check_tools
 from securevfl.consent.sheet_sections import (
-    ASSUMPTIONS as ASSUMPTIONS,
-)
-from securevfl.consent.sheet_sections import (
+    ASSUMPTIONS,
     LEARNED_TITLE,
     REFUSAL,
     disclosure_sections,
@@ -219,7 +217,7 @@ def combined_sheet(sheets: Mapping[str, ConsentSheet], head: str) -> ConsentShee
 
 
 def _combined_subject(sheets: Mapping[str, ConsentSheet]) -> SheetSection:
-    """Return one section about the subjects of all sheets: a table of the statements in which the trainings differ."""
+    """Combine the first sections of the sheets (jobs, roles, sizes) into one, with a table of what differs."""
     subjects = {name: sheet.sections[0] for name, sheet in sheets.items()}
     facts = {
         name: dict(statement for block in subject.blocks for statement in block.statements)

@@ -49,7 +49,7 @@ MAX_RARE_CLASS_ITERATIONS = 160
 def settle_job(job: Job, parties: Sequence[Party]) -> Job:
     """Make the choices that a job leaves open, from the tables of parties in one process.
 
-    The classes of the labels determine the loss of trees, the room of class weights, and the number of iterations. If
+    The classes of the labels determine the loss of trees, the maximum weight of a row, and the number of iterations. If
     the number of epochs is 0, it becomes the largest number, at most `most_epochs`, for which no leak check refuses the
     job because of columns. If the job accepts that leak, or if even one epoch is refused, it becomes `most_epochs`; the
     leak check then refuses the run itself.

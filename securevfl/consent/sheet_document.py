@@ -17,6 +17,7 @@ WIDTH = 80
 """Maximum number of characters of a line of a consent sheet."""
 _WORD_WIDTH = 10  # width of the word that introduces a statement, with the blanks behind it
 _LIST_ITEM = re.compile(r"[\w-]+: ")  # the beginning of a line that is an item of a list, such as "shop: 3 bits"
+_COMMAND = re.compile("`([^`]+)`")  # a command in a text
 Statement = tuple[str, str]
 
 
@@ -86,7 +87,7 @@ def combine(sheets: Mapping[str, Sequence[SheetSection]]) -> list[SheetSection]:
 
 
 def _combine_blocks(items: Mapping[str, SheetSection], count: int) -> tuple[SheetBlock, ...]:
-    """Return a block for the statements of all `count` sheets, and one for each other set of sheets."""
+    """Return a block of the statements that all `count` sheets contain, and a block for each smaller set of sheets."""
     names: dict[tuple[str, Statement], list[str]] = {}
     for name, item in items.items():
         for block in item.blocks:
@@ -181,4 +182,4 @@ def _section_html(item: SheetSection) -> str:
 
 
 def _text_html(text: str) -> str:
-    return "<br>".join(html.escape(item) for item in _items(text))
+    return "<br>".join(_COMMAND.sub(r"<code>\1</code>", html.escape(item)) for item in _items(text))

@@ -176,7 +176,7 @@ class DisclosureLedger:
         return cls(path, "")
 
     def _entered(self, contents: LedgerContents | None) -> LedgerContents:
-        """Return contents that were read from the file, or raise DataError if there are none."""
+        """Return the contents that were read from the file; raise DataError if the file is no ledger (None)."""
         if contents is None:
             raise DataError(
                 f"{self.path}: this file is not a disclosure ledger",
@@ -490,8 +490,7 @@ class DisclosureLedger:
             self._check(contents, self._known_table(contents, table), contents.counted, new_entries)
         except LeakageError as error:
             refusal = AnswerLimitError(error.problem, error.remedy, code=error.code, **error.fields)
-            # the learner can compute this refusal if its earlier answers about this table reach the limit without those
-            # of other learners, and without the rows that this table shares with others
+            # the learner can compute a refusal that follows from its own earlier answers about this table alone
             received = [
                 entry
                 for entry in contents.counted
@@ -824,7 +823,7 @@ def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclo
 
 
 def _subject(disclosure: Disclosure) -> object:
-    """Return a key for adding up: amounts with equal keys add up for a row that is in several tables."""
+    """Return a key: the amounts of disclosures with equal keys are added up for a row that is in several tables."""
     return disclosure.kind, disclosure.group in SUM_GROUPS
 
 

@@ -20,9 +20,9 @@ CHART_WIDTH, CHART_HEIGHT = 360.0, 240.0
 
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 52.0, 16.0, 28.0, 42.0
 
-BAR_HEIGHT, BAR_PITCH = 18.0, 48.0  # height of a bar, and distance between the tops of two bars with their labels
+BAR_HEIGHT, BAR_PITCH = 18.0, 48.0  # pixels: height of a bar, and distance from the top of a bar to that of the next
 
-BAR_LEFT = 22.0  # distance of bars from both sides, half the width of the widest label of an axis
+BAR_LEFT = 22.0  # pixels between the bars and either side, half the width of the widest label of an axis
 
 MAX_LINE_POINTS = 600  # maximum number of points of a line; more would not be visible
 

@@ -37,8 +37,8 @@ from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.residuals.pace import Pace
 
 DEFAULT_TOLERANCE = 1e-4  # default relative decrease of the loss in 3 rounds below which the training ends
-TOLERANCE_ROWS = 1e-3  # the same times the number of rows, for losses whose coefficients have standard errors
-INITIAL_MULTIPLE = 1.5  # the pace m in the first round
+TOLERANCE_ROWS = 1e-3  # default tolerance times the number of rows, if coefficients are published with standard errors
+INITIAL_MULTIPLE = 1.5  # step size of the first round as a multiple m of the safe step size
 MULTIPLE_DECAY = 0.75  # factor by which m is multiplied after an increase of the loss
 MIN_RELATIVE_INCREASE = 1e-9  # smaller increases of the loss are rounding errors
 SOLVER_PRECISION = 1e-3  # precision of the active party's block, as a share of `tolerance`
@@ -72,7 +72,8 @@ class BlockNewton(RoundsTraining):
     def block_precision(tolerance: float) -> float:
         """Return the precision, relative to the loss, to which the active party minimises its block in a round.
 
-        It is far below the tolerance, so that an imprecise block never looks like the end of the training.
+        It is far below `tolerance`, the relative decrease of the loss below which the training ends. So an imprecise
+        block never looks like the end of the training.
         """
         return max(MIN_PRECISION, SOLVER_PRECISION * tolerance)
 

@@ -58,7 +58,7 @@ class Rule(NamedOption, ABC):
 
     @abstractmethod
     def init(self, theta: V) -> Memory[V]:
-        """Return the state before the first step from these weights."""
+        """Return the memory before the first step from the weights theta."""
 
     @abstractmethod
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
@@ -66,11 +66,11 @@ class Rule(NamedOption, ABC):
 
         Args:
             gradient: gradient of the objective, l2 penalty included.
-            memory: the state before the step.
+            memory: the memory before the step.
             eta: the step size.
 
         Returns:
-            The change of the weights, and the state after the step.
+            The change of the weights, and the memory after the step.
         """
 
     def begin(self, memory: Memory[V]) -> Memory[V]:
@@ -127,9 +127,9 @@ class Sgd(Rule):
         return True
 
     def init(self, theta: V) -> Memory[V]:
-        """Return an empty state."""
+        """Return an empty memory."""
         return Memory()
 
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
-        """Return the change of the weights for one step, and the new state; see `Rule.step`."""
+        """Return the change of the weights for one step, and the new memory; see `Rule.step`."""
         return -eta * gradient, memory

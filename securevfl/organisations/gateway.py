@@ -71,7 +71,7 @@ class _QueuedRow:
     answer: Future[RowScore]
 
     def settle(self, result: RowScore | ServiceUnavailable) -> None:
-        """Set the answer or the error, unless the row already has one or the client has stopped waiting."""
+        """Set the answer to this row or its error, unless it already has one or its client has stopped waiting."""
         if self.answer.done() or not self.answer.set_running_or_notify_cancel():
             return
         if isinstance(result, ServiceUnavailable):

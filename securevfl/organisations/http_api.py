@@ -55,7 +55,7 @@ class GatewayHealth(BaseModel):
 
 
 class GatewayStatus:
-    """The figures of a gateway.
+    """The measurements of a gateway, such as its number of requests, for /metrics and /health.
 
     Args:
         gateway: the gateway.

@@ -1,11 +1,11 @@
 """A party's record of a search, so that the same command resumes it after an interruption.
 
 The record exists from the party's consent until all parties have the chosen model. It contains the number of
-measurements that each training may still make under this consent, the public sizes that the consent is about, and the
-choice, once it is known. It is in the party's account (`securevfl.account`), where an older copy is noticed: a folder
-that is restored from a backup cannot bring back measurements that were used. The folder of checkpoints has a file with
-the random name of the record. Without this file the search starts again: the party asks for consent and counts all
-measurements again.
+measurements that each training may still make under this consent, the public sizes that the consent is about, the
+alternatives whose trainings diverged, and the choice, once it is known. It is in the party's account
+(`securevfl.account`), where an older copy is noticed: a folder that is restored from a backup cannot bring back
+measurements that were used. The folder of checkpoints has a file with the random name of the record. Without this file
+the search starts again: the party asks for consent and counts all measurements again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from securevfl.errors import DataError, StorageError
 from securevfl.protocols.score_ledger.tables import SCORE_TABLES_SQL
 from securevfl.training.public_sizes import PublicSizes
 
-_TABLES = f"""CREATE TABLE IF NOT EXISTS search_records (name TEXT PRIMARY KEY, chosen INTEGER, sizes TEXT NOT NULL)
+_TABLES = f"""CREATE TABLE IF NOT EXISTS search_records (name TEXT PRIMARY KEY, chosen INTEGER, sizes TEXT NOT NULL,
+    diverged TEXT NOT NULL)
 WITHOUT ROWID;
 {SCORE_TABLES_SQL}"""
 _NAME_BYTES = 16
@@ -44,6 +45,7 @@ class SearchRecord:
         is_agreed: whether this party has agreed to the search, in this session or earlier.
         remaining: number of measurements that each training may still make under the consent, by its name.
         sizes: the public sizes of each alternative's training that this party has agreed to.
+        diverged: names of the alternatives whose trainings diverged.
         chosen: the number of the chosen alternative; None before the choice.
 
     Raises:
@@ -59,16 +61,20 @@ class SearchRecord:
         self.name = os.urandom(_NAME_BYTES).hex()
         self.is_agreed, self.remaining = False, dict[str, int]()
         self.sizes: dict[str, PublicSizes] = {}
+        self.diverged = set[str]()
         self.chosen: int | None = None
         if self._path is None or not self._path.exists():
             return
         stored = _stored_name(self._path)
         with self._database.reading() as tables:
-            row = tables.execute("SELECT chosen, sizes FROM search_records WHERE name = ?", (stored,)).fetchone()
+            row = tables.execute(
+                "SELECT chosen, sizes, diverged FROM search_records WHERE name = ?", (stored,)
+            ).fetchone()
             reserved = tables.execute("SELECT training, remaining FROM reserved WHERE search = ?", (stored,)).fetchall()
         if row is not None:
             self.name, self.is_agreed = stored, True
-            self.remaining, (self.chosen, sizes) = dict(reserved), row
+            self.remaining, (self.chosen, sizes, diverged) = dict(reserved), row
+            self.diverged = set(json.loads(diverged))
             self.sizes = {name: PublicSizes.read(plain) for name, plain in json.loads(sizes).items()}
 
     def begin(self, tables: Tables, measurements: Mapping[str, int], sizes: Mapping[str, PublicSizes]) -> None:
@@ -85,7 +91,7 @@ class SearchRecord:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_checked_json(self._path, {"name": self.name})
         stored_sizes = json.dumps({name: size.plain() for name, size in sizes.items()})
-        tables.execute("INSERT INTO search_records VALUES (?, NULL, ?)", (self.name, stored_sizes))
+        tables.execute("INSERT INTO search_records VALUES (?, NULL, ?, '[]')", (self.name, stored_sizes))
         reserved = [(self.name, training, count) for training, count in measurements.items()]
         tables.executemany("INSERT INTO reserved VALUES (?, ?, ?)", reserved)
         self.is_agreed, self.remaining = True, dict(measurements)
@@ -97,6 +103,13 @@ class SearchRecord:
         with self._database.changing() as tables:
             tables.execute(update, (remaining, self.name, training))
         self.remaining[training] = remaining
+
+    def store_divergence(self, name: str) -> None:
+        """Store that the training of an alternative diverged."""
+        self.diverged.add(name)
+        with self._database.changing() as tables:
+            update = "UPDATE search_records SET diverged = ? WHERE name = ?"
+            tables.execute(update, (json.dumps(sorted(self.diverged)), self.name))
 
     def store_choice(self, index: int) -> None:
         """Store the number of the chosen alternative."""

@@ -5,7 +5,8 @@ Steps:
     1. all <-> all     connect; every party checks all trainings together with its leak checks and its ledger, and asks
                        its operator once, with one consent sheet that states their number
     2. each party      counts all measurements in its ledger, before the first of them
-    3. all <-> all     train each alternative; the party with labels receives one sum of losses
+    3. all <-> all     train each alternative; the party with labels receives one sum of losses. If a training
+                       diverges, the others learn that it does, and this alternative is not chosen
     4. active -> all   the number of the alternative with the smallest loss
     5. all <-> all     train this alternative again, with all metrics; each party stores its part of the model
 
@@ -28,7 +29,7 @@ from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ProtocolError, TransportError
+from securevfl.errors import DivergenceError, PeerStopped, ProtocolError, TransportError
 from securevfl.families.run_facts import local_run_facts
 from securevfl.job import Job
 from securevfl.organisations.compare import exclusive_comparison
@@ -40,14 +41,19 @@ from securevfl.organisations.reserved_measurements import ReservedMeasurements
 from securevfl.organisations.search_record import SearchRecord
 from securevfl.protocols.alternative_choice import receive_choice, send_choice
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.opened_loss import select_measured
+from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, PartStatus, check_unused
 from securevfl.training.public_sizes import PublicSizes
 from securevfl.training.run_setup import run_key
-from securevfl.training.search_disclosures import check_search, choice_disclosures, most_disclosing
+from securevfl.training.search_disclosures import (
+    check_search,
+    choice_disclosures,
+    measured_rows,
+    most_disclosing,
+)
 from securevfl.training.search_sheet import search_sheet
 from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
@@ -106,6 +112,7 @@ def tune_with(
         TransportError: a training was interrupted.
         ConfigError: the job cannot be tuned, or the parties' jobs or grids differ; nothing has been disclosed.
         LeakageError: the trainings together would disclose too much, or a peer asks for another measurement.
+        DivergenceError: the trainings of all alternatives diverge, or the last training does.
     """
     alternatives = alternative_jobs(job, grid)
     ledger = DisclosureLedger.open(party.name, files.ledger)
@@ -122,11 +129,13 @@ def tune_with(
         losses: dict[str, float] = {}
         for name, alternative in alternatives.items():
             on_model(name)
-            part = search.train(name, alternative)
-            losses |= {name: part.metrics["loss"]} if party.active else {}
+            alternative_part = search.train(name, alternative)
+            if party.active and alternative_part is not None:
+                losses[name] = alternative_part.metrics["loss"]
         chosen = search.choose(losses)
         on_model(f"{chosen}, chosen")
         part = search.train(chosen, search.finals[chosen])
+        assert part is not None, "the last training ends with an error if it diverges"
         if save is not None:
             part.save(save)
         search.end()
@@ -186,6 +195,7 @@ class _Search:
                 for name, shape in self.shapes.items():
                     self._record.sizes[name].check(channel.me, shape)
                 return views
+            measured_rows(views[0].schedule, views[0].sizes.outputs)  # refuses a search with too few of them
             largest = most_disclosing(self.finals, self.shapes)
             ledgers = {self._party.name: self.ledger}
             check_search(self.alternatives, self.finals, self.shapes, [self._party], ledgers)
@@ -217,7 +227,9 @@ class _Search:
 
     def result(self, losses: Mapping[str, float], chosen: str, part: ModelPart) -> Tuning:
         """Return the result of the search."""
-        tuning = build_tuning(self.alternatives, losses, chosen, self.finals[chosen], part, self.shapes)
+        tuning = build_tuning(
+            self.alternatives, losses, chosen, self.finals[chosen], part, self.shapes, diverged=self._record.diverged
+        )
         return replace(tuning, entered=self._entered())
 
     def _stored_part(self) -> ModelPart | None:
@@ -253,8 +265,16 @@ class _Search:
         """The number of measurements of each training of the search."""
         return dict.fromkeys((*self.alternatives, CHOSEN), 1)
 
-    def train(self, name: str, job: Job) -> ModelPart:
-        """Train one alternative, or the chosen one again; a training that has finished is not repeated."""
+    def train(self, name: str, job: Job) -> ModelPart | None:
+        """Train one alternative, or the chosen one again; a training that has finished is not repeated.
+
+        Args:
+            name: name of the alternative.
+            job: its job, or the job of the last training.
+
+        Returns:
+            This party's part of the model; None if the training of an alternative diverges.
+        """
         is_final = job is self.finals[name]
         reserved = ReservedMeasurements(self._party.name, self._record.remaining, self._record.store_remaining)
         train = partial(
@@ -268,16 +288,33 @@ class _Search:
             ledger=self.ledger.with_reserved_measurements(reserved.of(CHOSEN if is_final else name)),
             consent=self._record.sizes[name],
         )
+
+        def talk(channel: Channel) -> ModelPart:
+            run = channel.session.hex()  # its ledger entries belong to the search, even if the training diverges
+            key = run_key(job, self._party)
+            self._runs.append(run if self._states is None else self._states.begin(key, run))
+            if name in self._record.diverged and not is_final:  # another party may have stopped before it knew
+                raise DivergenceError(
+                    f"the training of {name} has diverged before", "lower lr", code="SVFL-TRAINING-DIVERGED"
+                )
+            return train_over(train, self.pool["on_round"], channel)
+
         try:
             part = run_session(
                 self._party.name,
                 self._settings,
                 self._handshake | {"model": name, "chosen": is_final},
-                partial(train_over, train, self.pool["on_round"]),
+                talk,
                 ledger=self.ledger,
                 resumes=True,
             )
-        except TransportError as error:
+        except (DivergenceError, TransportError) as error:
+            if not is_final and _has_diverged(error):
+                eventlog.warn(self._party.name, "alternative diverged", {"alternative": name})
+                self._record.store_divergence(name)
+                return None
+            if isinstance(error, DivergenceError):
+                raise
             again = " and resumes the search" if self._states is not None else ""
             raise TransportError(
                 f"{error.problem}. This interrupted the training of {name}; its measurements stay counted",
@@ -291,6 +328,8 @@ class _Search:
     def choose(self, losses: Mapping[str, float]) -> str:
         """Choose the alternative with the smallest loss at the party with labels, and send it to the others."""
         names, me = list(self.alternatives), self._party.name
+        if self._party.active or self._record.diverged.issuperset(names):
+            best_alternative(losses)  # ends the search if the trainings of all alternatives diverged
         others = [name for name in self._parties if name != me]
 
         def talk(channel: Channel) -> int:
@@ -360,8 +399,13 @@ class _Search:
         )
 
     def _sheet(self, view: PreConsentView) -> ConsentSheet:
-        rows = len(select_measured(view.schedule.test, view.sizes.outputs))
+        rows = len(measured_rows(view.schedule, view.sizes.outputs))
         return search_sheet(self.alternatives, self.finals, self.shapes, rows, view.sheet)
+
+
+def _has_diverged(error: Exception) -> bool:
+    """Return whether a training ended because it diverged, as this party or a peer has noticed."""
+    return isinstance(error, DivergenceError) or (isinstance(error, PeerStopped) and error.stopped == "diverged")
 
 
 def _accepts_measurements(view: PreConsentView) -> bool:
@@ -371,4 +415,4 @@ def _accepts_measurements(view: PreConsentView) -> bool:
 
 def _measured_ids(view: PreConsentView) -> list[bytes]:
     """Return the ids of the rows that each training of the search is measured on."""
-    return view.party.keys_of(select_measured(view.schedule.test, view.sizes.outputs))
+    return view.party.keys_of(measured_rows(view.schedule, view.sizes.outputs))

@@ -222,7 +222,7 @@ class WallClock(Clock):
         """Do nothing: `tick` adds the time that has passed meanwhile."""
 
     def departs(self, nbytes: int) -> None:
-        """Return None: real frames have no stamp."""
+        """Return None: frames that travel over a real network have no stamp."""
         return
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:

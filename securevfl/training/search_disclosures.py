@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 
 from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
+from securevfl.data.schedule import Rows, Schedule
 from securevfl.disclosure.counts import COLUMN_BIT_GROUP, Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.outputs import Output
+from securevfl.errors import ConfigError
 from securevfl.families.run_outputs import run_outputs
 from securevfl.job import Job
 from securevfl.protocols.alternative_choice import choice_bits
+from securevfl.protocols.shares.opened_loss import MIN_LOSS_ROWS, select_measured
 
 
 def check_search(
@@ -60,6 +63,30 @@ def choice_disclosures(alternatives: int, shape: RunShape) -> list[Disclosure]:
     bits, about = choice_bits(alternatives), (shape.active,)
     others = [name for name in (*shape.columns, *shape.helpers) if name != shape.active]
     return [Disclosure("labels", name, about, bits, capacity, group="verdicts", numbers=1) for name in others]
+
+
+def measured_rows(schedule: Schedule, outputs: int) -> Rows:
+    """Return the held-out rows that each training of a search is measured on.
+
+    Args:
+        schedule: which rows are held out.
+        outputs: number of outputs of the model.
+
+    Returns:
+        The positions of the rows.
+
+    Raises:
+        ConfigError: if there are so few rows that no loss is opened.
+    """
+    rows = select_measured(schedule.test, outputs)
+    if len(rows) < MIN_LOSS_ROWS:
+        raise ConfigError(
+            f"a search compares losses on held-out rows and needs at least {MIN_LOSS_ROWS}, and there are {len(rows)}",
+            "increase test_fraction, or use a table with more rows",
+            code="SVFL-JOB-UNSUPPORTED",
+            rows=len(rows),
+        )
+    return rows
 
 
 def most_disclosing(finals: Mapping[str, Job], shapes: Mapping[str, RunShape]) -> str:

@@ -19,8 +19,13 @@ from securevfl.families.run_facts import local_run_facts, pooled_run_facts
 from securevfl.job import Job
 from securevfl.protocols.alternative_choice import choice_bits
 from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION
-from securevfl.protocols.shares.opened_loss import select_measured
-from securevfl.training.search_disclosures import check_search, column_bits, larger_amounts, most_disclosing
+from securevfl.training.search_disclosures import (
+    check_search,
+    column_bits,
+    larger_amounts,
+    measured_rows,
+    most_disclosing,
+)
 from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tuned_job
 
 _HEAD = """\
@@ -109,7 +114,8 @@ def explain_search(
         The sheet of the search, and the reasons for which it would be refused.
 
     Raises:
-        ConfigError: the job cannot be tuned, or the grid contains an option or a value that cannot be used.
+        ConfigError: the job cannot be tuned, the grid contains an option or a value that cannot be used, or too few
+            rows are held out.
     """
     alternatives = alternative_jobs(job, grid)
     finals = {name: final_job(tuned_job(job), alternative) for name, alternative in alternatives.items()}
@@ -123,7 +129,7 @@ def explain_search(
         facts = {name: local_run_facts(final, party, columns, outputs=outputs) for name, final in finals.items()}
     shapes = {name: item.shape for name, item in facts.items()}
     largest = most_disclosing(finals, shapes)
-    rows = len(select_measured(facts[largest].schedule.test, shapes[largest].outputs))
+    rows = len(measured_rows(facts[largest].schedule, shapes[largest].outputs))
     last_sheet = explain(finals[largest], parties, others=others, outputs=outputs, ledgers=ledgers)
     sheet = search_sheet(alternatives, finals, shapes, rows, last_sheet)
     refusals, measurements = [], len(alternatives) + 1

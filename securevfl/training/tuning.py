@@ -10,8 +10,9 @@ All tables are in one process here. `securevfl.organisations.tune` does the same
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,10 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display import html
+from securevfl.errors import DivergenceError
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.opened_loss import select_measured
 from securevfl.runtime.network import Network
 from securevfl.training.model_part import ModelPart
 from securevfl.training.search_disclosures import (
@@ -30,6 +31,7 @@ from securevfl.training.search_disclosures import (
     choice_disclosures,
     column_bits,
     column_outputs,
+    measured_rows,
     most_disclosing,
 )
 from securevfl.training.simulate import simulate
@@ -50,11 +52,13 @@ class Alternative:
         name: the values of its options.
         loss: its mean loss on the measured rows; None at a party that does not learn it.
         bits: the number of bits about columns that measuring it has opened.
+        diverged: whether its training diverged, so that it cannot be chosen.
     """
 
     name: str
     loss: float | None
     bits: int
+    diverged: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class Tuning:
         ]
 
     def _mark(self, alternative: Alternative) -> str:
+        if alternative.diverged:
+            return "diverged"
         return "yes" if alternative.name == self.chosen else ""
 
     def _repr_html_(self) -> str:
@@ -121,7 +127,8 @@ class Tuning:
         """Return the search as lists and dicts that can be written as JSON."""
         return {
             "alternatives": [
-                {"name": item.name, "loss": item.loss, "opened_bits": item.bits} for item in self.alternatives
+                {"name": item.name, "loss": item.loss, "opened_bits": item.bits, "diverged": item.diverged}
+                for item in self.alternatives
             ],
             "chosen": self.chosen,
             "job": self.job.to_dict(),
@@ -165,6 +172,7 @@ def tune(
     Raises:
         ConfigError: the job cannot be tuned, or the grid contains an option or a value that cannot be used.
         LeakageError: all trainings together would disclose too much. Nothing has been sent then.
+        DivergenceError: the trainings of all alternatives diverge.
     """
     alternatives = alternative_jobs(job, grid)
     finals = {name: final_job(tuned_job(job), alternative) for name, alternative in alternatives.items()}
@@ -173,27 +181,47 @@ def tune(
     shapes = {name: pooled_run_facts(final, everyone).shape for name, final in finals.items()}
     largest = most_disclosing(finals, shapes)
     check_search(alternatives, finals, shapes, everyone, ledgers or {})
-    rows = select_measured(finals[largest].schedule(register_of(everyone)).test, shapes[largest].outputs)
+    rows = measured_rows(finals[largest].schedule(register_of(everyone)), shapes[largest].outputs)
     for party in others:
         if party.name in (ledgers or {}) and party.has_ids and "small_metrics" not in job.accepts:
             scores = ScoreLedger((ledgers or {})[party.name].path)
             scores.check_evaluations(lead.name, party.keys_of(rows), len(alternatives) + 1)
-    losses = {}
+    losses, diverged = dict[str, float](), list[str]()
     for name, alternative in alternatives.items():
         on_model(name)
-        losses[name] = simulate(alternative, everyone, network=network, ledgers=ledgers).metrics["loss"]
+        try:
+            losses[name] = simulate(alternative, everyone, network=network, ledgers=ledgers).metrics["loss"]
+        except DivergenceError:
+            diverged.append(name)
     chosen = best_alternative(losses)
     if ledgers is not None and lead.name in ledgers:
         search = secrets.token_hex(16)
         ledgers[lead.name].record(lead.register, (search, ""), choice_disclosures(len(alternatives), shapes[chosen]))
     on_model(f"{chosen}, chosen")
     run = simulate(finals[chosen], everyone, network=network, ledgers=ledgers)
-    return build_tuning(alternatives, losses, chosen, finals[chosen], run.active, shapes)
+    return build_tuning(alternatives, losses, chosen, finals[chosen], run.active, shapes, diverged=diverged)
 
 
 def best_alternative(losses: Mapping[str, float]) -> str:
-    """Return the name of the alternative with the smallest loss; of equal ones the first in the grid."""
-    return min(losses, key=lambda name: losses[name])
+    """Return the name of the alternative with the smallest loss; of equal ones the first in the grid.
+
+    Args:
+        losses: the losses of the alternatives whose trainings did not diverge.
+
+    Returns:
+        The name.
+
+    Raises:
+        DivergenceError: no loss is finite.
+    """
+    finite = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
+    if not finite:
+        raise DivergenceError(
+            "the trainings of all alternatives of this search diverge",
+            "list smaller values of lr, or scale the columns",
+            code="SVFL-TRAINING-DIVERGED",
+        )
+    return min(finite, key=lambda name: finite[name])
 
 
 def build_tuning(
@@ -203,6 +231,8 @@ def build_tuning(
     final: Job,
     part: ModelPart,
     shapes: Mapping[str, RunShape],
+    *,
+    diverged: Collection[str] = (),
 ) -> Tuning:
     """Return the result of a search.
 
@@ -213,12 +243,13 @@ def build_tuning(
         final: its job with all metrics.
         part: this party's part of its model.
         shapes: the public sizes of each alternative's run.
+        diverged: names of the alternatives whose trainings diverged.
 
     Returns:
         The result.
     """
     items = [
-        Alternative(name, losses.get(name), column_bits(alternative, shapes[name]))
+        Alternative(name, losses.get(name), column_bits(alternative, shapes[name]), name in diverged)
         for name, alternative in alternatives.items()
     ]
     rows = max(output.rows for output in column_outputs(final, shapes[chosen]) if output.occasion == "evaluation")

@@ -61,8 +61,8 @@ def test_it_shows_what_was_told_and_what_is_left(trained: list[str]) -> None:
         assert text in done.stdout
     lines = [line.split() for line in done.stdout.splitlines()]
     today = lines[next(k for k, line in enumerate(lines) if line[:1] == ["table"])][-1]
-    assert ["shop", "labels", "1", "15", "14%", "-", "-", today] in lines
-    assert ["bank", "columns", "1", "4", "27%", "-", "-", today] in lines
+    assert ["shop", "labels", "1", "15", "0", "14%", "-", "-", today] in lines
+    assert ["bank", "columns", "1", "4", "0", "27%", "-", "-", today] in lines
     assert not [line for line in done.stdout.splitlines() if len(line) > 80 and "ledger," not in line]
 
 

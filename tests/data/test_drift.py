@@ -78,6 +78,22 @@ def test_figures_are_scipys() -> None:
     assert drift.psi == pytest.approx(float(((new - share) * np.log(new / share)).sum()), abs=0.03)
 
 
+@pytest.mark.parametrize(("many", "few"), [(10_000, 60), (400, 300), (60, 55)])
+def test_tests_of_two_samples_do_not_depend_on_their_order(many: int, few: int) -> None:
+    """Of tables that differ in size by up to a factor of 170, with cells that hardly any row is in, or none."""
+    draw = np.random.default_rng(many)
+    shares = np.array([0.6, 0.3, 0.09, 0.009, 0.001, 0.0])
+    for _ in range(20):
+        old, new = (draw.multinomial(rows, shares).astype(float) for rows in (many, few))
+        assert chi_square_p(old, new) == pytest.approx(chi_square_p(new, old), rel=1e-9)
+        assert population_stability_index(old, new) == pytest.approx(population_stability_index(new, old), rel=1e-9)
+        hits = int(old[1]), int(new[1])
+        assert share_difference_p(hits[0], many, hits[1], few) == pytest.approx(
+            share_difference_p(hits[1], few, hits[0], many), rel=1e-9
+        )
+        assert kolmogorov_p(0.07, many, few) == kolmogorov_p(0.07, few, many)
+
+
 def test_unseen_texts_are_told() -> None:
     new = mixed_columns(M, 3)
     new.X[:600, 5] = 4

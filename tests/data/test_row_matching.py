@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from builders import raises_code
 import securevfl as vfl
 from securevfl import errors as vfl_errors
 from securevfl.credit.fairness_by_group import local_group_rates
+from securevfl.data.row_matching import match_tables, match_values
 from securevfl.errors import DataNotice, IdError
 from securevfl.training.new_rows import rows_of_array
 
@@ -127,3 +129,27 @@ def test_rows_for_other_organisations_have_the_ids_of_the_index(run: vfl.Run) ->
     part = run.parts["shop"]
     assert rows_of_array(part, shop, None).order == rows_of_array(part, SHOP, IDS).order != b""
     assert rows_of_array(part, SHOP, None).order == b""
+
+
+@pytest.mark.parametrize("kind", ["values", "tables"])
+def test_rows_are_matched_only_if_one_order_is_possible(kind: str) -> None:
+    """All tables of one to three rows with the ids a and b, or of three rows with a, b and c, beside all others."""
+    ids_of_tables = [ids for rows in (1, 2, 3) for ids in itertools.product("ab", repeat=rows)]
+    ids_of_tables += itertools.permutations("abc")
+    for row_ids, wanted in itertools.product(ids_of_tables, repeat=2):
+        is_unique = len(set(row_ids)) == len(row_ids) == len(wanted) and set(row_ids) == set(wanted)
+        values, table_ids = np.arange(len(row_ids)), np.array(wanted, object)
+
+        def matched(row_ids: tuple[str, ...] = row_ids, values: Any = values, table_ids: Any = table_ids) -> list[int]:
+            if kind == "values":
+                return match_values("the labels", pd.Series(values, list(row_ids)), table_ids).tolist()
+            order = match_tables({"bank": table_ids, "shop": np.array(row_ids, object)}, "bank")["shop"]
+            return values.tolist() if order is None else order.tolist()
+
+        if row_ids == wanted:
+            assert matched() == values.tolist()
+        elif is_unique:
+            assert matched() == [row_ids.index(row_id) for row_id in wanted]
+        else:
+            with pytest.raises(IdError):
+                matched()

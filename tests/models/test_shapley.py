@@ -64,7 +64,8 @@ def inputs() -> tuple[ForestInputs, Any]:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 3))
     X[:, 2] = rng.integers(0, 3, 300)
-    forest = Forest.draw(X, FittedPreparation(["a", "b", "c"]).sources, bytes(32), trees=6, depth=4, bins=8)
+    # some nodes have no training row, because the trees are drawn from a few
+    forest = Forest.draw(X[:40], FittedPreparation(["a", "b", "c"]).sources, bytes(32), trees=6, depth=4, bins=8)
     y = np.where(X[:, 0] * X[:, 1] + X[:, 2] > 1, 1.0, -1.0)[:, None]
     scores, trees = out_of_fold(X, y, bytes(32), classifies=True)
     few = Boosted(trees.base, (trees.trees[0][:4],))
@@ -73,9 +74,13 @@ def inputs() -> tuple[ForestInputs, Any]:
 
 
 def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> None:
+    """At training rows, and at new rows in nodes without any training row."""
     forest_inputs, X = inputs
     theta = np.random.default_rng(1).normal(size=(forest_inputs(X).shape[1], 1))
-    rows = X[:5]
+    leaves, forest = forest_inputs.forest.numbers(X).astype(np.intp), forest_inputs.forest
+    is_new = (forest.counts[np.arange(6), leaves] == 0).any(axis=1)
+    rows = np.vstack([X[:5], X[is_new][:5]])
+    assert len(rows) == 10
     attribution = shapley_values(forest_inputs, theta, rows)
     np.testing.assert_allclose(attribution.total, forest_inputs(rows) @ theta, atol=1e-9)
     numbers, lines, score = forest_inputs.forest.numbers(rows), forest_inputs.lines, forest_inputs.score

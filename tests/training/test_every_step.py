@@ -224,13 +224,15 @@ def part_of(step: ColumnTransform) -> ModelPart:
     steps = (step, NumericTransform(column="b"))
     count = len(step.features) + 1
     draw = np.random.default_rng(7)
+    mean = draw.normal(size=count)
+    mean[-1] = 1.0  # so that the column b contributes exactly 0 in some rows
     return ModelPart(
         name="bank",
         role="active",
         job=vfl.Job(model="logistic", protocol="open", optimizer={"name": "fedbcd", "lr": 0.1}).to_dict(),
         parties=["bank", "shop"],
         preparation=FittedPreparation(["a", "b"], steps),
-        scaling=Scaling(draw.normal(size=count), draw.uniform(0.5, 2, count)),
+        scaling=Scaling(mean, draw.uniform(0.5, 2, count)),
         state=State(theta=draw.normal(size=(count + 1, 1))),
         outputs=1,
         classes=np.array([0, 1]),
@@ -258,6 +260,7 @@ def test_shapley_values_are_those_of_single_values(name: str, tmp_path: Path) ->
     contributions = scaled * part.theta[:-1, 0]
     by_column = np.column_stack([contributions[:, :-1].sum(axis=1), contributions[:, -1]])
     np.testing.assert_allclose(shapley(part, table)[:, :, 0], by_column, rtol=1e-9, atol=1e-12)
+    assert (by_column[:, 1] == 0).any()
     ranked = [sorted(range(2), key=lambda j: (-row[j], j)) for row in by_column]
     assert heaviest(part, part.rows(table), 2).tolist() == ranked
     raising = [["ab"[j] for j in order if row[j] > 0] for order, row in zip(ranked, by_column, strict=True)]

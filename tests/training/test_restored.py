@@ -55,6 +55,17 @@ def test_a_checkpoint_is_restored_and_only_its_round_is_over(tmp_path: Path, con
         assert plain(Checkpoints(tmp_path, "shop", every=2).load(b"job", rounds)) == plain(expected)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_no_state_is_left_after_the_one_that_a_run_resumes_from(tmp_path: Path, every: int) -> None:
+    rounds = [every, 2 * every, 3 * every]
+    for last in (0, *rounds):
+        states = Checkpoints(tmp_path / str(last), "shop", every=every)
+        for number in rounds:
+            states.save(b"job", dataclasses.replace(CHECKPOINT, round=number, constant=False))
+        states.remove_after(b"job", last)
+        assert states.rounds(b"job") == tuple(number for number in rounds if number <= last)
+
+
 MEASUREMENTS = {"l2 = 1": 3, "l2 = 2": 1}
 SIZES = {name: PublicSizes(30, 10, 2, {"bank": 3, "shop": 4}, {"shop": 5}) for name in MEASUREMENTS}
 STEPS: dict[str, Callable[[SearchRecord], None]] = {

@@ -17,7 +17,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
-from securevfl.errors import ConfigError, DataNotice, LeakageError, PartiesError
+from securevfl.errors import ConfigError, DataNotice, DivergenceError, LeakageError, PartiesError
 from securevfl.training.local_baseline import fit_local
 from securevfl.training.search_sheet import explain_search
 from securevfl.training.tuning_grid import alternative_jobs, final_job, read_grid, tunable_options, tuned_job
@@ -132,6 +132,7 @@ def test_a_search_counts_what_it_opens_and_the_second_is_refused(tmp_path: Path)
     assert stated is not None
     assert int(stated.group(1).replace(",", "")) >= tuning.opened_bits
     losses = {item.name: item.loss for item in tuning.alternatives}
+    assert not any(item.diverged for item in tuning.alternatives)
     assert tuning.chosen == min(losses, key=lambda name: losses[name])
     entered = sum(entry.disclosure.count for entry in ledgers["shop"].read().entries)
     assert 0 < entered <= tuning.opened_bits
@@ -256,3 +257,21 @@ def test_cross_validation_refuses_what_it_cannot_do() -> None:
             vfl.cross_validate(LOGISTIC, {"l2": (0.1, 1)}, bank, **options)
     with raises_code(ConfigError, "SVFL-COMMAND-USAGE"):
         vfl.cross_validate(LOGISTIC, {"drop": ("none", "income")}, bank)
+
+
+def test_a_diverging_alternative_is_reported_and_not_chosen() -> None:
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedSGD(lr=0.1),
+        batch_size="all",
+        epochs=20,
+        evaluate_every=0,
+        test_fraction=0.25,
+        seed=2,
+    )
+    tuning = vfl.tune(job, {"lr": (1e4, 0.1)}, tables(1600))
+    assert [item.diverged for item in tuning.alternatives] == [True, False]
+    assert tuning.chosen == "lr = 0.1"
+    assert [item["diverged"] for item in tuning.plain()["alternatives"]] == [True, False]
+    with raises_code(DivergenceError, "SVFL-TRAINING-DIVERGED"):
+        vfl.tune(job, {"lr": (1e4, 1e5)}, tables(1600))

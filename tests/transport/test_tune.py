@@ -25,6 +25,7 @@ from securevfl.disclosure.limits import Limit
 from securevfl.errors import (
     ConfigError,
     ConsentError,
+    DivergenceError,
     LeakageError,
     PeerLost,
     PeerStopped,
@@ -280,6 +281,48 @@ def test_a_party_that_stopped_before_saving_gets_its_model(search: Search, name:
     assert [len(sheets) for sheets in search.sheets.values()] == [1, 1]
     shop = search.parties[1]
     assert measured(shop, search.ledger(shop)) == 4
+
+
+STEEP_JOB = TUNED_JOB.model_copy(update={"optimizer": vfl.FedSGD(lr=0.1), "batch_size": "all", "epochs": 20})
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_an_alternative_that_diverges_is_left_out(meet: Any, tmp_path: Path, resumed: bool) -> None:
+    grid = {"lr": (1e4, 0.1, 1.0)}
+    search = Search(meet(2, None, STEEP_JOB), tmp_path, tables(ROWS), STEEP_JOB)
+    grids = {"bank": grid, "shop": grid}
+    if resumed:
+        search.run(grids, on_model=stop_before(2))
+    results = search.run(grids)
+    for result in results.values():
+        assert [item.diverged for item in result.alternatives] == [True, False, False], results
+        assert result.chosen in ("lr = 0.1", "lr = 1")
+        assert "diverged" in str(result)
+    assert [item.loss is None for item in results["bank"].alternatives] == [True, False, False]
+    shop = search.parties[1]
+    entries = [entry.disclosure for entry in DisclosureLedger(search.ledger(shop), "shop").read().entries]
+    assert results["shop"].entered == (
+        f"bank received {sum(entry.count for entry in entries):,} bits about this party's columns",
+    )
+
+
+def test_a_search_whose_alternatives_all_diverge_chooses_none(meet: Any, tmp_path: Path) -> None:
+    grid = {"lr": (1e4, 1e5)}
+    search = Search(meet(2, None, STEEP_JOB), tmp_path, tables(ROWS), STEEP_JOB)
+    results = search.run({"bank": grid, "shop": grid})
+    assert all(isinstance(error, DivergenceError) for error in results.values()), results
+    assert not [*tmp_path.glob("*.model.json")]
+
+
+def test_a_search_with_too_few_rows_is_refused_before_consent(meet: Any, tmp_path: Path) -> None:
+    search = Search(meet(2, None, TUNED_JOB), tmp_path, tables(60))
+    results = search.run()
+    assert all(isinstance(error, ConfigError) for error in results.values()), results
+    assert search.sheets == {"bank": [], "shop": []}
+    assert measured(search.parties[1], search.ledger(search.parties[1])) == 0
+    for search_of_tables in (vfl.tune, explain_search):
+        with raises_code(ConfigError, "SVFL-JOB-UNSUPPORTED", rows=15):
+            search_of_tables(TUNED_JOB, GRID, search.parties)
 
 
 def exchanged(party: vfl.Party, change: str) -> vfl.Party:

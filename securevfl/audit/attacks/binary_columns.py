@@ -63,7 +63,7 @@ class BinaryColumns(ColumnAttack):
 
 
 def _share_read(pair: RealIdealPair, recording: Recording) -> tuple[float, str]:
-    """Return the largest share that a learner reads, and a description of all columns that are read."""
+    """Return the largest share of binary columns that one party reads, and a text that names all columns read."""
     share, details = 0.0, []
     for first, *others in by_learner(pair, recording):
         binary, missed = set[str](), set[str]()
@@ -168,7 +168,10 @@ def _all_pivot_values(r: int) -> Iterator[Floats]:
 
 
 def _fixed_points(basis: Floats, pivots: Rows) -> Iterator[Floats]:
-    """Yield the values on the pivot rows (1, r) of vectors at which rounding and projecting converge."""
+    """Search for vectors of 0 and 1 in the space, from random starts; yield their values on the pivot rows (1, r).
+
+    Each start is rounded to 0 and 1 and projected to the space in turn, until rounding no longer changes it.
+    """
     generator = np.random.default_rng(0)
     n, r = basis.shape
     for attempt in range(MAX_STARTS):

@@ -66,8 +66,7 @@ def subset(A: Floats, total: Floats) -> Integers | None:
     if n > MAX_REDUCED_ROWS:
         return None
     for bits in TRIED_PRECISION_BITS:
-        # LLL looks for the shortest sum of the rows (2 e_i | 0 | K A_i) and (-1 ... -1 | 1 | -K total), which is
-        # (2 s - 1 | 1 | nearly 0) for the solution s
+        # LLL finds the shortest sum of these rows, which is (2 s - 1, 1, nearly 0) for the solution s
         basis = np.zeros((n + 1, n + 1 + len(A)))
         basis[:n, :n] = 2 * np.eye(n)
         basis[n, :n], basis[n, n] = -1, 1

@@ -144,10 +144,10 @@ class FdmlWorker(BatchParticipant):
             data.targets[rows] = label_sharing.receive_labels(self._context, len(rows))
 
     def _set_position(self, start: int) -> None:
-        """Set the first iteration of this worker.
+        """Set the iteration with which this worker begins or resumes.
 
-        It is the stored position, or an earlier one if the worker has stored its state after the next joint evaluation.
-        If residuals are sent, it is the position of the active party, the party with labels.
+        It is the iteration after that of its stored state, or an earlier one if this state is newer than the next joint
+        evaluation. If residuals are sent, it is that of the active party, the party with labels.
         """
         if self._pace.meeting_interval:
             next_meeting = (start // self._pace.meeting_interval + 1) * self._pace.meeting_interval

@@ -42,9 +42,7 @@ BLOCK_TABLE_FACTOR = 8  # factor on the bytes of a block's lookup tables
 INTEGER_BYTES = 6  # bytes for each entry that is stored as an integer on disk
 LINE_BYTES_PER_SECOND = 300e6 / 8
 
-# peak memory and processor time of `securevfl train` with all tables in one process, fitted to 20,000 to 300,000 rows
-# of 60 columns from CSV, Parquet and pandas (`python -m benchmarks.estimates`), to CSV files whose 60 columns become
-# 476 prepared ones (--texts 32), and for memory to 1,000,000 rows with 490 prepared columns
+# fitted to measurements of `securevfl train` with all tables in one process (`python -m benchmarks.estimates`)
 ONE_PROCESS_BYTES = 2.75e8
 ONE_PROCESS_ROW_BYTES = 200  # bytes for each row of each table: mostly ids
 ONE_PROCESS_TABLE_FACTOR = 4.6  # factor on the bytes of the tables whose rows are prepared when they are read

@@ -247,9 +247,10 @@ class Measurements:
     def _measure_loss(
         self, loss: Loss, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int
     ) -> Measurement:
-        """Open the sum of the losses.
+        """Open the sum of the losses of these rows to the party with labels.
 
-        It counts every row equally if pairs are opened at the end, whose metrics do so too, and else by its weight.
+        If (score, label) pairs are opened at the end, all rows count equally, as in the metrics of these pairs.
+        Otherwise each row counts by its weight.
         """
         targets = data.loss_targets_by_output(rows.rows, self._context.outputs)
         table, weights = None, None if supports_pairs(loss) else data.weights
