@@ -1,9 +1,10 @@
 """Traffic and processor time of an iteration on secret shares, for each row: `python -m benchmarks.iteration_bytes`.
 
 It trains the default job of a logistic model twice in this process, with two numbers of iterations, and divides the
-difference by the additional rows and iterations. Set-up and evaluations, which both trainings have, cancel out. Bytes
-are those of messages as they are sent, with their headers, by the kind of message. Processor seconds are those of this
-process, which runs both parties. Only the public interface is used, so the module also measures older commits:
+difference by the additional rows and iterations. Set-up and the evaluation at the end, which both trainings have,
+cancel out. A third training with one more evaluation shows what an evaluation adds. Bytes are those of messages as they
+are sent, with their headers, by the kind of message. Processor seconds are those of this process, which runs both
+parties. Only the public interface is used, so the module also measures older commits:
 
     git worktree add /tmp/old COMMIT
     PYTHONPATH=/tmp/old python benchmarks/iteration_bytes.py --data FOLDER
@@ -25,6 +26,7 @@ import numpy as np
 import securevfl as vfl
 
 MEASURED_ITERATIONS = 10, 30
+ONLY_AT_END = 1000  # a number of iterations between evaluations that no training reaches
 
 
 def default_credit(folder: Path) -> list[vfl.Party]:
@@ -50,17 +52,20 @@ def generated(rows: int, columns: int) -> list[vfl.Party]:
     ]
 
 
-def measure(parties: list[vfl.Party], iterations: int) -> tuple[Counter[str], float, dict[str, float], int]:
+def measure(
+    parties: list[vfl.Party], iterations: int, evaluate_every: int = ONLY_AT_END
+) -> tuple[Counter[str], float, dict[str, float], int]:
     """Train once.
 
     Args:
         parties: the parties.
         iterations: the number of iterations, each on all training rows.
+        evaluate_every: the number of iterations between evaluations; there is always one at the end.
 
     Returns:
         The bytes of each kind of message, processor seconds, the metrics, and the number of training rows.
     """
-    job = vfl.Job(model=vfl.Logistic(), batch_size="all", epochs=iterations)
+    job = vfl.Job(model=vfl.Logistic(), batch_size="all", epochs=iterations, evaluate_every=evaluate_every)
     sizes, lock = Counter[str](), threading.Lock()
 
     def note(event: object) -> None:
@@ -84,6 +89,7 @@ def main() -> None:
     parties = default_credit(options.data) if options.data else generated(options.rows, options.columns)
     measure(parties, 2)  # imports modules and fills caches
     (few, before, _, rows), (many, after, metrics, _) = (measure(parties, count) for count in MEASURED_ITERATIONS)
+    evaluated, with_evaluation, _, _ = measure(parties, MEASURED_ITERATIONS[0], MEASURED_ITERATIONS[0] // 2)
     work = rows * (MEASURED_ITERATIONS[1] - MEASURED_ITERATIONS[0])
     kinds = {name: (many[name] - few[name]) / work for name in many if many[name] > few[name]}
     print(f"{rows:,} training rows; AUC {metrics['auc']:.4f}, log loss {metrics['loss']:.4f}")
@@ -91,6 +97,8 @@ def main() -> None:
         print(f"{name:24}{size:8.1f} bytes a row and iteration")
     print(f"{'all messages':24}{sum(kinds.values()):8.1f} bytes a row and iteration")
     print(f"{'processor, both parties':24}{1e6 * (after - before) / work:8.2f} us a row and iteration")
+    more = sum(evaluated.values()) - sum(few.values())
+    print(f"one more evaluation: {more / 1e6:.1f} MB, {with_evaluation - before:.2f} s of processor time")
 
 
 if __name__ == "__main__":

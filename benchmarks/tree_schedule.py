@@ -22,6 +22,7 @@ import numpy as np
 from benchmarks.trees import HELD_OUT, MOST_SCORED, parties_of
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
+from securevfl.errors import DivergenceError
 from securevfl.families.table_preparation import prepare_parties
 from securevfl.job import Job
 from securevfl.models.inputs import FittingData, InputShape
@@ -87,14 +88,29 @@ def _table(parties: Sequence[Party], seed: int) -> Iterator[dict[str, Any]]:
     for schedule in SCHEDULES:
         steps = schedule.first_step, schedule.first_iterations, schedule.later_step
         path = paths[steps] = paths.get(steps) or _path(job, train, y_train, (held_out, test), steps)
-        best, loss, end = 0, np.inf, 0
-        for iteration in schedule.evaluations:
-            value, end = float(np.mean(job.model.loss.value(path[iteration - 1][0], y_held))), iteration
-            if value >= loss:
-                break
-            best, loss = iteration, value
+        best, end = stopping_point(schedule.evaluations, [job.model.loss.value(f, y_held).mean() for f, _ in path])
         auc = area_under_curve(y_test[:, 0] > 0, path[best - 1][1][:, 0])
         yield {"schedule": schedule.name, "iterations": end, "best": best, "auc": auc}
+
+
+def stopping_point(evaluations: Sequence[int], losses: Sequence[float]) -> tuple[int, int]:
+    """Return the iteration of the best evaluated model, and the iteration at which the training stops.
+
+    Args:
+        evaluations: the iterations after which the loss is evaluated.
+        losses: the held-out loss after every iteration.
+
+    Raises:
+        DivergenceError: the loss at the first evaluation is not finite.
+    """
+    best = evaluations[0]
+    if not np.isfinite(losses[best - 1]):
+        raise DivergenceError("the loss is not finite at the first evaluation", "take a smaller step")
+    for iteration in evaluations[1:]:
+        if not losses[iteration - 1] < losses[best - 1]:
+            return best, iteration
+        best = iteration
+    return best, best
 
 
 def _features(

@@ -75,7 +75,7 @@ class ShareHolder(Secret, ABC):
         """Return this object with its secret key as bytes, which this party's processes read (`ShareScheme.holder`)."""
 
     @abstractmethod
-    def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
+    def encrypt(self, V: Words, *, columns: int, uses: int = 1, rows: int = 0) -> bytes:
         """Encrypt V with new randomness.
 
         Args:
@@ -83,6 +83,8 @@ class ShareHolder(Secret, ABC):
             columns: approximate number of columns of W; it affects only the speed.
             uses: number of such messages that the evaluator will multiply by the same prepared W; it affects only the
                 speed.
+            rows: the number of rows for which the layout of the message is chosen; 0 for those of V. The products of
+                several V can be added up only if their layouts are equal.
 
         Returns:
             The message for the evaluator.
@@ -91,7 +93,7 @@ class ShareHolder(Secret, ABC):
             RangeError: if V is not a matrix, or a word is 2^L or larger.
         """
 
-    def encrypt_uniform(self, n: int, c: int, *, columns: int, uses: int = 1) -> tuple[bytes, Words]:
+    def encrypt_uniform(self, n: int, c: int, *, columns: int, uses: int = 1, rows: int = 0) -> tuple[bytes, Words]:
         """Draw a uniform V and encrypt it; the message may be shorter than that of `encrypt`.
 
         Args:
@@ -99,12 +101,13 @@ class ShareHolder(Secret, ABC):
             c: number of columns of V.
             columns: approximate number of columns of W; it affects only the speed.
             uses: number of messages that are multiplied by one W; see `encrypt`.
+            rows: the number of rows for which the layout is chosen; see `encrypt`.
 
         Returns:
             The message for the evaluator, and V: words (n, c) below 2^L.
         """
         V = self.ring.uniform(Prg.fresh("uniform vectors of a holder"), (n, c))
-        return self.encrypt(V, columns=columns, uses=uses), V
+        return self.encrypt(V, columns=columns, uses=uses, rows=rows), V
 
     @property
     @abstractmethod
@@ -169,15 +172,56 @@ class ShareEvaluator(ABC):
             KeyMismatch: if the message belongs to another key.
         """
 
-    def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
-        """Complete a product that other processes have begun with `ShareScheme.multiply`.
+    def multiply(self, prepared: Any, sealed: bytes) -> Any:
+        """Multiply W with an encrypted V as `product` does, but do not hide the result, which must not be sent.
 
-        This method draws all randomness of the reply, so that the other processes need neither randomness nor keys.
+        Results for several pairs of W and V with one layout can be added up; see `add`.
+
+        Args:
+            prepared: W, as `prepare` returned it.
+            sealed: the holder's message with encrypted V.
+
+        Returns:
+            The encrypted product, for `add` and `hide`.
+
+        Raises:
+            NotImplementedError: if the scheme does not support this.
+        """
+        raise NotImplementedError
+
+    def join(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> Any:
+        """Add up products that other processes have computed with `ShareScheme.multiply`.
 
         Args:
             sealed: the holder's message with encrypted V.
             d: number of columns of W.
-            parts: the results of `multiply` for matrices whose sum is W (n, d).
+            parts: the results of `ShareScheme.multiply` for matrices whose sum is W (n, d).
+
+        Returns:
+            The encrypted product, for `add` and `hide`.
+
+        Raises:
+            NotImplementedError: if the scheme does not support this.
+        """
+        raise NotImplementedError
+
+    def add(self, total: Any, product: Any) -> None:
+        """Add an encrypted product to another one in place, so that the result is the product of all rows together.
+
+        Args:
+            total: an encrypted product of `multiply` or `join`, which is changed.
+            product: another one for W with as many columns, and for V with as many columns and the same layout.
+
+        Raises:
+            NotImplementedError: if the scheme does not support this.
+        """
+        raise NotImplementedError
+
+    def hide(self, total: Any) -> tuple[bytes, Words]:
+        """Hide an encrypted product, or a sum of several; this method draws all randomness of the reply.
+
+        Args:
+            total: an encrypted product of `multiply` or `join`.
 
         Returns:
             The reply to the holder, and this party's share (d, c).
@@ -194,11 +238,13 @@ class ShareScheme(ABC):
     Attributes:
         name: name of the scheme, for messages and reports.
         unlocked: whether it computes without Python's global interpreter lock, so that threads run in parallel.
+        adds_products: whether evaluators can add up products before they hide them (`ShareEvaluator.add`).
         bits: the number L; shares are integers modulo 2^L.
     """
 
     name: ClassVar[str]
     unlocked: ClassVar[bool] = False
+    adds_products: ClassVar[bool] = False
     bits: int
 
     @property
@@ -228,7 +274,7 @@ class ShareScheme(ABC):
             sealed: the holder's message with encrypted V.
 
         Returns:
-            The result for `ShareEvaluator.hide`.
+            The result for `ShareEvaluator.join`.
 
         Raises:
             NotImplementedError: if the scheme has no such part.
@@ -279,10 +325,10 @@ def encrypt_exported(scheme: ShareScheme, key: bytes, V: Words, columns: int, us
 
 
 def encrypt_uniform_exported(
-    scheme: ShareScheme, key: bytes, n: int, c: int, columns: int, uses: int
+    scheme: ShareScheme, key: bytes, n: int, c: int, columns: int, uses: int, rows: int
 ) -> tuple[bytes, Words]:
     """Run `ShareHolder.encrypt_uniform` in another process of the same party, with the exported holder `key`."""
-    return scheme.holder(key).encrypt_uniform(n, c, columns=columns, uses=uses)
+    return scheme.holder(key).encrypt_uniform(n, c, columns=columns, uses=uses, rows=rows)
 
 
 def multiply_once(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, sealed: bytes) -> tuple[bytes, Words]:

@@ -104,7 +104,7 @@ def _methods(known: set[type[Message]]) -> list[Section]:
         )
         own = [item for item in declared if item.message not in known]
         breaks = " ".join(family.coalitions(jobs[0], roles[0]).split("\n"))
-        found.append(Section(f"Family: {name}, in addition", family.strength(jobs[0]), breaks, own))
+        found.append(Section(f"Family: {name}, further messages", family.strength(jobs[0]), breaks, own))
     return found
 
 

@@ -66,8 +66,8 @@ _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or fals
 
 _HEAD = """# Keys of job.toml
 
-Every key, its type, its default and what it means. `securevfl explain job.toml` checks a file and states what the job
-would tell whom. In Python the same words are the keyword arguments of `vfl.Job`, `vfl.Protocol` and the classes named
+Every key, its type, its default and what it means. `securevfl explain job.toml` checks a file and states what each
+party would learn. In Python the same words are the keyword arguments of `vfl.Job`, `vfl.Protocol` and the classes named
 below.
 
 Where a key names one of several kinds, the file has the name alone, `sum = "tree"`, or a table with the name and keys

@@ -233,7 +233,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     module = load("relayed_method")
     register(monkeypatch, FAMILIES, module.Relayed)
     table = declarations.table()
-    assert "## Family: relayed, in addition" in table
+    assert "## Family: relayed, further messages" in table
     assert "| Total | server | active | plain: the sum of the parts |" in table
     members: list[vfl.Party] = [*cancer_parties(3, 180), vfl.Helper("hub", "server")]
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol(), "epochs": 20}

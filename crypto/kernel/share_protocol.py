@@ -15,6 +15,7 @@ import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from securevfl.crypto.kernel.ring_layout import RingLayout, checked_layout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD
 from securevfl.crypto.message_headers import check_length, read_header
 from securevfl.crypto.prg import Prg
+from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolder, ShareScheme
 from securevfl.errors import ConfigError, CryptoError, RangeError
@@ -242,7 +244,7 @@ class RingHolder(ShareHolder):
         holder._has_secret(exported[FINGERPRINT_BYTES + public :])
         return holder
 
-    def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
+    def encrypt(self, V: Words, *, columns: int, uses: int = 1, rows: int = 0) -> bytes:
         """Encrypt V; see `ShareHolder.encrypt`."""
         parameters = self._parameters
         if V.ndim != 2 or 0 in V.shape or V.dtype != np.uint64 or columns < 1 or uses < 1:
@@ -256,9 +258,14 @@ class RingHolder(ShareHolder):
                 "reduce them first",
                 code="SVFL-CRYPTO-RANGE",
             )
-        layout = parameters.choose(*V.shape, columns, uses)
+        layout = self._layout(*V.shape, columns, uses, rows)
         header = QUERY_HEADER.pack(parameters.magic[1], self._key, *V.shape, layout.r, layout.s)
         return b"".join([header, *self._sealed(layout, V)])
+
+    def _layout(self, n: int, c: int, columns: int, uses: int, rows: int) -> RingLayout:
+        """Return the layout of a V (n, c), with blocks that are best for V with `rows` rows, if that is not 0."""
+        layout: RingLayout = self._parameters.choose(rows or n, c, columns, uses)
+        return replace(layout, n=n)
 
     @property
     def ring(self) -> ShareRing:
@@ -301,6 +308,10 @@ class PreparedFactor:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.shape}, secret>"
 
+    def deviation(self, columns: int) -> float:
+        """Return a bound on the standard deviation of a product's noise; W has `columns` columns in a block."""
+        return float(self._parameters.noise(self.shape[0] * columns, self._largest))
+
     def check(self, columns: int) -> None:
         """Check that the noise stays below the tolerance of the parameters, and that entries are exact in floats.
 
@@ -310,13 +321,9 @@ class PreparedFactor:
         Raises:
             RangeError: if an entry is too large.
         """
-        deviation = self._parameters.noise(self.shape[0] * columns, self._largest)
-        if self._largest > _MAX_ENTRY or deviation > self._parameters.tolerance:
-            raise RangeError(
-                f"{self._parameters.engine}: W has entries that are too large for shares of this size",
-                "use fewer fixed-point bits",
-                code="SVFL-CRYPTO-RANGE",
-            )
+        if self._largest > _MAX_ENTRY:
+            raise _too_large(self._parameters.engine)
+        check_noise(self._parameters, self.deviation(columns))
 
     def values(self, layout: RingLayout) -> Any:
         """Return the encoding of W for a layout, and cache it."""
@@ -329,6 +336,22 @@ class PreparedFactor:
     def _plaintexts(self, layout: RingLayout) -> Any:
         """Compute the encoding of W for a layout."""
         raise NotImplementedError
+
+
+class ProductTotal(Secret):
+    """An encrypted product that is not hidden yet, or a sum of several: the evaluator's secret, which it never sends.
+
+    Args:
+        layout: the layout of the query.
+        columns: number of columns of W.
+        values: the polynomials of the product, in the order of a reply.
+        deviation: upper bound on the standard deviation of its noise, in units of the last bit of a share.
+    """
+
+    __slots__ = ("columns", "deviation", "layout", "values")
+
+    def __init__(self, layout: RingLayout, columns: int, values: list[Any], deviation: float) -> None:
+        self.layout, self.columns, self.values, self.deviation = layout, columns, values, deviation
 
 
 class RingEvaluator(ShareEvaluator):
@@ -388,7 +411,7 @@ class RingEvaluator(ShareEvaluator):
 
     @abstractmethod
     def _share(self, mask: Any) -> Words:
-        """Return round(t * r / q) for a mask r."""
+        """Return round(t * r / q) for a mask r: the evaluator's share without its sign."""
 
     def prepare(self, W: Integers, *, once: bool = False) -> Any:
         """Encode W for products; see `ShareEvaluator.prepare`."""
@@ -407,6 +430,10 @@ class RingEvaluator(ShareEvaluator):
         check_same_rows(self._parameters, layout, n)
         return self._answer(layout, d, self._totals(prepared, layout, sealed))
 
+    def hide(self, total: ProductTotal) -> tuple[bytes, Words]:
+        """Hide a product, or a sum of several; see `ShareEvaluator.hide`."""
+        return self._answer(total.layout, total.columns, total.values)
+
     def _answer(self, layout: RingLayout, d: int, totals: Iterable[Any]) -> tuple[bytes, Words]:
         """Hide the encrypted products one after the other; return the reply, and this party's share (d, c)."""
         parameters, prg, shares = self._parameters, Prg.fresh("what hides a reply"), np.empty((d, layout.c), np.uint64)
@@ -417,6 +444,20 @@ class RingEvaluator(ShareEvaluator):
             message.append(answer)
             shares[columns, outputs] = parameters.ring.reduce(-self._share(mask))
         return b"".join(message), shares
+
+
+def check_noise(parameters: RingParameters, deviation: float) -> None:
+    """Raise RangeError if the noise of a product, in units of a share's last bit, exceeds the tolerance."""
+    if deviation > parameters.tolerance:
+        raise _too_large(parameters.engine)
+
+
+def _too_large(engine: str) -> RangeError:
+    return RangeError(
+        f"{engine}: W has entries that are too large for shares of this size",
+        "use fewer fixed-point bits",
+        code="SVFL-CRYPTO-RANGE",
+    )
 
 
 def check_same_rows(parameters: RingParameters, layout: RingLayout, n: int) -> None:

@@ -67,10 +67,12 @@ from securevfl.crypto.kernel.share_protocol import (
     MAX_SHARE_BITS,
     QUERY_HEADER,
     PreparedFactor,
+    ProductTotal,
     RingEvaluator,
     RingHolder,
     RingParameters,
     RingShares,
+    check_noise,
     check_same_rows,
 )
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
@@ -196,12 +198,12 @@ class KernelHolder(RingHolder):
                 second = uniform(seconds, primes, (layout.points, layout.r, blocks.stop - blocks.start))
                 yield self._opener.seal(layout, message, second, prg)
 
-    def encrypt_uniform(self, n: int, c: int, *, columns: int, uses: int = 1) -> tuple[bytes, Words]:
+    def encrypt_uniform(self, n: int, c: int, *, columns: int, uses: int = 1, rows: int = 0) -> tuple[bytes, Words]:
         """Draw a uniform V and encrypt it; see `ShareHolder.encrypt_uniform`, and seeded_vectors.py for the message."""
-        parameters, primes, bits = self._parameters, self._parameters.primes, self._parameters.ring.bits
-        layout = parameters.choose(n, c, columns, uses)
+        primes, bits = self._parameters.primes, self._parameters.ring.bits
+        layout = self._layout(n, c, columns, uses, rows)
         if not is_seedable(primes, bits, layout):
-            return super().encrypt_uniform(n, c, columns=columns, uses=uses)
+            return super().encrypt_uniform(n, c, columns=columns, uses=uses, rows=rows)
         header = QUERY_HEADER.pack(SEEDED_QUERY, self._key, n, c, layout.r, layout.s)
         while True:
             seed = new_seed()
@@ -252,7 +254,7 @@ class PreparedWords(PreparedFactor):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of W and its cached values."""
+        """Memory of W and of its cached values, in bytes."""
         return int(self._W.nbytes + (0 if self._values is None else self._values.nbytes))
 
     def _plaintexts(self, layout: RingLayout) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -317,8 +319,30 @@ class KernelEvaluator(ProductHider, RingEvaluator):
     def _totals(self, prepared: PreparedWords, layout: RingLayout, sealed: bytes) -> Iterator[Floats]:
         return _totals(self._parameters, prepared, layout, sealed)
 
-    def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
-        """Add up products that workers have computed, and hide the sum; see `ShareEvaluator.hide`."""
+    def multiply(self, prepared: PreparedWords, sealed: bytes) -> ProductTotal:
+        """Multiply W with an encrypted V, and do not hide the product; see `ShareEvaluator.multiply`."""
+        parameters, (n, d) = self._parameters, prepared.shape
+        layout = parameters.asked(sealed, self._key)
+        check_same_rows(parameters, layout, n)
+        values = list(self._totals(prepared, layout, sealed))
+        return ProductTotal(layout, d, values, prepared.deviation(min(layout.columns, d)))
+
+    def add(self, total: ProductTotal, product: ProductTotal) -> None:
+        """Add a product to another one in place; see `ShareEvaluator.add`. Raises CryptoError for another layout."""
+        if replace(product.layout, n=total.layout.n) != total.layout or product.columns != total.columns:
+            raise CryptoError(
+                f"{self._parameters.engine}: queries about the same batch have different layouts",
+                "use the same version at all parties",
+                code="SVFL-CRYPTO-CIPHERTEXT",
+            )
+        total.deviation = math.hypot(total.deviation, product.deviation)
+        check_noise(self._parameters, total.deviation)
+        for values, summand in zip(total.values, product.values, strict=True):
+            values += summand
+            self._primes.reduce(values)
+
+    def join(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> ProductTotal:
+        """Add up products that workers have computed and whose noise they have checked; see `ShareEvaluator.join`."""
         primes, layout = self._parameters.primes, self._parameters.asked(sealed, self._key)
         shapes = [
             (layout.points, outputs.stop - outputs.start + layout.r, blocks.stop - blocks.start)
@@ -333,7 +357,7 @@ class KernelEvaluator(ProductHider, RingEvaluator):
             for start, size, shape in zip(np.cumsum([0, *sizes]).tolist(), sizes, shapes, strict=False):
                 yield np.sum([unpack(primes, memoryview(part)[start : start + size], shape) for part in parts], axis=0)
 
-        return self._answer(layout, d, map(primes.reduce, totals()))
+        return ProductTotal(layout, d, list(map(primes.reduce, totals())), 0.0)
 
 
 class KernelShares(RingShares):
@@ -371,6 +395,7 @@ class KernelShares(RingShares):
 
     name: ClassVar[str] = "kernel"
     unlocked: ClassVar[bool] = True
+    adds_products: ClassVar[bool] = True
     holders: ClassVar[type[RingHolder]] = KernelHolder
     evaluators: ClassVar[type[RingEvaluator]] = KernelEvaluator
 

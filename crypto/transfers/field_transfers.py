@@ -54,7 +54,7 @@ COLUMNS = BLOCKS * SMALL_FIELD_BITS
 _HASH_BITS = 128
 FIELD_TRANSFER_LABEL = "transfers over the field of 8 elements"
 """Label from which keyed streams and the key of the hash H are derived."""
-_ROWS_AT_ONCE = 1024  # rows whose pads the sender computes at a time, so that they fit into the cache
+_ROWS_AT_ONCE = 2048  # rows whose pads the sender computes at a time, so that they fit into the cache
 _CHOSEN_ROWS_AT_ONCE = 4096  # rows whose chosen pads the receiver computes at a time
 _HEAD = struct.Struct(f"<BBQ{BLOCKS}s")
 
@@ -134,14 +134,12 @@ def _sums(streams: Octets) -> tuple[Octets, tuple[Octets, Octets, Octets]]:
 
 def _multiples(secret: bytes) -> Words:
     """Return the first 128 bits of x * Delta for each x of the field (8, 2)."""
-    powers = [np.array([(delta >> bit & 1) for delta in secret for bit in range(SMALL_FIELD_BITS)], np.uint8)]
+    places = np.arange(SMALL_FIELD_BITS, dtype=np.uint8)
+    powers = [np.frombuffer(secret, np.uint8)[:, None, None] >> places[:, None] & np.uint8(1)]
     for _ in range(SMALL_FIELD_BITS - 1):
-        elements = powers[-1].reshape(BLOCKS, SMALL_FIELD_BITS, 1)
-        powers.append(_times_z(elements).reshape(COLUMNS))
-    rows = np.zeros((ELEMENTS, COLUMNS), np.uint8)
-    for x in range(ELEMENTS):
-        for bit in range(SMALL_FIELD_BITS):
-            rows[x] ^= powers[bit] * np.uint8(x >> bit & 1)
+        powers.append(_times_z(powers[-1]))
+    factors = np.arange(ELEMENTS, dtype=np.uint8)[:, None] >> places & np.uint8(1)  # the bits of each x
+    rows = factors @ np.stack(powers).reshape(SMALL_FIELD_BITS, COLUMNS) & np.uint8(1)
     packed = np.packbits(rows[:, :_HASH_BITS], axis=1, bitorder="little")
     return packed.view("<u8").astype(np.uint64)
 

@@ -109,7 +109,9 @@ class CarryLift:
             The words Y_0 and Y_1 of each number.
         """
         words = -(mask.high + pads)
-        words[e, np.arange(len(e))] += _ONE - self.top_bits(mask.low)
+        c_a = _ONE - self.top_bits(mask.low)
+        words[0] += c_a & (e.astype(np.uint64) - _ONE)  # all bits are 1 if e is 0
+        words[1] += c_a & e
         return self.high_ring.reduce(words)
 
     def finish(self, b: Words, c: Bits, pad: Words, answer: Words) -> Words:

@@ -56,7 +56,7 @@ from securevfl.protocols.shares.share_products import read_offsets, unpack_words
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.runtime.codec import M, Message
 
-_ROWS_PER_TABLE_CHUNK = 1024
+_ROWS_PER_TABLE_CHUNK = 2048
 _KAPPA_LABEL = "sums of a training on shares"
 
 TableIndices = NDArray[np.uint8]

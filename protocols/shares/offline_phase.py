@@ -15,8 +15,10 @@ For each chunk, each holder h and each other party k:
 
 0. h -> k   the holder's public keys, new for the chunk: one for step 1 and one for step 3
 1. h <-> k  products W_k^T psi_h of all iterations (share_products.py)    => shares at k, v_kh at h
+            h sends psi_h, encrypted, for each block of rows; k replies once a batch, if it can (reply_sums.py)
 2. h        computes r_kh before each iteration from the v_kh of earlier iterations (update_rules.py)
 3. h <-> k  products X_k @ r_kh for each iteration                        => shares at k and at h
+            h sends r_kh, encrypted, once a batch; k replies for each block of rows
 4. A, B     oblivious transfers for every row of every iteration (table_transfers.py): one that selects a table entry,
             and one of a single bit if table entries are lifted (carry_lift.py)
 
@@ -42,6 +44,7 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products, table_transfers
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, PreprocessingStore, Record
 from securevfl.protocols.shares.product_work import ProductExecutor, RemoteFactor
+from securevfl.protocols.shares.reply_sums import ReplySums, ends_sum, layout_rows
 from securevfl.protocols.shares.share_products import Evaluators
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
@@ -161,6 +164,7 @@ class OfflinePhase:
         self._factor_width = -(-total * (parties - 1) // parties)
         self._caches, self._sums_scheme = (BatchCache(), BatchCache()), scheme
         self._iteration = 0
+        self._r_queries: dict[str, bytes] = {}  # encrypted r of the current batch, by share holder
         self.is_holder = context.me in (context.active, params.partner)
         others = [name for name in context.parties if name != context.me and self.is_holder]
         zero = {name: np.zeros((params.columns[name], params.outputs), np.uint64) for name in others}
@@ -380,24 +384,37 @@ class OfflinePhase:
             if this party is a share holder.
         """
         products, params, ring, width = self.session.products, self._params, self._ring, self._factor_width
-        total: ByBatch = {}
+        scheme, my_sums, total = products.scheme, ReplySums(), dict[int, Words]()
         v: dict[str, ByBatch] = {name: {} for name in products.queried}
         for group in self._groups(vectors):
             psi: ByBlock = {}
             if holders:
                 shapes_of_psi = {block: (params.blocks[block].rows, count) for block, count in group.items()}
                 psi = products.send_uniform_queries(
-                    executor, products.queried, holders[0], shapes_of_psi, columns=width, uses=params.chunks
+                    executor,
+                    products.queried,
+                    holders[0],
+                    shapes_of_psi,
+                    columns=width,
+                    uses=params.chunks,
+                    layout_rows=lambda block: layout_rows(scheme, params, params.blocks[block]),
                 )
             for block in group:
                 for e, index in enumerate(indices[params.blocks[block].batch]):
                     packed = ring.pack(psi[block][:, self._outputs(e)]) if holders else b""
                     yield index, 2 * self._index_in_batch(block), packed
-            self._add_to_batches(total, self._answer(executor, 0, evaluators, group))
+            sums = my_sums if scheme.adds_products else None
+            self._add_to_batches(total, self._answer(executor, 0, evaluators, group, sums=sums))
             for name in products.queried:
                 shapes = {block: (params.columns[name], count) for block, count in group.items()}
-                self._add_to_batches(v[name], products.open_replies(executor, holders[0], name, shapes))
+                replies = products.open_replies(executor, holders[0], name, shapes, ends=self._ends_of(name))
+                self._add_to_batches(v[name], replies)
         return self._lifted(total), {name: self._lifted(values) for name, values in v.items()}
+
+    def _ends_of(self, party: str) -> Callable[[int], bool]:
+        """Return a function that returns whether a party sends a product W^T psi after a block."""
+        scheme, params = self.session.products.scheme, self._params
+        return lambda block: ends_sum(scheme, params, party, params.blocks[block])
 
     def _index_in_batch(self, block: int) -> int:
         """Return the position of a block in its batch, counted from 0."""
@@ -425,7 +442,7 @@ class OfflinePhase:
         """Return the sum of this party's shares of all products X @ r (n, count * c), for each block of a group."""
         products, params = self.session.products, self._params
         for name, values in r_before.items():
-            r = {block: values[params.blocks[block].batch] for block in group}
+            r = {block: values[params.blocks[block].batch] for block in group if params.blocks[block].start == 0}
             rows = lambda block: params.blocks[block].rows  # noqa: E731
             products.send_queries(executor, [name], holders[1], r, columns=rows, uses=params.chunks)
         total = self._answer(executor, 1, evaluators, group)
@@ -436,12 +453,19 @@ class OfflinePhase:
         return total
 
     def _answer(
-        self, executor: ProductExecutor, purpose: int, evaluators: Evaluators, vectors: Mapping[int, int]
+        self,
+        executor: ProductExecutor,
+        purpose: int,
+        evaluators: Evaluators,
+        vectors: Mapping[int, int],
+        *,
+        sums: ReplySums | None = None,
     ) -> ByBlock:
         """Multiply the share holders' encrypted vectors by W (if `purpose` is 0) or by the transpose of X (if it is 1).
 
         The encoded matrices are cached for later chunks, unless a batch has several blocks and they would need too much
-        memory. Returns the sum of this party's shares for each block.
+        memory. The products of a batch are added up if there are `sums`. Returns the sum of this party's shares for
+        each block that gets a reply with a product.
         """
 
         def factor(block: int) -> Integers | RemoteFactor:
@@ -451,8 +475,26 @@ class OfflinePhase:
         several_blocks = max(self._params.rows) > self._params.block
         cache = self._caches[purpose] if self._params.chunks > 1 and not several_blocks else None
         return self.session.products.answer_queries(
-            executor, evaluators, vectors, factor, cache=cache, remote=self._remote
+            executor,
+            evaluators,
+            vectors,
+            factor,
+            cache=cache,
+            sealed=self._query_of_sums if purpose else None,
+            remote=self._remote,
+            sums=sums,
+            ends=self._ends_of(self._context.me) if sums is not None else lambda _: True,
         )
+
+    def _query_of_sums(self, name: str, block: int) -> bytes:
+        """Return a holder's encrypted r for a block's X @ r, which is received once a batch."""
+        batch, start, stop = self._params.blocks[block]
+        if start == 0:
+            self._r_queries[name] = self.session.products.receive_query(name, block)
+        query = self._r_queries[name]
+        if stop == self._params.rows[batch]:
+            del self._r_queries[name]
+        return query
 
     def _advance(self, name: str, batches: Sequence[int], counts: Mapping[int, int], v: ByBatch) -> ByBatch:
         """Apply the update rule to r of one other party, over all iterations of a chunk.

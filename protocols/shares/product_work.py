@@ -105,12 +105,12 @@ class ProductExecutor:
         return partial(holder.encrypt, V, columns=columns, uses=uses)
 
     def encrypting_uniform(
-        self, holder: ShareHolder, shape: tuple[int, int], columns: int, uses: int
+        self, holder: ShareHolder, shape: tuple[int, int], columns: int, uses: int, rows: int
     ) -> Callable[[], tuple[bytes, Words]]:
         """Return a call for `in_order` that draws and encrypts V of a shape; see `ShareHolder.encrypt_uniform`."""
         if self.away:
-            return partial(encrypt_uniform_exported, self.scheme, holder.exported(), *shape, columns, uses)
-        return partial(holder.encrypt_uniform, *shape, columns=columns, uses=uses)
+            return partial(encrypt_uniform_exported, self.scheme, holder.exported(), *shape, columns, uses, rows)
+        return partial(holder.encrypt_uniform, *shape, columns=columns, uses=uses, rows=rows)
 
     def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
         """Return a call for `in_order` that multiplies W with encrypted vectors; see `ShareEvaluator.product`."""

@@ -42,6 +42,7 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares.product_work import ProductExecutor, RemoteFactor
+from securevfl.protocols.shares.reply_sums import ReplySums
 from securevfl.runtime.codec import M, Message
 from securevfl.runtime.disclosure_gate import DisclosurePermit
 
@@ -305,6 +306,7 @@ class Products:
         *,
         columns: int,
         uses: int,
+        layout_rows: Callable[[int], int] = lambda batch: 0,
     ) -> dict[int, Words]:
         """Draw uniform vectors for each batch, and send their ciphertexts to the parties that multiply them.
 
@@ -315,12 +317,16 @@ class Products:
             shapes: the shape (n, c) of the vectors of each batch.
             columns: the approximate number of columns of the receivers' factors.
             uses: the number of queries that will be multiplied with the same factor; see `ShareHolder.encrypt`.
+            layout_rows: returns the number of rows for which the layout of a batch's query is chosen; 0 for its own.
 
         Returns:
             The vectors, by batch.
         """
         vectors: dict[int, Words] = {}
-        calls = (executor.encrypting_uniform(holder, shape, columns, uses) for shape in shapes.values())
+        calls = (
+            executor.encrypting_uniform(holder, shape, columns, uses, layout_rows(batch))
+            for batch, shape in shapes.items()
+        )
         for batch, (ciphertext, V) in zip(shapes, executor.in_order("encrypt", calls), strict=True):
             for name in names:
                 self.send(name, ProductQuery(batch, ciphertext))  # step 2
@@ -337,6 +343,8 @@ class Products:
         cache: BatchCache | None = None,
         sealed: SealedVectors | None = None,
         remote: bool = False,
+        sums: ReplySums | None = None,
+        ends: Callable[[int], bool] = lambda batch: True,
     ) -> dict[int, Words]:
         """Receive the query of every other share holder about each batch, and send the masked products back.
 
@@ -348,22 +356,35 @@ class Products:
             cache: stores encoded factors for later queries about the same batches.
             sealed: returns the encrypted vectors if they were received before; None receives them now.
             remote: whether other processes store the factors.
+            sums: adds up the products of several batches before they are sent; None sends each one.
+            ends: returns whether a batch is the last one of such a sum. Only these get a reply that is not empty.
 
         Returns:
-            For each batch, the sum of this party's shares of the products with all holders.
+            For each batch with a reply, the sum of this party's shares of the products with all holders.
 
         Raises:
             ProtocolError: a query has another number of vectors; it is not answered.
         """
         pairs = [(batch, name) for batch in batches for name in evaluators]
         totals: dict[int, Words] = {}
-        source = sealed or self._receive_query
+        source = sealed or self.receive_query
+        is_sum = sums is not None
         results = (
-            self._remote_products(executor, evaluators, pairs, cast(Callable[[int], RemoteFactor], factor), source)
+            self._remote_products(
+                executor, evaluators, pairs, cast(Callable[[int], RemoteFactor], factor), source, hides=not is_sum
+            )
             if remote
-            else self._products(executor, evaluators, pairs, cast(Factors, factor), cache, source)
+            else self._products(executor, evaluators, pairs, cast(Factors, factor), cache, source, hides=not is_sum)
         )
-        for (batch, name), (masked, share) in zip(pairs, results, strict=True):
+        for (batch, name), product in zip(pairs, results, strict=True):
+            if sums is None:
+                masked, share = product
+            else:
+                answer = partial(sums.reply, name, evaluators[name], product, ends=ends(batch))
+                masked, share = self.context.meter("compute", answer)
+            if share is None:
+                self.send(name, ProductReply(batch, masked))  # step 3
+                continue
             if share.shape[1] != batches[batch]:
                 raise ProtocolError(
                     f"{name} sent {share.shape[1]} vectors for batch {batch} instead of {batches[batch]}",
@@ -381,12 +402,22 @@ class Products:
         pairs: Sequence[tuple[int, str]],
         factor: Callable[[int], RemoteFactor],
         sealed: SealedVectors,
-    ) -> Iterator[tuple[bytes, Words]]:
-        """Yield replies and shares for factors at workers: a worker multiplies, and this process masks the product."""
+        *,
+        hides: bool,
+    ) -> Iterator[Any]:
+        """Yield replies and shares for factors at workers: a worker multiplies, and this process masks the product.
 
-        def call(evaluator: ShareEvaluator, W: RemoteFactor, query: bytes) -> Callable[[], tuple[bytes, Words]]:
+        If `hides` is False, yield encrypted products in place of replies and shares.
+        """
+
+        def call(evaluator: ShareEvaluator, W: RemoteFactor, query: bytes) -> Callable[[], Any]:
             wait = W.multiply(executor.scheme, query)
-            return lambda: evaluator.hide(query, W.shape[1], wait())
+
+            def complete() -> Any:
+                product = evaluator.join(query, W.shape[1], wait())
+                return evaluator.hide(product) if hides else product
+
+            return complete
 
         calls = (call(evaluators[name], factor(batch), sealed(name, batch)) for batch, name in pairs)
         return executor.in_order("compute", calls, started=True)
@@ -399,9 +430,15 @@ class Products:
         factor: Factors,
         cache: BatchCache | None,
         sealed: SealedVectors,
-    ) -> Iterator[tuple[bytes, Words]]:
-        """Yield the reply and this party's share for each pair of a batch and a share holder."""
+        *,
+        hides: bool,
+    ) -> Iterator[Any]:
+        """Yield the reply and this party's share for each pair of a batch and a share holder.
+
+        If `hides` is False, yield encrypted products in place of replies and shares.
+        """
         if executor.away:
+            assert hides, "schemes that add up products run in threads"
             calls = (
                 executor.multiplying(evaluators[name], factor(batch), sealed(name, batch)) for batch, name in pairs
             )
@@ -409,7 +446,7 @@ class Products:
             return
         if not executor.here:
             batches = dict.fromkeys(batch for batch, _ in pairs)
-            yield from self._products_in_threads(executor, evaluators, batches, factor, cache, sealed)
+            yield from self._products_in_threads(executor, evaluators, batches, factor, cache, sealed, hides=hides)
             return
         meter, current, prepared = self.context.meter, None, None
         for batch, name in pairs:
@@ -419,7 +456,7 @@ class Products:
             if prepared is None:
                 once = cache is None and len(evaluators) == 1
                 prepared = meter("encode", partial(evaluator.prepare, factor(batch), once=once))
-            yield meter("compute", partial(evaluator.product, prepared, query))
+            yield meter("compute", partial(evaluator.product if hides else evaluator.multiply, prepared, query))
             if cache is not None:
                 cache.put(batch, prepared)
 
@@ -431,21 +468,26 @@ class Products:
         factor: Factors,
         cache: BatchCache | None,
         sealed: SealedVectors,
-    ) -> Iterator[tuple[bytes, Words]]:
+        *,
+        hides: bool,
+    ) -> Iterator[Any]:
         """Yield replies and shares like `_products`, with one call to a thread for each batch.
 
         One call for all holders encodes the factor of the batch just once.
         """
         once = cache is None and len(evaluators) == 1
 
-        def call(batch: int) -> Callable[[], tuple[Any, list[tuple[bytes, Words]]]]:
+        def call(batch: int) -> Callable[[], tuple[Any, list[Any]]]:
             queries = [(evaluator, sealed(name, batch)) for name, evaluator in evaluators.items()]
             cached = None if cache is None else cache.get(batch)
             W = factor(batch) if cached is None else None
 
-            def compute() -> tuple[Any, list[tuple[bytes, Words]]]:
+            def compute() -> tuple[Any, list[Any]]:
                 prepared = cached if W is None else queries[0][0].prepare(W, once=once)
-                return prepared, [evaluator.product(prepared, query) for evaluator, query in queries]
+                products = (evaluator.product if hides else evaluator.multiply for evaluator, _ in queries)
+                return prepared, [
+                    product(prepared, query) for product, (_, query) in zip(products, queries, strict=True)
+                ]
 
             return compute
 
@@ -456,7 +498,13 @@ class Products:
                 cache.put(batch, prepared)
 
     def open_replies(
-        self, executor: ProductExecutor, holder: ShareHolder, name: str, shapes: Mapping[int, tuple[int, int]]
+        self,
+        executor: ProductExecutor,
+        holder: ShareHolder,
+        name: str,
+        shapes: Mapping[int, tuple[int, int]],
+        *,
+        ends: Callable[[int], bool] = lambda batch: True,
     ) -> dict[int, Words]:
         """Receive and decrypt the replies of one party.
 
@@ -465,19 +513,18 @@ class Products:
             holder: this party's secret key.
             name: the party that sends the replies.
             shapes: the expected shape (d, c) of the product for each batch.
+            ends: returns whether the reply about a batch contains a product; see `answer_queries`.
 
         Returns:
-            This holder's share of the product, by batch.
+            This holder's share of the product, for each batch with a product.
 
         Raises:
             ProtocolError: a product has another shape.
         """
-        calls = (
-            executor.opening(holder, self._ciphertext_of(name, batch, self.recv(name, ProductReply)))
-            for batch in shapes
-        )
+        replied = {batch: shape for batch, shape in shapes.items() if ends(batch)}
+        calls = (executor.opening(holder, reply) for reply in self._replies(name, shapes, ends))
         shares: dict[int, Words] = {}
-        for (batch, shape), share in zip(shapes.items(), executor.in_order("decrypt", calls), strict=True):
+        for (batch, shape), share in zip(replied.items(), executor.in_order("decrypt", calls), strict=True):
             if share.shape != shape:
                 raise ProtocolError(
                     f"{name} sent a product of shape {share.shape} for batch {batch} instead of {shape}",
@@ -487,7 +534,22 @@ class Products:
             shares[batch] = share
         return shares
 
-    def _receive_query(self, name: str, batch: int) -> bytes:
+    def _replies(self, name: str, batches: Collection[int], ends: Callable[[int], bool]) -> Iterator[bytes]:
+        """Receive the replies of one party. Raises ProtocolError if one is not empty that has to be."""
+        for batch in batches:
+            reply = self._ciphertext_of(name, batch, self.recv(name, ProductReply))
+            if ends(batch):
+                yield reply
+            elif reply:
+                raise ProtocolError(
+                    f"{name} sent a reply of {len(reply)} bytes about batch {batch} instead of an empty one",
+                    "use the same version at all parties",
+                    code="SVFL-PROTOCOL-SIZE",
+                    party=name,
+                )
+
+    def receive_query(self, name: str, batch: int) -> bytes:
+        """Receive the encrypted vectors of a share holder for a batch."""
         return self._ciphertext_of(name, batch, self.recv(name, ProductQuery))
 
     def _ciphertext_of(self, name: str, batch: int, message: ProductQuery | ProductReply) -> bytes:

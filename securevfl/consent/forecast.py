@@ -44,7 +44,7 @@ class ForecastRow:
 
 @dataclass(frozen=True)
 class LedgerForecast:
-    """What one party's ledger says about a job before it runs: earlier disclosures, limits and refusals.
+    """The state of one party's ledger with regard to a job that has not run: earlier disclosures, limits, refusals.
 
     Attributes:
         before: entries of earlier runs that concern the same rows, and so count for the job.

@@ -17,6 +17,7 @@ WIDTH = 80
 """Maximum number of characters of a line of a consent sheet."""
 _WORD_WIDTH = 10  # width of the word that introduces a statement, with the blanks behind it
 _LIST_ITEM = re.compile(r"[\w-]+: ")  # the beginning of a line that is an item of a list, such as "shop: 3 bits"
+_COMMAND = re.compile("`([^`]+)`")  # a command in a text
 Statement = tuple[str, str]
 
 
@@ -61,7 +62,7 @@ class SheetSection:
 
 
 def section(title: str, *texts: str) -> SheetSection:
-    """Return a section of paragraphs."""
+    """Return a section of a consent sheet that consists of paragraphs."""
     return SheetSection(title, (SheetBlock(tuple(("", text) for text in texts)),))
 
 
@@ -181,4 +182,4 @@ def _section_html(item: SheetSection) -> str:
 
 
 def _text_html(text: str) -> str:
-    return "<br>".join(html.escape(item) for item in _items(text))
+    return "<br>".join(_COMMAND.sub(r"<code>\1</code>", html.escape(item)) for item in _items(text))

@@ -6,8 +6,7 @@ Each original column becomes one or more *prepared* columns of numbers:
     dates             days since 1970-01-01, with month and weekday if these vary
     texts             one-hot encoding, rare categories together; or integer codes for embedding tables
     heavy tails       asinh((x - median) / spread) if values are far from the quartiles (MIN_TAIL_DISTANCE)
-    options of a job  outliers clipped at quantiles; bins as 0/1 columns, or as weights of evidence
-    (`securevfl.data.woe`)
+    options of a job  outliers clipped at quantiles; bins as 0/1 columns, or as weights of evidence (data/woe.py)
 
 Other parties learn the number of prepared columns, and with weights of evidence the classes in each bin. Disclosures
 are counted for the prepared columns, because 0/1 columns are easier to reconstruct (`securevfl.disclosure`).
@@ -143,10 +142,7 @@ class FittedPreparation:
     Attributes:
         columns: the names of the original columns, in order.
         steps: a transform for each column; empty if no column is changed.
-        coded: for a table that is already prepared, the names of its columns of integer codes.
-        binned: for a table that is already prepared, the names of its 0/1 columns of bins.
-        decided: the type of each original column, as decided when the table was read.
-        coded: names of original columns that contained codes before the preparation.
+        coded: names of original columns that contained integer codes of texts before the preparation.
         binned: names of original columns that were 0/1 columns of bins before the preparation.
         decided: the types of the original columns, which the reader of the table decided.
     """

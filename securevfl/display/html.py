@@ -55,7 +55,7 @@ svg line { stroke: var(--line); } svg .error { stroke: var(--ink); }
 figure { margin: .4rem 0; } figcaption { font-weight: 600; } .legend { font-size: .85rem; max-width: 26rem;
   text-align: center; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem 2rem;
-  max-width: 90rem; }
+  max-width: 90rem; } .charts > section { margin: 0; }
 details { border-top: 1px solid var(--line); padding: .45rem 0; } section > h2 + details { border-top: 0; }
 summary { cursor: pointer; font-weight: 600; } .gain { font-size: 1.15rem; }
 .bar { position: relative; height: .62rem; width: 9rem; background: var(--tint); border-radius: 2px; margin: .2rem 0; }
@@ -74,10 +74,12 @@ summary { cursor: pointer; font-weight: 600; } .gain { font-size: 1.15rem; }
   .stack td:empty { display: none; } .stack td[data-head]::before { content: attr(data-head) ": "; font-weight: 600;
     color: var(--soft); }
   .stack tr { border-bottom: 1px solid var(--line); padding: .5rem 0; } }
-@media print { body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; }
+@media print { html { font-size: 11px; } body { background: #fff; font-size: 1rem; }
+  main { max-width: none; padding: 0; }
   .wide { overflow: visible; } section { border: 0; padding: 0; } h2, svg, tr { break-inside: avoid; }
-  h2 { break-after: avoid; } figure { break-inside: avoid; }
-  details:not([open]) { display: none; } .charts { grid-template-columns: repeat(3, 1fr); } }
+  h2 { break-after: avoid; } p { break-inside: avoid; } figure { break-inside: avoid; }
+  details:not([open]), section:not(:has(> :not(h2, details:not([open])))) { display: none; }
+  .charts { grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); } }
 """
 
 

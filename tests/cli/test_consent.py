@@ -191,6 +191,8 @@ def test_a_sheet_of_several_trainings_repeats_nothing() -> None:
                 if name in having
             ), row
         assert " ".join(one.removeprefix(one.first_screen).split()) in sheet
+    assert "`" not in sheet.page()
+    assert "<code>securevfl ledger --limit columns=5%</code>" in sheet.page()
     other = combined_sheet(sheets | {"bins": sheets["trees"]}, "You agree to all of them.")
     assert other.digest != sheet.digest
 

@@ -118,6 +118,6 @@ def test_a_scheme_travels_to_workers() -> None:
     holder = short.keygen(coin)
     evaluator = other.evaluator(holder.public, coin)
     sealed = holder.encrypt(V, columns=5)
-    reply, share = evaluator.hide(sealed, 5, [short.multiply(W, sealed)])
+    reply, share = evaluator.hide(evaluator.join(sealed, 5, [short.multiply(W, sealed)]))
     error = ShareRing(56).signed(share + holder.open(reply) - W.astype(np.uint64).T @ V)
     assert np.abs(error).max() <= 7 * short.deviation(12, 3, 5, 60)

@@ -291,10 +291,11 @@ def test_products_of_parts_are_hidden_as_one(cuts: tuple[int, ...], turned: bool
         part[start:stop] = W[start:stop]
         parts.append(scheme.multiply(part.T if turned else part, sealed))
         assert parts[-1] == scheme.multiply(part.T if turned else part, sealed)  # a repeated call gives the same bytes
-    reply, share = scheme.evaluator(holder.public, coin).hide(sealed, factor.shape[1], parts)
+    evaluator = scheme.evaluator(holder.public, coin)
+    reply, share = evaluator.hide(evaluator.join(sealed, factor.shape[1], parts))
     error = ring.signed(ring.reduce(share + holder.open(reply) - ring.of(factor.T) @ V))
     assert np.abs(error).max() <= 1
-    other, _ = scheme.evaluator(holder.public, coin).hide(sealed, factor.shape[1], parts)
+    other, _ = evaluator.hide(evaluator.join(sealed, factor.shape[1], parts))
     assert other != reply  # the masks are fresh
 
 

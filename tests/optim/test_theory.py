@@ -1,5 +1,6 @@
 """Theorems of the papers as programs: FedBCD's bound on a constant step, FDSKL's rate, and its l2."""
 
+from collections.abc import Callable, Collection
 from itertools import pairwise
 
 import numpy as np
@@ -83,23 +84,41 @@ def wave() -> tuple[Floats, Floats]:
     return X, np.sin(2 * X.sum(axis=1)) + 0.3 * generator.normal(size=ROWS)
 
 
-def test_errors_of_the_papers_fdskl_step_fall_as_one_over_t() -> None:
-    """Theorem 4: E |f_t - f*|^2 = O(1 / t) for a step that decreases as theta / t and a strongly convex loss."""
+def fdskl_errors(eta: Callable[[int], float], iterations: Collection[int]) -> list[float]:
+    """Return the mean of (f_t - f*)^2 over the rows after each of these iterations t, for the step sizes eta(t)."""
     X, y = wave()
     model = Kernel(gamma=0.5, loss="square", blocks=3, block_size=16, l2=0.5)
     expansion, batches, phi = kept_features(model, X, 20)
     best = phi @ np.linalg.solve(phi.T @ phi / ROWS + model.l2 * np.eye(model.features), phi.T @ y / ROWS)
     optimizer, turns = FDSKL(lr=0.05, precondition=False), block_order(model.blocks, 0, 0)
-    generator, errors = np.random.default_rng(1), {}
-    for t in range(1, 32_001):
+    generator, errors = np.random.default_rng(1), []
+    for t in range(1, max(iterations) + 1):
         batch, k = batches[generator.integers(len(batches))], next(turns)
         f = expansion.forward(batch.index)
         g = f - y[20 * batch.index : 20 * (batch.index + 1), None]
-        optimizer._step(expansion, batch, k, g, min(0.02, 4 / (t * model.l2)), None)
-        if t in (500, 1000, 2000, 4000, 8000, 16_000, 32_000):
-            errors[t] = float(np.mean((phi @ expansion.theta[:, 0] - best) ** 2))
-    slope = np.polyfit(np.log(list(errors)), np.log(list(errors.values())), 1)[0]
+        optimizer._step(expansion, batch, k, g, eta(t), None)
+        if t in iterations:
+            errors.append(float(np.mean((phi @ expansion.theta[:, 0] - best) ** 2)))
+    return errors
+
+
+def test_errors_of_the_papers_fdskl_step_fall_as_one_over_t() -> None:
+    """Theorem 4: E |f_t - f*|^2 = O(1 / t) for a step that decreases as theta / t and a strongly convex loss."""
+    iterations = (500, 1000, 2000, 4000, 8000, 16_000, 32_000)
+    errors = fdskl_errors(lambda t: min(0.02, 8 / t), iterations)  # 4 / (t * l2)
+    slope = np.polyfit(np.log(iterations), np.log(errors), 1)[0]
     assert -1.5 < slope < -0.75, errors
+
+
+def test_errors_at_a_constant_fdskl_step_end_in_proportion_to_it() -> None:
+    """Theorem 4 with a constant step eta: the error falls geometrically, and then stays at O(eta)."""
+    late = range(6000, 12_001, 20)
+    ends = {eta: float(np.mean(fdskl_errors(lambda t, eta=eta: eta, late))) for eta in (0.04, 0.02, 0.01)}
+    assert 1.6 < ends[0.04] / ends[0.02] < 2.5, ends
+    assert 1.6 < ends[0.02] / ends[0.01] < 2.5, ends
+    first, later, much_later = fdskl_errors(lambda t: 0.01, (1, 150, 300))
+    assert later < 0.5 * first
+    assert much_later < 0.7 * later
 
 
 def test_shrinking_one_block_equals_shrinking_all_by_a_share() -> None:

@@ -21,7 +21,7 @@ from securevfl.errors import SecureVFLError
 from securevfl.models.losses import LOSSES
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.shares import iteration as shares
-from securevfl.protocols.shares import offline_phase
+from securevfl.protocols.shares import offline_phase, reply_sums
 from securevfl.protocols.shares.column_blocks import LocalColumns
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.iteration import (
@@ -37,6 +37,7 @@ from securevfl.protocols.shares.iteration import (
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
 from securevfl.protocols.shares.residual_tables import ResidualTables
+from securevfl.protocols.shares.share_products import ProductQuery, ProductReply
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK, SharesParams
 from securevfl.protocols.shares.update_rules import Descent
 from securevfl.runtime.clock import VirtualClock
@@ -241,15 +242,21 @@ SHAPES = {
     "two, lifted by blocks": ((6, 9), 33, LIFTED),
     "three, lifted by blocks": ((4, 9, 5), 20, LIFTED),
     "four, lifted from 16 bits": ((4, 6, 3, 2), 60, {"lift_bits": 16}),
+    # the last block has fewer rows than products that are added up, so it gets a reply of its own
+    "two, one reply a batch": ((6, 9), 33, {"scheme": KernelShares}),
+    "three, one reply a batch": ((4, 9, 5), 31, {"scheme": KernelShares}),
 }
 
 
 @pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
 def run(request, monkeypatch_module):
     widths, block, numbers = request.param
-    if block < ROWS_PER_BLOCK:
-        monkeypatch_module.setattr(offline_phase, "_MAX_PENDING_VALUES", 500)  # so that blocks come in several groups
-    case = Case(*breast(*widths), 120, block=block, **numbers)
+    scheme = numbers.get("scheme", LatticeShares)
+    smaller = {"_MAX_PENDING_VALUES": (offline_phase, 500), "MIN_SUMMED_ROWS": (reply_sums, 30)}
+    for name, (module, value) in smaller.items() if block < ROWS_PER_BLOCK else ():  # several groups of blocks
+        monkeypatch_module.setattr(module, name, value)
+    case = Case(*breast(*widths), 120, block=block, **{name: numbers[name] for name in numbers if name != "scheme"})
+    case.scheme = scheme(case.numbers.bits)
     visits = 4 if len(widths) == 2 else 1
     result = Run(case, [case.order * visits, case.order[::-1] * 3]).go()
     monkeypatch_module.undo()
@@ -445,6 +452,22 @@ def test_one_round_trip_a_visit_and_one_more_for_the_lift(run):
     assert {
         key: count for key, count in sent.items() if key[1] in (MaskedTables, LookupRequest, MaskedResidual, MaskedSum)
     } == expected
+
+
+def test_one_query_of_sums_and_one_reply_about_steps_for_each_batch(run):
+    """SEAL does not add up products, so it replies about the steps of each block. Sums have a reply for each block."""
+    case, sent = run.case, defaultdict(int)
+    for event in run.events:
+        if event.direction == "send" and isinstance(event.message, ProductQuery | ProductReply):
+            sent[type(event.message)] += bool(event.message.ciphertext)
+    blocks = [case.terms.blocks[block] for chunk in run.chunks for k in set(chunk) for block in case.terms.blocks_of(k)]
+    batches = sum(len(set(chunk)) for chunk in run.chunks)
+    pairs = 2 * (len(case.names) - 1)  # of a share holder and another party
+    replies = len(blocks)
+    if isinstance(case.scheme, KernelShares):
+        replies = batches + sum(block.rows < 30 for block in blocks)
+    # psi is encrypted once for all other parties, r once for each
+    assert sent == {ProductQuery: pairs * (len(blocks) + batches), ProductReply: pairs * (len(blocks) + replies)}
 
 
 def test_every_message_is_declared(run):

@@ -221,7 +221,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
         layouts_of_a_product,
     ),
     "noise by samples alone": (
-        lambda: edited(PreparedWords, "check", ("self.shape[0] * columns", "self.shape[0]")),
+        lambda: edited(PreparedWords, "deviation", ("self.shape[0] * columns", "self.shape[0]")),
         largest_products,
     ),
     "openings of the first output": (

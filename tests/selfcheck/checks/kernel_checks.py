@@ -73,6 +73,11 @@ def answered() -> Outcome:
         outcome.add("fresh", "holder", "two answers to one query have a polynomial in common, so it can be divided by")
     elif _ternary_factor(primes, one - other, seconds[0]):
         outcome.add("fresh", "holder", "two answers differ by a small multiple of the key's polynomial, without errors")
+    one, other = (_second(primes, _summed(evaluator, prepared, sealed)) for _ in range(2))
+    if (one == other).all():
+        outcome.add("fresh", "holder", "two sums of products have a polynomial in common, so it can be divided by")
+    elif _ternary_factor(primes, one - other, seconds[0]):
+        outcome.add("fresh", "holder", "two sums of products differ by a small multiple of the key's polynomial")
     seeds = {evaluator.product(prepared, sealed)[0][-SYMMETRIC_KEY_BYTES:] for _ in range(8)}
     if len(seeds) < 8:
         outcome.add("fresh", "holder", "answers have a seed in common, so their shares are not independent")
@@ -88,6 +93,13 @@ def answered() -> Outcome:
     )
     outcome.statistics("uniform", "holder", battery)
     return outcome
+
+
+def _summed(evaluator: Any, prepared: Any, sealed: bytes) -> bytes:
+    """Return the reply about the sum of a product with itself."""
+    total = evaluator.multiply(prepared, sealed)
+    evaluator.add(total, evaluator.multiply(prepared, sealed))
+    return bytes(evaluator.hide(total)[0])
 
 
 def _coin(parameters: shares.ShareParameters) -> bytes:

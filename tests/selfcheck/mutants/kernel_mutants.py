@@ -29,11 +29,12 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from selfcheck.mutants.mutant import Mutant, edited, patched
 
-_second, _pack, _powers, _zero = (
+_second, _pack, _powers, _zero, _hide = (
     ring_keys.second_polynomial,
     residue_bytes.pack,
     ntt._powers,
     KernelEvaluator._zero,
+    KernelEvaluator.hide,
 )
 _squares = square_ntt._squares
 
@@ -70,6 +71,11 @@ def _one_prime_short(primes: Any, seed: bytes, shape: Any) -> Any:
 
 def no_zero(self: Any, layout: Any, width: int, prg: Any, count: int) -> Any:
     return np.zeros((len(self._primes), layout.points, width + layout.r, count))
+
+
+def _bare_sum(self: Any, total: Any) -> Any:
+    with mock.patch.object(KernelEvaluator, "_zero", no_zero):
+        return _hide(self, total)
 
 
 def _no_errors(self: Any, layout: Any, width: int, prg: Any, count: int) -> Any:
@@ -142,6 +148,13 @@ MUTANTS = [
         "kernel: answers",
         "fresh",
         patched((KernelEvaluator, "_zero", no_zero)),
+    ),
+    Mutant(
+        "sums of products without zero",
+        "a reply about several blocks is the sum of their products as it is",
+        "kernel: answers",
+        "fresh",
+        patched((KernelEvaluator, "hide", _bare_sum)),
     ),
     Mutant(
         "encryptions of zero without errors",

@@ -104,10 +104,10 @@ def _bare(party: str) -> Any:
     """`Products.send_uniform_queries` that encrypts zeros at this party, so that its psi hides nothing of residuals."""
 
     def send(
-        self: Any, executor: Any, names: Any, holder: Any, shapes: Any, *, columns: int, uses: int
+        self: Any, executor: Any, names: Any, holder: Any, shapes: Any, *, columns: int, uses: int, **layout: Any
     ) -> dict[int, Any]:
         if self.context.me != self.holders[0 if party == ACTIVE else 1]:
-            return _uniform(self, executor, names, holder, shapes, columns=columns, uses=uses)
+            return _uniform(self, executor, names, holder, shapes, columns=columns, uses=uses, **layout)
         psi = {batch: np.zeros(shape, np.uint64) for batch, shape in shapes.items()}
         self.send_queries(executor, names, holder, psi, columns=lambda _: columns, uses=uses)
         return psi

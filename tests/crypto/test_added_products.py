@@ -1,0 +1,82 @@
+"""Tests of encrypted products that an evaluator adds up before it hides them: one reply about several blocks."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from builders import raises_code
+
+from securevfl.crypto.kernel.shares import KernelEvaluator, KernelHolder, KernelShares
+from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.errors import CryptoError, RangeError
+
+BITS, OUTPUTS, COLUMNS = 56, 30, 7
+BLOCKS = 9000, 9000, 5300
+
+
+def endpoints() -> tuple[KernelHolder, KernelEvaluator]:
+    scheme, coin = KernelShares(BITS), os.urandom(32)
+    holder = scheme.keygen(coin)
+    evaluator = scheme.evaluator(holder.public, coin)
+    assert isinstance(holder, KernelHolder)
+    assert isinstance(evaluator, KernelEvaluator)
+    return holder, evaluator
+
+
+def blocks(holder: KernelHolder, *, seeded: bool) -> list[tuple[np.ndarray, bytes, Words]]:
+    """Return W, the query and V of each block; all queries have the layout of the first block."""
+    draw, items = np.random.default_rng(0), []
+    for rows in BLOCKS:
+        W, columns = draw.integers(-2000, 2000, (rows, COLUMNS)), 12 if seeded else 1000
+        if seeded:
+            query, V = holder.encrypt_uniform(rows, OUTPUTS, columns=columns, rows=BLOCKS[0])
+        else:
+            V = draw.integers(0, 2**BITS, (rows, OUTPUTS), np.uint64)
+            query = holder.encrypt(V, columns=columns, rows=BLOCKS[0])
+        items.append((W, query, V))
+    assert (items[0][1][:4] == b"SKU1") == seeded
+    return items
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_one_reply_is_the_product_of_all_blocks(seeded: bool) -> None:
+    holder, evaluator = endpoints()
+    total, expected, items = None, np.zeros((COLUMNS, OUTPUTS), np.uint64), blocks(holder, seeded=seeded)
+    for W, query, V in items:
+        product = evaluator.multiply(evaluator.prepare(W, once=True), query)
+        if total is None:
+            total = product
+        else:
+            evaluator.add(total, product)
+        expected += W.astype(np.uint64).T @ V
+    assert total is not None
+    reply, share = evaluator.hide(total)
+    single, _ = evaluator.product(evaluator.prepare(items[0][0], once=True), items[0][1])
+    assert len(reply) == len(single)
+    errors = ShareRing(BITS).signed(ShareRing(BITS).reduce(share + holder.open(reply) - expected))
+    assert np.abs(errors).max() <= 1
+    assert (errors != 0).sum() <= 3  # the bound of one value is 1e-3: four of 210 are off once in a million runs
+
+
+def test_products_of_other_layouts_or_columns_cannot_be_added() -> None:
+    holder, evaluator = endpoints()
+    (W, query, _), *_ = blocks(holder, seeded=True)
+    total = evaluator.multiply(evaluator.prepare(W, once=True), query)
+    few = holder.encrypt(np.zeros((20, OUTPUTS), np.uint64), columns=COLUMNS)
+    with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
+        evaluator.add(total, evaluator.multiply(evaluator.prepare(W[:20], once=True), few))
+    with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
+        evaluator.add(total, evaluator.multiply(evaluator.prepare(W[:, 1:], once=True), query))
+
+
+def test_noise_of_added_products_adds_up() -> None:
+    """Two products that are just exact enough are not exact enough together."""
+    holder, evaluator = endpoints()
+    query, _ = holder.encrypt_uniform(9000, OUTPUTS, columns=12)
+    unit = evaluator.prepare(np.full((9000, 1), 1 << 24), once=True).deviation(1) / 2**24
+    prepared = evaluator.prepare(np.full((9000, 1), int(0.09 / unit)), once=True)
+    total = evaluator.multiply(prepared, query)
+    with raises_code(RangeError, "SVFL-CRYPTO-RANGE"):
+        evaluator.add(total, evaluator.multiply(prepared, query))
