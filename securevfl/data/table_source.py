@@ -142,7 +142,7 @@ class TableSource(ABC):
 
     @property
     def key(self) -> IdColumns:
-        """The id columns."""
+        """The names of the columns that form a row's id."""
         return self._key
 
     def written(self) -> Sequence[Any] | None:
