@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.column_transforms import SpecialCodes, code_columns
+from securevfl.data.column_transforms import SpecialCodes, code_columns, is_ordinary
 from securevfl.data.column_types import decided_from_values
 from securevfl.data.columns import Columns
 from securevfl.data.external_table import row_blocks
 from securevfl.data.party import Party, check_is_party
-from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts, is_ordinary, read_columns
+from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts, read_columns
 from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
 from securevfl.display import html
 from securevfl.models.class_labels import class_name, find_classes
