@@ -1,8 +1,7 @@
 """Training on secret shares: the cost of an iteration compared with a sealed round, and accuracy against floats.
 
     sizes        two parties with d columns each, offline phase and iterations apart; `ratio` is the processor time of
-    one
-                 party, in total, divided by that of a sealed round (CKKS, both ends), `ratio_seal` by one on SEAL
+                 one party, in total, divided by that of a sealed round (CKKS, both ends), `ratio_seal` by one on SEAL
     products     those of such an iteration on both engines alternately (product_costs.py)
     tables       real tables against the same steps in floating point with the exact residual, from the same start; for
                  block_descent against the optimum

@@ -1,3 +1,5 @@
+"""Fixtures of all tests."""
+
 import atexit
 import gc
 import itertools

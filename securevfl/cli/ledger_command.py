@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from securevfl.base.files import check_writable
+from securevfl.base.files import check_writable, write_atomic
 from securevfl.cli import party_options as options
 from securevfl.cli.json_output import write_results
 from securevfl.cli.option_groups import pair
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from securevfl.disclosure.ledger_contents import LedgerContents, LedgerEntry
 
 
-ROW_KEYS = ("peer", "kind", "runs", "disclosed", "share", "limit", "left", "latest")
+ROW_KEYS = ("peer", "kind", "runs", "disclosed", "bits", "share", "limit", "left", "latest")
 """The columns of the printed table."""
 _LEGEND = """\
 labels   numbers that depend on labels, such as a gradient or an evaluation; the
          share is that of the residuals, the prediction errors of a batch
-columns  numbers about each row; the share is that of the columns
+columns  numbers about each row; "bits" are bits about the columns of all rows,
+         from trainings on shares; the share is that of the columns
 scores   predictions of rows of the table, or by a model that was trained on it
-ids      ids of which a requesting party learned whether they are in the table"""
+ids      ids for which the peer can know whether they are in the table
+All amounts are upper bounds. At a share of 100% the peer may know all residuals
+or columns. A job that would exceed a limit is refused before it starts."""
 
 
 def ledger(
@@ -77,6 +80,7 @@ def ledger(
         list[str] | None, typer.Option("--distrust", metavar="PEER", help="Stop trusting this peer. Repeatable.")
     ] = None,
     json: options.Json = None,
+    page: options.Html = None,
 ) -> None:
     """Show what your jobs have disclosed about your data, to whom, and set limits.
 
@@ -88,7 +92,7 @@ def ledger(
     from securevfl.cli.show import console
     from securevfl.disclosure.limits import Limit
 
-    check_writable(json)
+    check_writable(json, page)
     limits = [Limit.parse(*pair("--limit", item, "KIND=LIMIT", "columns=5%")) for item in limit or ()]
     changes = [*limits, *(trust or ()), *(distrust or ()), *(reset_aborts or ())]
     if adopt:
@@ -107,11 +111,26 @@ def ledger(
     for peer in reset_aborts or ():
         ledgers[0].reset_early_aborts(peer)
     write_results(json, "ledger", lambda: {"ledgers": [_plain(party_ledger) for party_ledger in ledgers]})
+    if page is not None:
+        from securevfl.cli.ledger_page import ledger_page
+
+        plain = [_plain(party_ledger) for party_ledger in ledgers]
+        write_atomic(page, ledger_page(plain, ROW_KEYS, _meanings()).encode())
     out = console()
     for party_ledger in ledgers:
         show(out, party_ledger)
         out.print("")
     out.print(_LEGEND)
+
+
+def _meanings() -> dict[str, str]:
+    """Return the meaning of each kind of disclosure, as the legend of the printed table states it."""
+    meanings: dict[str, str] = {}
+    for line in _LEGEND.splitlines():
+        kind, meaning = line[:9].strip(), line[9:]
+        last = kind or [*meanings][-1]
+        meanings[last] = f"{meanings[last]} {meaning}" if not kind else meaning
+    return meanings
 
 
 def _adopt(party: str | None, file: Path | None) -> None:
@@ -198,9 +217,9 @@ def _rows(contents: LedgerContents, entries: Sequence[LedgerEntry]) -> list[list
         for learner, total in totals.items():
             is_limited = limit is not None and (learner == "all" or len(learners) == 1)
             latest = max(entry.when for entry in of_kind if learner in (entry.disclosure.learner, "all"))
-            share = f"{total.share:.0%}" if kind in KIND_TOTALS else ""
+            share = total.percentage if kind in KIND_TOTALS else ""
             maximum, left = (str(limit), limit.left(total)) if limit is not None and is_limited else ("-", "-")
-            rows.append([learner, kind, total.runs, total.count, share, maximum, left, latest[:10]])
+            rows.append([learner, kind, total.runs, total.count, total.bits, share, maximum, left, latest[:10]])
     return rows
 
 

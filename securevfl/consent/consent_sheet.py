@@ -29,9 +29,7 @@ from securevfl.consent.sheet_document import (
 )
 from securevfl.consent.sheet_lines import check_tools
 from securevfl.consent.sheet_sections import (
-    ASSUMPTIONS as ASSUMPTIONS,
-)
-from securevfl.consent.sheet_sections import (
+    ASSUMPTIONS,
     LEARNED_TITLE,
     REFUSAL,
     disclosure_sections,

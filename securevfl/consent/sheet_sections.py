@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from securevfl.base.roles import ACTIVE, Roles
 from securevfl.consent.forecast import LedgerForecast
+from securevfl.consent.learned_table import LEARNED_NOTE, NOTHING_COUNTED, SIZES_TEXT, learned_table
 from securevfl.consent.sheet_document import SheetBlock, SheetSection, SheetTable, Statement, section
 from securevfl.consent.sheet_lines import tool_lines
 from securevfl.data.column_types import decided_from_values
-from securevfl.disclosure.outputs import Output
 from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
@@ -23,12 +23,6 @@ ASSUMPTIONS = (
 LEARNED_TITLE = "Who learns what, at most, in a complete run"
 LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
-SIZES_TEXT = "Every party learns the sizes: rows, columns of each party, batches, iterations."
-_EXPLAINED = (
-    "Bits: of one value. Share: the part of these labels or columns that follows from all these values together; "
-    '"all": everything. "-": the values follow from other lines of this table, or the share is unknown here or has no '
-    "bound."
-)
 _OTHERWISE = (
     "Nobody learns anything about a row that this sheet does not state. --details lists each message and what it "
     "reveals."
@@ -111,33 +105,17 @@ def disclosure_sections(
     )
     if facts is None:
         return [SheetSection("Who learns what", (*blocks, SheetBlock((("", SIZES_TEXT),)))), *before]
-    rows = [row for name in roles.parties for row in _learned_rows(name, facts.outputs, bool(meanings[name]))]
-    table = SheetTable(("Party", "Learns", "About", "How many", "Bits", "Share"), tuple(rows), flexible=1, right=(4, 5))
+    nothing = {
+        name: f"{NOTHING_COUNTED}; see below" if statements else "nothing about a row"
+        for name, statements in meanings.items()
+    }
+    table = learned_table(roles.parties, facts.outputs, nothing)
     learned = SheetSection(
         LEARNED_TITLE,
-        (SheetBlock((("", _EXPLAINED), ("", SIZES_TEXT))),),
+        (SheetBlock((("", LEARNED_NOTE), ("", SIZES_TEXT))),),
         table,
     )
     return [learned, *before, *([SheetSection("What follows from it", blocks)] if blocks else [])]
-
-
-def _learned_rows(name: str, outputs: Sequence[Output], explained: bool) -> list[tuple[str, ...]]:
-    """Return the rows of the table for one party: one for each output that it receives."""
-    received = [output for output in outputs if output.receiver == name]
-    if not received:
-        nothing = "nothing that is counted; see below" if explained else "nothing about a row"
-        return [(name, nothing, "", "", "", "")]
-    return [
-        (
-            name,
-            output.name + (f", of {output.rows:,} rows" if output.rows and output.numbers else ""),
-            output.source,
-            output.amount,
-            str(output.bits) if output.numbers else "-",
-            output.share,
-        )
-        for output in received
-    ]
 
 
 def _later_statements(job: Job, roles: Roles, facts: RunFacts | None, name: str) -> list[Statement]:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
+from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.consent.sheet_document import SheetBlock, SheetSection, section
+from securevfl.consent.sheet_sections import ASSUMPTIONS
 from securevfl.consent.statistics_consent import Consent, record_joint_statistics
 from securevfl.credit import joint_statistics
 from securevfl.credit.correlations import Correlations, OwnColumns

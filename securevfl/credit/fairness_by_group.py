@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.roles import Roles
-from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
+from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.consent.sheet_document import SheetBlock, SheetSection, section
+from securevfl.consent.sheet_sections import ASSUMPTIONS
 from securevfl.consent.statistics_consent import Consent, record_joint_statistics
 from securevfl.credit import joint_statistics
 from securevfl.credit.joint_statistics import TableShape

@@ -6,8 +6,7 @@ Each original column becomes one or more *prepared* columns of numbers:
     dates             days since 1970-01-01, with month and weekday if these vary
     texts             one-hot encoding, rare categories together; or integer codes for embedding tables
     heavy tails       asinh((x - median) / spread) if values are far from the quartiles (MIN_TAIL_DISTANCE)
-    options of a job  outliers clipped at quantiles; bins as 0/1 columns, or as weights of evidence
-    (`securevfl.data.woe`)
+    options of a job  outliers clipped at quantiles; bins as 0/1 columns, or as weights of evidence (data/woe.py)
 
 Other parties learn the number of prepared columns, and with weights of evidence the classes in each bin. Disclosures
 are counted for the prepared columns, because 0/1 columns are easier to reconstruct (`securevfl.disclosure`).
@@ -38,6 +37,7 @@ from securevfl.data.column_transforms import (
     OneHotTransform,
     SpecialCodes,
     code_columns,
+    is_ordinary,
     part_of_date,
 )
 from securevfl.data.column_types import ColumnType, Edges, Kind, Types
@@ -143,10 +143,7 @@ class FittedPreparation:
     Attributes:
         columns: the names of the original columns, in order.
         steps: a transform for each column; empty if no column is changed.
-        coded: for a table that is already prepared, the names of its columns of integer codes.
-        binned: for a table that is already prepared, the names of its 0/1 columns of bins.
-        decided: the type of each original column, as decided when the table was read.
-        coded: names of original columns that contained codes before the preparation.
+        coded: names of original columns that contained integer codes of texts before the preparation.
         binned: names of original columns that were 0/1 columns of bins before the preparation.
         decided: the types of the original columns, which the reader of the table decided.
     """
@@ -453,12 +450,6 @@ def _is_heavy_tailed(values: Floats) -> bool:
         return False
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
     return bool(0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(values - median).max())
-
-
-def is_ordinary(values: Floats, codes: SpecialCodes) -> NDArray[np.bool_]:
-    """Return whether each value of a column (n,) is neither missing nor a special code."""
-    present = ~np.isnan(values)
-    return present & ~code_columns(values, codes).any(axis=1) if codes else present
 
 
 def _fit_filling(values: Floats, gaps: bool, codes: SpecialCodes, options: Preparation) -> dict[str, Any]:

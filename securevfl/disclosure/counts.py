@@ -4,15 +4,11 @@ The active party has the labels, and passive parties k have d_k columns each. In
 active party collects the sum f (n, c) of all parties' outputs and computes the *residual* g (n, c), the derivative of
 the loss by f. Passive party k *opens* (receives) the gradient J^T g of its p_k parameters; J is the derivative of its
 outputs by them. If the residual is *sealed*, g itself stays encrypted. An *exchange* is one sum and one residual. A
-*group* of rows is the training, held-out or new rows. The *capacity* is the amount that would disclose everything. Four
-kinds count:
-
-labels    A gradient is p_k equations about the n c numbers of g, which determine the labels. Equal equations count
-once. columns   The collecting party learns c numbers per row in every exchange, each a linear combination of columns.
-They are
-          about one party, or about all together if the sum hides its parts. On secret shares: bits of evaluations.
-scores    The number of sums f that joint evaluations disclose to the active party.
-ids       The number of ids for which a scoring party learns whether they are in another party's table.
+*group* of rows is the training, held-out or new rows. The *capacity* is the amount that discloses everything. Kinds:
+labels    equations about the n c numbers of g, which determine the labels; a gradient gives p_k of them
+columns   numbers, each a linear combination of columns of one row; an exchange gives c for each row. On shares: bits
+scores    sums f that joint evaluations disclose to the active party
+ids       ids for which a scoring party learns whether they are in another party's table
 """
 
 from __future__ import annotations

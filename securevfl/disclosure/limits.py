@@ -35,11 +35,13 @@ class DisclosureTotal:
         share: `count` in relation to the amount that would disclose everything; 0 for scores and ids, which have no
             such amount.
         runs: number of runs.
+        bits: bits about columns that evaluations on shares have disclosed. They are part of `share`, not of `count`.
     """
 
     count: int
     share: float
     runs: int
+    bits: int = 0
 
     def exceeds(self, other: DisclosureTotal) -> bool:
         """Return whether the count or the share of this total is larger than that of the other total."""
@@ -47,12 +49,21 @@ class DisclosureTotal:
 
     def of(self, kind: Kind) -> str:
         """Return this total in the words of a kind, such as "3 numbers about the labels (17% of the ...)"."""
-        share = f" ({self.share:.0%} of the {KIND_TOTALS[kind]})" if kind in KIND_TOTALS else ""
-        return f"{self.count:,} {KIND_UNITS[kind]}{share}"
+        share = f" ({self.percentage} of the {KIND_TOTALS[kind]})" if kind in KIND_TOTALS else ""
+        amounts = [f"{self.count:,} {KIND_UNITS[kind]}"] if self.count or not self.bits else []
+        amounts += [f"{self.bits:,} bits about columns"] if self.bits else []
+        return f"{' and '.join(amounts)}{share}"
+
+    @property
+    def percentage(self) -> str:
+        """The share as text. A share that is larger than 0 and would be rounded to 0% is "<1%"."""
+        return "<1%" if 0 < self.share < 0.005 else f"{self.share:.0%}"
 
     def __str__(self) -> str:
-        """Return the count, and the share as a percentage if it is not 0."""
-        return f"{self.count:,}" + (f" ({self.share:.0%})" if self.share else "")
+        """Return the count, the bits if there are any, and the share as a percentage if it is not 0."""
+        amounts = [f"{self.count:,}"] if self.count or not self.bits else []
+        amounts += [f"{self.bits:,} bits"] if self.bits else []
+        return " and ".join(amounts) + (f" ({self.percentage})" if self.share else "")
 
 
 def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> DisclosureTotal:
@@ -61,8 +72,8 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
     Disclosures with an equal identity count once. The sessions of a run add up, except that equations add up only with
     equations of the same step. If a run has disclosures about several groups of rows, or about several sets of parties
     whose columns are summed, only the largest one to each learner counts, because no row is in all of them. The
-    learners of a run add up, because they may pool what they know. Bits about columns add to the share only: their
-    number is not comparable to numbers about each row.
+    learners of a run add up, because they may pool what they know. Bits about columns are added apart, because
+    their number is not comparable to numbers about each row; the share has both.
 
     Args:
         disclosures: pairs of a run's name and one of its disclosures.
@@ -80,13 +91,16 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
             equations = (disclosure.identity,)
         key = None if disclosure.identity else disclosure.key
         by_equations.setdefault(equations, {}).setdefault(key, []).append(disclosure)
-    count, share = 0, 0.0
+    count, bits, share = 0, 0, 0.0
     for name, by_key in by_equations.items():
         sums = [largest(items) if len(name) == 1 else sum_sessions(items) for items in by_key.values()]
-        if not any(in_column_bits(item) for items in by_key.values() for item in items):
-            count += max(sum_count for sum_count, _ in sums)
+        largest_count = max(sum_count for sum_count, _ in sums)
+        if any(in_column_bits(item) for items in by_key.values() for item in items):
+            bits += largest_count
+        else:
+            count += largest_count
         share += max(sum_share for _, sum_share in sums)
-    return DisclosureTotal(count, share, len(runs))
+    return DisclosureTotal(count, share, len(runs), bits)
 
 
 def largest(disclosures: Iterable[Disclosure]) -> tuple[int, float]:

@@ -10,9 +10,8 @@ active party sends g, the residual (derivative of the loss by the sum of outputs
                  mu * (theta - theta at the exchange) for the weights theta
     FedSGD       Q = 1
 
-Local steps use an update rule (`rule`); the default is gradient descent. During the local steps the other parties'
-outputs and, at a passive party, g remain as exchanged. The active party computes g again with its new weights
-(section 3).
+Local steps use an update rule (`rule`). In local steps, parties use the others' outputs as exchanged, and passive
+parties g as exchanged; the active party computes g again with its new weights (section 3).
 """
 
 from __future__ import annotations

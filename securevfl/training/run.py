@@ -78,7 +78,7 @@ class Run:
 
     @property
     def active(self) -> ModelPart:
-        """The part of the leading party."""
+        """The leading party's part of the model."""
         return next(part for part in self.parts.values() if part.leads)
 
     @property
@@ -284,7 +284,7 @@ class Run:
         return self._decide(tables, ids)[0]
 
     def _decide(self, tables: Tables, ids: RowIds | None) -> tuple[Floats, NDArray[Any] | None]:
-        """Compute f (m, c) on new rows. Return it with the ids of these rows, or None if no table has ids."""
+        """Compute f (m, c) for new rows. Return f, and the ids of these rows (None if no table has ids)."""
         names = [name for name, part in self.parts.items() if part.columns]
         if not isinstance(tables, Mapping) or set(tables) != set(names):
             passed = ", ".join(map(str, tables)) if isinstance(tables, Mapping) else type(tables).__name__

@@ -1,19 +1,16 @@
-"""The disclosures of a run as a table: which party learned which values, about whom, how many and how much."""
+"""The disclosures of a run in its report: the table of the consent sheet, and notes that explain it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from securevfl.consent.learned_table import LEARNED_NOTE, SIZES_TEXT, learned_table
 from securevfl.disclosure.outputs import Output
 from securevfl.display import html
 
-HEADS = "party", "learned", "from", "how often", "numbers", "share at most"
-
-SHARE_NOTE = (
-    "The amounts are those of the complete run, as in the consent sheet. The share compares what the party learned "
-    "with what would reveal all labels or columns that it is about; a dash: unknown here, or no bound. Every party "
-    "also learns the numbers of rows, columns and rounds. Values that a party computes from others have no numbers "
-    "here. The ledger records the disclosures of all runs: securevfl ledger --party NAME."
+REPORT_NOTE = (
+    f"The amounts are those of the complete run, as in the consent sheet. {LEARNED_NOTE} {SIZES_TEXT} The ledger "
+    "records the disclosures of all runs: securevfl ledger --party NAME."
 )
 
 NOT_STORED = (
@@ -31,19 +28,6 @@ def learned(parties: Sequence[str], outputs: Sequence[Output]) -> str:
     Returns:
         The table and the note as HTML.
     """
-    receivers = [*dict.fromkeys([*parties, *(output.receiver for output in outputs)])]
-    rows: list[list[html.Cell]] = []
-    for name in receivers:
-        received = [output for output in outputs if output.receiver == name]
-        if not received:
-            rows.append([name, "nothing but sizes", "", "", "", ""])
-        rows += [[name if index == 0 else "", *_cells(output)] for index, output in enumerate(received)]
-    table = html.table(HEADS, rows, figures=(4, 5), stacked=True)
-    return f"{table}<p class='soft'>{html.escape(SHARE_NOTE)}</p>"
-
-
-def _cells(output: Output) -> list[html.Cell]:
-    times = "once" if output.times == 1 else f"{output.times:,} times"
-    rows = f", {output.rows:,} rows" if output.rows else ""
-    numbers = f"{output.numbers:,} of {output.bits} bits" if output.numbers else ""
-    return [output.name, output.source, f"{times} ({output.occasion}){rows}", numbers, output.share]
+    table = learned_table(parties, outputs)
+    cells = html.table(table.heads, table.rows, figures=table.right, stacked=True)
+    return f"{cells}<p class='soft'>{html.escape(REPORT_NOTE)}</p>"

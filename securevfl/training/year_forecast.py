@@ -18,13 +18,13 @@ from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.counts import Disclosure, Kind, in_column_bits
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_UNITS, sum_disclosures
+from securevfl.disclosure.limits import DISCLOSURE_KINDS, sum_disclosures
 from securevfl.disclosure.outputs import Output, disclosures_of
 from securevfl.errors import ConfigError
 from securevfl.families.facts import RunFacts
 from securevfl.families.run_facts import local_run_facts, pooled_run_facts
 from securevfl.job import Job
-from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
+from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET, max_evaluations
 from securevfl.training.comparison import compared_jobs
 
 MONTHS = 12
@@ -55,13 +55,15 @@ class YearTotal:
         kind: the kind of disclosure.
         learner: the party that receives the values; "all peers" for the total over all of them.
         count: the disclosed amount, in the unit of the kind (such as equations, scores or bits).
-        share: `count` as a share of the amount that would disclose everything; 0 if there is no such amount.
+        share: the disclosed share of the amount that would disclose everything; 0 if there is no such amount.
+        text: the amount in words, such as "600 bits about columns (2% of the columns)".
     """
 
     kind: Kind
     learner: str
     count: int
     share: float
+    text: str
 
 
 @dataclass
@@ -89,9 +91,7 @@ class PartyYear:
     def lines(self) -> list[str]:
         """Return the forecast as lines of text."""
         lines = [f"{self.party}:"]
-        for total in self.totals:
-            share = f" ({total.share:.0%})" if total.share else ""
-            lines.append(f"  {total.learner:<9} receives {total.count:,} {KIND_UNITS[total.kind]}{share}")
+        lines += [f"  {total.learner:<9} receives {total.text}" for total in self.totals]
         if self.bits:
             of_table = "" if self.share is None else f", {_percent(self.share)} of what the table holds"
             lines.append(f"  columns   at most {self.bits:,} bits about them in measurements and scores{of_table}")
@@ -251,7 +251,7 @@ def _party_year(party: Party, runs: Sequence[_Run], ledger: DisclosureLedger | N
         rows = max((item.rows for item in evaluated), default=0)
         year.bits += sum(_bits(item) for item in measured)
         year.row_bits += sum(_row_bits(item) for item in evaluated if item.rows)
-        most = max(1, rows // ROWS_PER_EVALUATION)
+        most = max_evaluations(rows)
         if rows and evaluations > most and "small_metrics" not in (*run.job.accepts, *refused):
             refused.add("small_metrics")
             reason = (
@@ -306,10 +306,10 @@ def _totals(counted: Sequence[tuple[str, Disclosure]]) -> Iterator[YearTotal]:
         learners = list(dict.fromkeys(item.learner for _, item in of_kind))
         for learner in learners:
             total = sum_disclosures(pair for pair in of_kind if pair[1].learner == learner)
-            yield YearTotal(kind, learner, total.count, total.share)
+            yield YearTotal(kind, learner, total.count, total.share, total.of(kind))
         if len(learners) > 1:
             total = sum_disclosures(of_kind)
-            yield YearTotal(kind, "all peers", total.count, total.share)
+            yield YearTotal(kind, "all peers", total.count, total.share, total.of(kind))
 
 
 def _percent(share: float) -> str:

@@ -1,3 +1,5 @@
+"""Key agreement (`securevfl.crypto.key_agreement`), compared with X25519 and HKDF in plain integers."""
+
 import copy
 import pickle
 

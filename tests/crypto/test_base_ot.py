@@ -1,3 +1,5 @@
+"""Base oblivious transfers: a receiver gets one key of two, and the sender does not learn which."""
+
 import os
 
 import pytest

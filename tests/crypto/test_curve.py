@@ -1,3 +1,5 @@
+"""Canonical ids, and blinded ids as points of Curve25519, compared with arithmetic in plain integers."""
+
 import hashlib
 import pickle
 import secrets

@@ -1,3 +1,5 @@
+"""Oblivious key-value stores (`securevfl.crypto.transfers.okvs`), compared with a slow decoder."""
+
 import os
 from hashlib import blake2b
 

@@ -1,3 +1,5 @@
+"""The pseudorandom generator (`securevfl.crypto.prg`), compared with ChaCha20 of RFC 8439 in plain integers."""
+
 import hashlib
 import os
 import pickle

@@ -1,3 +1,5 @@
+"""Real numbers as integers modulo 2^b (`securevfl.crypto.fixed_point_ring`): sums are exact and never wrap."""
+
 import math
 from fractions import Fraction
 

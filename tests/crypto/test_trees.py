@@ -1,3 +1,5 @@
+"""Pairs of trees along which masked sums are added: which sums a coalition of parties learns from them."""
+
 import itertools
 import math
 import random

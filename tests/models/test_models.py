@@ -1,3 +1,5 @@
+"""Losses and linear blocks: values, residuals, bounds, and what a residual reveals."""
+
 import numpy as np
 import pytest
 from builders import raises_code

@@ -1,3 +1,5 @@
+"""Channels and inboxes: the order of frames, and the refusal of frames that do not fit."""
+
 import threading
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Encoding of messages and frames as bytes, and the refusal of malformed bytes."""
+
 import re
 from contextlib import suppress
 from pathlib import Path

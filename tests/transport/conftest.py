@@ -1,3 +1,5 @@
+"""Fixtures of the transport's tests: parties in several processes or threads of this computer."""
+
 import subprocess
 import sys
 import time

@@ -1,3 +1,5 @@
+"""Certificates: a party is known by its certificate, and others are refused."""
+
 import os
 import pickle
 import ssl

@@ -1,3 +1,5 @@
+"""Trainings of several processes over gRPC with `securevfl.join`."""
+
 import gc
 import json
 import threading
