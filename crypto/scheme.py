@@ -338,7 +338,7 @@ class Adder(ABC):
 
 
 class AdditiveScheme(ABC):
-    """An encryption scheme for sums."""
+    """An encryption scheme for sums of several parties' vectors."""
 
     name: ClassVar[str]
 

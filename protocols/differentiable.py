@@ -69,7 +69,7 @@ class Differentiable(Protocol):
         """Return the gradient J^T g for an unencrypted residual g (n, c), in the shape of the parameters."""
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """Return the Jacobian on the rows X."""
+        """Return the Jacobian J of the outputs on rows X by the weights."""
 
 
 class FixedJacobian:

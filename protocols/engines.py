@@ -79,7 +79,7 @@ class Paillier(Engine):
 
     @property
     def with_smallest_keys(self) -> Self:
-        """The same engine with keys of 2048 bits."""
+        """The same engine with Paillier keys of 2048 bits, the smallest allowed."""
         return self.model_copy(update={"bits": 2048})
 
     def scheme(self) -> LinearScheme:

@@ -21,7 +21,7 @@ from securevfl.runtime.disclosure_gate import Group
 
 @dataclass(frozen=True)
 class IterationStarted:
-    """An iteration on batch `index` begins."""
+    """Note to observers: this party begins an iteration on the batch with number `index`."""
 
     index: int
 

@@ -32,7 +32,7 @@ PLAINTEXT_CACHE_KEY = "plaintexts of rows"
 
 
 def blocks_of_piece(layout: RingLayout, piece: int) -> range:
-    """Return the sample blocks of a piece."""
+    """Return which blocks of rows (samples) a piece of the ciphertext of g contains."""
     return range(piece * BLOCKS_PER_PIECE, min(layout.sample_blocks, (piece + 1) * BLOCKS_PER_PIECE))
 
 
@@ -116,7 +116,7 @@ class EncodedRows:
 
     @property
     def layout(self) -> RingLayout:
-        """The layout of the encoding."""
+        """The division of g and J into blocks for which J was encoded."""
         return self.encoding.layout
 
     @property

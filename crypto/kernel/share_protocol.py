@@ -411,7 +411,7 @@ class RingEvaluator(ShareEvaluator):
 
     @abstractmethod
     def _share(self, mask: Any) -> Words:
-        """Return round(t * r / q) for a mask r."""
+        """Return round(t * r / q) for a mask r: the evaluator's share without its sign."""
 
     def prepare(self, W: Integers, *, once: bool = False) -> Any:
         """Encode W for products; see `ShareEvaluator.prepare`."""

@@ -254,7 +254,7 @@ class PreparedWords(PreparedFactor):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of W and its cached values."""
+        """Memory of W and of its cached values, in bytes."""
         return int(self._W.nbytes + (0 if self._values is None else self._values.nbytes))
 
     def _plaintexts(self, layout: RingLayout) -> np.ndarray[Any, np.dtype[np.float32]]:

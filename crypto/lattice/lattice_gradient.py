@@ -204,7 +204,7 @@ class LatticeHolder(RowHolder):
 
 
 class LatticeEvaluator(SealProductHider, RowEvaluator):
-    """The party that has J, with SEAL."""
+    """The evaluator, the party that has J: it multiplies an encrypted g by J with SEAL."""
 
     _parameters: LatticeGradientParameters
 

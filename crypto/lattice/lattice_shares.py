@@ -156,7 +156,7 @@ class PreparedPlaintexts(PreparedFactor):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of W and of its polynomials."""
+        """Memory of W and of its encoded polynomials, in bytes."""
         count = 0 if self._values is None else sum(map(len, self._values))
         return int(self._W.nbytes) + count * DEGREE * len(self._parameters.bfv.primes) * 8
 
@@ -169,7 +169,7 @@ class PreparedPlaintexts(PreparedFactor):
 
 
 class LatticeShareEvaluator(SealProductHider, RingEvaluator):
-    """The party that has W, with SEAL."""
+    """The evaluator, the party that has W: it multiplies an encrypted V by W with SEAL."""
 
     _parameters: BfvParameters
 

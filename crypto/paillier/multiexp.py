@@ -63,7 +63,7 @@ class BaseRange:
 
     @property
     def outputs(self) -> int:
-        """Number of outputs of this worker."""
+        """Number of outputs whose factors this worker computes."""
         return len(self.plus)
 
 

@@ -186,7 +186,7 @@ class PaillierPrepared:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the exponents in memory."""
+        """Memory of the encoded J (its exponents), in bytes."""
         chains = [chain for block in self.blocks for chain in (*block.plus, *block.minus)]
         return sum(chain.positions.nbytes + chain.starts.nbytes + chain.entries.nbytes for chain in chains)
 

@@ -80,7 +80,7 @@ class FolderJournal(Journal):
         return self._folder / f"{stream}.{number}.chunk"
 
     def count(self, stream: str) -> int:
-        """Return the number of chunks of a stream."""
+        """Return how many chunks of this stream are stored."""
         select = "SELECT count(*) FROM alignment_chunks WHERE folder = ? AND stream = ?"
         with self._account.reading() as tables:
             return int(tables.execute(select, (self._path, stream)).fetchone()[0])

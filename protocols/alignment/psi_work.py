@@ -116,7 +116,7 @@ class Journal:
         return self._name
 
     def count(self, stream: str) -> int:
-        """Return the number of chunks in a stream."""
+        """Return how many chunks of this stream are stored."""
         return len(self._streams.get(stream, []))
 
     def append(self, stream: str, chunk: bytes) -> None:
@@ -132,7 +132,7 @@ class Journal:
         return b"".join(self.chunk(stream, number) for number in range(self.count(stream)))
 
     def clear(self) -> None:
-        """Delete all streams."""
+        """Delete all streams of stored chunks."""
         self._streams.clear()
         self._name = secrets.token_hex(16)
 

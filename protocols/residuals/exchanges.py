@@ -180,7 +180,7 @@ class Pieces:
             index += 1
 
     def wait(self) -> None:
-        """Wait until all pieces have arrived."""
+        """Wait until all pieces of the encrypted residual have arrived."""
         with self._lock:
             while not self._complete:
                 self._receive()

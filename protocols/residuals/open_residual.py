@@ -57,11 +57,11 @@ class OpenResidual(ResidualProtocol):
     """The noise or rounding that is applied to g before it is sent."""
 
     def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
-        """Create the active party's role."""
+        """Create the object by which the active party takes part in the protocol."""
         return OpenActive(context, agreement, self.defence)
 
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
-        """Create a passive party's role."""
+        """Create the object by which a passive party takes part in the protocol."""
         return OpenPassive(context)
 
     def declares(self) -> list[MessageDeclaration]:
@@ -123,7 +123,7 @@ class OpenPassive(PassiveResidual):
         self._subchannel = f"{context.subchannel}/residual"
 
     def receive(self) -> Reply:
-        """Receive the next residual."""
+        """Receive the next residual that the active party publishes."""
         residual = self.context.channel.recv(self.context.active, Residual, self._subchannel)  # step 1
         check_bits(self.context.active, residual.g, self.context.reals.bits)
         return OpenReply(residual.exchange, np.asarray(residual.g, np.float64), self.context)

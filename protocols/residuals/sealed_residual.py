@@ -129,11 +129,11 @@ class SealedResidual(Encrypted, ResidualProtocol):
             self.defence.output_bound(1.0)
 
     def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
-        """Create the active party's role."""
+        """Create the object by which the active party takes part in the protocol."""
         return SealedActive(context, self.linear(context), agreement, self.defence)
 
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
-        """Create a passive party's role."""
+        """Create the object by which a passive party takes part in the protocol."""
         return SealedPassive(context, self.linear(context), agreement)
 
     def declares(self) -> list[MessageDeclaration]:

@@ -468,7 +468,7 @@ class ScoreLedger:
         """Record one more out-of-range count of these rows, and return True; only return False at the limit."""
         rows = self._digests(ids)
         with self._file.changing() as tables:
-            if max_count(tables, rows, RANGE_COUNT) >= max_evaluations(rows):
+            if max_count(tables, rows, RANGE_COUNT) >= max_evaluations(len(rows)):
                 return False
             increment_counts(tables, rows, RANGE_COUNT)
         return True

@@ -54,7 +54,7 @@ def check_evaluations(tables: Tables, peer: str, rows: Sequence[bytes], times: i
     Raises:
         LeakageError: the number of evaluations would exceed the limit.
     """
-    limit, evaluations = max_evaluations(rows), max_count(tables, rows, EVALUATION)
+    limit, evaluations = max_evaluations(len(rows)), max_count(tables, rows, EVALUATION)
     if evaluations + times > limit:
         raise LeakageError(
             f"metrics for {peer}: {len(rows)} rows may be used for at most {limit} evaluations over all runs. Some of "
@@ -68,6 +68,6 @@ def check_evaluations(tables: Tables, peer: str, rows: Sequence[bytes], times: i
         )
 
 
-def max_evaluations(rows: Sequence[bytes]) -> int:
-    """Return how often a set of rows may be used for evaluations; the same limit applies to out-of-range counts."""
-    return max(1, len(rows) // ROWS_PER_EVALUATION)
+def max_evaluations(rows: int) -> int:
+    """Return how often this number of rows may be evaluated; the same limit applies to out-of-range counts."""
+    return max(1, rows // ROWS_PER_EVALUATION)

@@ -136,7 +136,7 @@ class DiskStore(PreprocessingStore):
         return bound.exists() and bound.read_bytes() == file_identity(self._path(number, "ready"))
 
     def close(self) -> None:
-        """Release the lock of the folder."""
+        """Release the lock of the folder, so that another process may use it."""
         self._unlock()
 
 

@@ -226,7 +226,7 @@ class FixedPointEncoding:
 
     @property
     def entries(self) -> int:
-        """The number of entries of a table."""
+        """The number of entries of a table of residuals."""
         return int(2**self.table_bits)
 
     @property

@@ -384,7 +384,8 @@ class OfflinePhase:
             if this party is a share holder.
         """
         products, params, ring, width = self.session.products, self._params, self._ring, self._factor_width
-        scheme, my_sums, total = products.scheme, ReplySums(), dict[int, Words]()
+        scheme, total = products.scheme, dict[int, Words]()
+        sums = ReplySums(self._ends_of(self._context.me)) if scheme.adds_products else None
         v: dict[str, ByBatch] = {name: {} for name in products.queried}
         for group in self._groups(vectors):
             psi: ByBlock = {}
@@ -403,7 +404,6 @@ class OfflinePhase:
                 for e, index in enumerate(indices[params.blocks[block].batch]):
                     packed = ring.pack(psi[block][:, self._outputs(e)]) if holders else b""
                     yield index, 2 * self._index_in_batch(block), packed
-            sums = my_sums if scheme.adds_products else None
             self._add_to_batches(total, self._answer(executor, 0, evaluators, group, sums=sums))
             for name in products.queried:
                 shapes = {block: (params.columns[name], count) for block, count in group.items()}
@@ -483,7 +483,6 @@ class OfflinePhase:
             sealed=self._query_of_sums if purpose else None,
             remote=self._remote,
             sums=sums,
-            ends=self._ends_of(self._context.me) if sums is not None else lambda _: True,
         )
 
     def _query_of_sums(self, name: str, block: int) -> bytes:

@@ -183,7 +183,7 @@ class PreprocessingStore(ABC):
         return self._read(number, iteration, part)
 
     def drop(self, number: int) -> None:
-        """Remove a chunk, used or not."""
+        """Delete a chunk of stored material, used or not."""
         self._remove(number)
         with self._lock:
             self._chunks.pop(number, None)

@@ -69,7 +69,7 @@ class Quantizer:
 
     @property
     def size(self) -> float:
-        """The spacing s of levels."""
+        """The distance s between two neighbouring levels."""
         return float(2.0**self.step)
 
     @property

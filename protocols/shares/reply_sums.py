@@ -12,6 +12,7 @@ coefficients may have another layout, so it gets a reply of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from securevfl.crypto.kernel.residues import DEGREE
@@ -47,19 +48,23 @@ def layout_rows(scheme: ShareScheme, params: SharesParams, block: RowBlock) -> i
 
 
 class ReplySums:
-    """The encrypted products of one evaluator that it has not sent yet."""
+    """The encrypted products of one evaluator that it has not sent yet.
 
-    def __init__(self) -> None:
-        self._totals: dict[str, Any] = {}
+    Args:
+        ends: returns whether a block, by its index, is the last one of a sum. Only these get a reply with a product.
+    """
 
-    def reply(self, holder: str, evaluator: ShareEvaluator, product: Any, *, ends: bool) -> tuple[bytes, Words | None]:
+    def __init__(self, ends: Callable[[int], bool]) -> None:
+        self._ends, self._totals = ends, dict[str, Any]()
+
+    def reply(self, block: int, holder: str, evaluator: ShareEvaluator, product: Any) -> tuple[bytes, Words | None]:
         """Add a product to those of earlier blocks; after the last block, hide the sum.
 
         Args:
+            block: the index of the block that was multiplied.
             holder: the share holder whose query was multiplied.
             evaluator: the object that computes with ciphertexts under this holder's key.
             product: the encrypted product (`ShareEvaluator.multiply`).
-            ends: whether this is the last block of the sum.
 
         Returns:
             The reply and this party's share, or an empty reply and None.
@@ -68,4 +73,4 @@ class ReplySums:
             evaluator.add(self._totals[holder], product)
         else:
             self._totals[holder] = product
-        return evaluator.hide(self._totals.pop(holder)) if ends else (b"", None)
+        return evaluator.hide(self._totals.pop(holder)) if self._ends(block) else (b"", None)

@@ -344,7 +344,6 @@ class Products:
         sealed: SealedVectors | None = None,
         remote: bool = False,
         sums: ReplySums | None = None,
-        ends: Callable[[int], bool] = lambda batch: True,
     ) -> dict[int, Words]:
         """Receive the query of every other share holder about each batch, and send the masked products back.
 
@@ -357,7 +356,6 @@ class Products:
             sealed: returns the encrypted vectors if they were received before; None receives them now.
             remote: whether other processes store the factors.
             sums: adds up the products of several batches before they are sent; None sends each one.
-            ends: returns whether a batch is the last one of such a sum. Only these get a reply that is not empty.
 
         Returns:
             For each batch with a reply, the sum of this party's shares of the products with all holders.
@@ -380,7 +378,7 @@ class Products:
             if sums is None:
                 masked, share = product
             else:
-                answer = partial(sums.reply, name, evaluators[name], product, ends=ends(batch))
+                answer = partial(sums.reply, batch, name, evaluators[name], product)
                 masked, share = self.context.meter("compute", answer)
             if share is None:
                 self.send(name, ProductReply(batch, masked))  # step 3

@@ -82,7 +82,7 @@ class PairwiseSum(SumProtocol):
 
 
 class PairwiseCollector(SumRole):
-    """The collector of a pairwise sum."""
+    """The party that receives the masked summands and adds them up."""
 
     def __init__(self, context: PartyContext) -> None:
         self._context = context
@@ -106,7 +106,7 @@ class PairwiseCollector(SumRole):
 
 
 class PairwiseMember(SumRole):
-    """A contributor to a pairwise sum."""
+    """A party that sends its summand under pairwise masks."""
 
     def __init__(self, context: PartyContext) -> None:
         self._context = context

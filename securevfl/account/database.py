@@ -71,7 +71,7 @@ class Tables:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether the tables may be changed."""
+        """Whether a transaction is open, so that statements may change the tables."""
         return self._connection.in_transaction
 
     def execute(self, statement: str, parameters: Sequence[Value] = ()) -> sqlite3.Cursor:

@@ -95,7 +95,7 @@ class Inference:
 
     @property
     def unsent(self) -> bool:
-        """Whether the attack needs no message."""
+        """Whether the attack uses only what the party has without receiving a message."""
         return self.remedy == NO_MESSAGE
 
     @property

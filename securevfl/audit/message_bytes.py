@@ -330,7 +330,7 @@ def _share_parameters(bits: int) -> lattice_shares.BfvParameters:
 
 
 def _summed(data: bytes) -> Body:
-    """Parse ciphertexts of a lattice sum."""
+    """Parse the ciphertexts of a message of an encrypted sum (`securevfl.crypto.lattice.lattice_sum`)."""
     _, _, m, terms, summed, noises, bound = _SUM.unpack_from(data)
     primes = _sum_primes()
     size = residue_encoding.packed_size(primes, DEGREE)

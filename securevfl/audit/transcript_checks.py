@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def clean(self) -> bool:
-        """Whether there are no findings."""
+        """Whether the checks have found nothing."""
         return not self.findings
 
 
@@ -76,7 +76,7 @@ class ParsedMessage:
 
     @property
     def name(self) -> str:
-        """The type of the message."""
+        """The name of the message's type."""
         return type(self.event.message).__name__
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from securevfl.base.files import check_writable
+from securevfl.base.files import check_writable, write_atomic
 from securevfl.cli import party_options as options
 from securevfl.cli.json_output import write_results
 from securevfl.cli.option_groups import pair
@@ -80,6 +80,7 @@ def ledger(
         list[str] | None, typer.Option("--distrust", metavar="PEER", help="Stop trusting this peer. Repeatable.")
     ] = None,
     json: options.Json = None,
+    page: options.Html = None,
 ) -> None:
     """Show what your jobs have disclosed about your data, to whom, and set limits.
 
@@ -91,7 +92,7 @@ def ledger(
     from securevfl.cli.show import console
     from securevfl.disclosure.limits import Limit
 
-    check_writable(json)
+    check_writable(json, page)
     limits = [Limit.parse(*pair("--limit", item, "KIND=LIMIT", "columns=5%")) for item in limit or ()]
     changes = [*limits, *(trust or ()), *(distrust or ()), *(reset_aborts or ())]
     if adopt:
@@ -110,11 +111,26 @@ def ledger(
     for peer in reset_aborts or ():
         ledgers[0].reset_early_aborts(peer)
     write_results(json, "ledger", lambda: {"ledgers": [_plain(party_ledger) for party_ledger in ledgers]})
+    if page is not None:
+        from securevfl.cli.ledger_page import ledger_page
+
+        plain = [_plain(party_ledger) for party_ledger in ledgers]
+        write_atomic(page, ledger_page(plain, ROW_KEYS, _meanings()).encode())
     out = console()
     for party_ledger in ledgers:
         show(out, party_ledger)
         out.print("")
     out.print(_LEGEND)
+
+
+def _meanings() -> dict[str, str]:
+    """Return the meaning of each kind of disclosure, as the legend of the printed table states it."""
+    meanings: dict[str, str] = {}
+    for line in _LEGEND.splitlines():
+        kind, meaning = line[:9].strip(), line[9:]
+        last = kind or [*meanings][-1]
+        meanings[last] = f"{meanings[last]} {meaning}" if not kind else meaning
+    return meanings
 
 
 def _adopt(party: str | None, file: Path | None) -> None:

@@ -109,7 +109,7 @@ class TrainingStatus:
             self._done, self._max_steps = done, max_steps
 
     def note(self, event: str, party: str, facts: dict[str, Any]) -> None:
-        """Record an event of the training."""
+        """Update the line by an event of the training."""
         with self._lock:
             if event == "connected" and facts.get("peer") in self._waiting:
                 self._waiting.remove(facts["peer"])
@@ -126,7 +126,7 @@ class TrainingStatus:
                     self._metric = f"{METRIC_NAMES.get(name, name)} {facts[name]:.3f} so far"
 
     def text(self) -> str:
-        """Return the line."""
+        """Return the status line as text."""
         with self._lock:
             now = self._clock()
             if self._waiting and now - self._start > WAIT_SECONDS:
@@ -160,13 +160,13 @@ def _duration(seconds: float) -> str:
 
 
 class _Display(Protocol):
-    """A place where the status line is shown."""
+    """A terminal, notebook or file on which the status line is shown."""
 
     def pause(self) -> None:
         """Hide the line until the next step, because the command may print a question meanwhile."""
 
     def resume(self) -> None:
-        """Show the line again."""
+        """Show the status line again after other output."""
 
     def stop(self) -> None:
         """Remove the line at the end, because the command prints the result next."""
@@ -191,7 +191,7 @@ class _EventHandler(logging.Handler):
 
 
 class _TerminalLine:
-    """The line on a terminal, drawn by rich."""
+    """The status line on a terminal, drawn and redrawn in place by the library rich."""
 
     def __init__(self, status: TrainingStatus, console: Console, pace: StatusPace) -> None:
         from rich.progress import Progress, ProgressColumn, Task

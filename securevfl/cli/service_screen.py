@@ -37,16 +37,17 @@ SERVICE_LINE_SECONDS = 60.0  # seconds between two lines without a terminal
 RATE_SECONDS = 60.0  # seconds over which the rate is measured
 LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
 MAX_EVENTS = 4  # number of latest events on the screen
+ALL_PEERS = "all peers"
 MAX_BUDGETS = 8  # maximum number of budgets on the screen
 MAX_PEER = 24  # longer names of peers are cut to this number of characters
 
 
 class Budget(NamedTuple):
-    """The part of one limit of the ledger that is not used up, for one peer.
+    """The part of one limit of the ledger that is not used up. A limit holds for all peers together.
 
     Attributes:
         kind: the kind of disclosure.
-        peer: the party that learns it; empty if nobody has learned anything yet.
+        peer: the party that has learned something, or `ALL_PEERS`; empty if nobody has learned anything yet.
         limit: the limit in words.
         left: the part of the limit that is not used up, in words.
     """
@@ -69,6 +70,7 @@ class ServiceFigures:
         refused: requests that were refused; at a gateway rows that have no score.
         failed: requests that failed; None at a gateway, because its applications repeat failed requests themselves.
         waiting: rows that wait for an answer; None if the service has no queue.
+        refusal: why the latest refused request was refused; empty if none was refused, and at a gateway.
     """
 
     sessions: int
@@ -78,6 +80,7 @@ class ServiceFigures:
     refused: int
     failed: int | None = None
     waiting: int | None = None
+    refusal: str = ""
 
 
 class RequestTally:
@@ -85,13 +88,15 @@ class RequestTally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests, self._rows = Counter[str](), 0
+        self._requests, self._rows, self._refusal = Counter[str](), 0, ""
 
     def count(self, request: RequestOutcome) -> None:
-        """Count a finished request."""
+        """Add a finished request to the figures of the service."""
         with self._lock:
             self._requests[request.outcome] += 1
             self._rows += 0 if request.counts is None else request.counts.scored
+            if request.outcome == "refused":
+                self._refusal = " ".join(request.reason.split())
 
     def counts_and(self, then: Callable[[RequestOutcome], None]) -> Callable[[RequestOutcome], None]:
         """Return a function that counts a finished request and then calls the other function with it."""
@@ -114,7 +119,7 @@ class RequestTally:
         """
         with self._lock:
             answered, refused, failed = (self._requests[name] for name in ("answered", "refused", "failed"))
-            return ServiceFigures(sessions, max_sessions, answered, self._rows, refused, failed)
+            return ServiceFigures(sessions, max_sessions, answered, self._rows, refused, failed, refusal=self._refusal)
 
     def __str__(self) -> str:
         """Return the numbers of answered, refused and failed requests as a sentence."""
@@ -153,8 +158,11 @@ class Rate:
 
 
 def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
-    """Return the unused part of each limit for each peer. Of several tables, the one with the least left is shown."""
-    from securevfl.disclosure.ledger import total_to
+    """Return the unused part of each limit, which holds for all peers together.
+
+    Of several tables, the one with the least left is shown.
+    """
+    from securevfl.disclosure.ledger import total_of
 
     contents = ledger.read()
     by_table = [
@@ -164,12 +172,12 @@ def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
     budgets = []
     for kind, limit in contents.limits.items():
         peers = sorted({entry.disclosure.learner for entry in contents.counted if entry.disclosure.kind == kind})
-        for peer in peers:
-            totals = [total_to(entries, kind, peer) for entries in by_table]
-            largest = max(totals, key=lambda total: total.share if limit.share else total.count)
-            budgets.append(Budget(kind, peer, str(limit), str(limit.left(largest))))
         if not peers:
             budgets.append(Budget(kind, "", str(limit), str(limit)))
+            continue
+        totals = [total_of(entries, kind) for entries in by_table]
+        largest = max(totals, key=lambda total: total.share if limit.share else total.count)
+        budgets.append(Budget(kind, peers[0] if len(peers) == 1 else ALL_PEERS, str(limit), limit.left(largest)))
     return budgets
 
 
@@ -230,7 +238,7 @@ class ServiceScreen:
         return self._latest_budgets
 
     def drawing(self) -> Group:
-        """Return the screen, for rich."""
+        """Return the screen as an object that the library rich draws."""
         from rich import box
         from rich.console import Group
         from rich.table import Table
@@ -247,7 +255,8 @@ class ServiceScreen:
             state.add_row("sessions", Text(sessions, style="yellow" if full else ""))
             state.add_row("rate", f"{self._rate.of(figures.rows):.1f} rows a second over the last minute")
             state.add_row("answered", f"{figures.requests:,} requests, {figures.rows:,} rows scored")
-            state.add_row("refused", Text(f"{figures.refused:,}", style="yellow" if figures.refused else ""))
+            refused = f"{figures.refused:,}" + (f", the latest: {figures.refusal}" if figures.refusal else "")
+            state.add_row("refused", Text(refused, style="yellow" if figures.refused else ""))
             if figures.failed is not None:
                 state.add_row("failed", Text(f"{figures.failed:,}", style="red" if figures.failed else ""))
             if figures.waiting is not None:

@@ -62,7 +62,7 @@ class SheetSection:
 
 
 def section(title: str, *texts: str) -> SheetSection:
-    """Return a section of paragraphs."""
+    """Return a section of a consent sheet that consists of paragraphs."""
     return SheetSection(title, (SheetBlock(tuple(("", text) for text in texts)),))
 
 

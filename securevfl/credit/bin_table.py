@@ -24,12 +24,12 @@ from securevfl.base.arrays import Floats
 from securevfl.credit.description import positive_class
 from securevfl.credit.monotone_bins import monotone_edges
 from securevfl.data.bin_edges import format_number
-from securevfl.data.column_transforms import MISSING_CATEGORY, OTHER_CATEGORY, SpecialCodes
+from securevfl.data.column_transforms import MISSING_CATEGORY, OTHER_CATEGORY, SpecialCodes, is_ordinary
 from securevfl.data.column_types import ColumnType, Edges, Groups, group_name
 from securevfl.data.columns import Columns
 from securevfl.data.declared_bins import nearest_text
 from securevfl.data.party import Party, check_is_party
-from securevfl.data.preparation import category_counts, is_ordinary, read_columns
+from securevfl.data.preparation import category_counts, read_columns
 from securevfl.data.woe import CategoricalWoe, NumericWoe, Woe, number_bins, text_bins
 from securevfl.display import html
 from securevfl.errors import ConfigError, TableError

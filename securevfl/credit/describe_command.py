@@ -26,7 +26,7 @@ def describe(
     from securevfl.credit.description import describe as describe_party
 
     report.check()
-    description = describe_party(table.read())
+    description = describe_party(*table.read_partly_labelled())
     report.write("describe", description.plain, description.page)
     out = console()
     out.print(description.head, soft_wrap=True)

@@ -16,19 +16,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.column_transforms import SpecialCodes, code_columns
+from securevfl.data.column_transforms import SpecialCodes, code_columns, is_ordinary
 from securevfl.data.column_types import decided_from_values
 from securevfl.data.columns import Columns
 from securevfl.data.external_table import row_blocks
 from securevfl.data.party import Party, check_is_party
-from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts, is_ordinary, read_columns
+from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts, read_columns
 from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
 from securevfl.display import html
 from securevfl.models.class_labels import class_name, find_classes
@@ -111,6 +111,7 @@ class Description:
         positive: the class of AUC and its share of the rows; None without labels of two classes.
         columns: figures of the columns.
         decided: how many columns have a type that was decided from their values, by kind.
+        unlabelled: number of rows without a label, in a table with a column of labels.
     """
 
     party: str
@@ -119,6 +120,7 @@ class Description:
     positive: tuple[str, float] | None
     columns: tuple[ColumnFigures, ...]
     decided: str = ""
+    unlabelled: int = 0
 
     @property
     def heads(self) -> list[str]:
@@ -150,6 +152,8 @@ class Description:
         summary = f"{self.rows:,} rows, {len(self.columns)} columns, {self.doubled:,} rows that repeat an earlier one"
         if self.decided:
             summary = f"{summary}; types decided from values: {self.decided}"
+        if self.unlabelled:
+            summary = f"{summary}; {self.unlabelled:,} rows have no label, so a training refuses them"
         return (
             summary
             if self.positive is None
@@ -166,6 +170,7 @@ class Description:
             "doubled": self.doubled,
             "positive": positive,
             "decided": self.decided,
+            "unlabelled": self.unlabelled,
         }
         return table | {"columns": columns}
 
@@ -188,19 +193,33 @@ class Description:
         return html.table(self.heads, self.cells())
 
 
-def describe(party: Party) -> Description:
-    """Describe this party's table, column by column. Nothing is sent to anyone."""
+def describe(party: Party, labelled: Party | None = None) -> Description:
+    """Describe this party's table, column by column. Nothing is sent to anyone.
+
+    Args:
+        party: the party.
+        labelled: the party with the rows that have a label, if the others have none; by default all rows have one.
+
+    Returns:
+        The description. Information value and AUC are those of the rows with a label.
+    """
     check_is_party(party)
-    table, positive = party.table, positive_class(party)
+    labelled = party if labelled is None else labelled
+    table, positive = party.table, positive_class(labelled)
     X, rows, at = table.X, np.arange(len(table.X)), range(len(table.names))
     twins, vif = _twins(table, X), _inflation(table, X)
-    is_positive = None if positive is None else party.y == positive
-    columns = tuple(
-        _figures(table, values, j, vif.get(j), twins.get(j), is_positive) for j, values in read_columns(X, rows, at)
-    )
+    is_positive = None if positive is None else labelled.y == positive
+    columns = list[ColumnFigures]()
+    for j, values in read_columns(X, rows, at):
+        column = _figures(table, values, j, vif.get(j), twins.get(j))
+        if is_positive is not None:
+            known = values if labelled is party else labelled.X[:, j]
+            column = _with_power(column, table, known, is_positive)
+        columns.append(column)
     doubled = len(X) - len(np.unique(_digests_of_rows(X)))
     named = None if is_positive is None else (class_name(positive), float(is_positive.mean()))
-    return Description(party.name, len(X), doubled, named, columns, decided_from_values(table.types))
+    unlabelled = len(party) - len(labelled)
+    return Description(party.name, len(X), doubled, named, tuple(columns), decided_from_values(table.types), unlabelled)
 
 
 def positive_class(party: Party) -> Any:
@@ -210,9 +229,14 @@ def positive_class(party: Party) -> Any:
     return find_classes(party.name, LogisticLoss(), party.y)[1]
 
 
-def _figures(
-    table: Columns, values: Floats, j: int, vif: float | None, twin: str | None, is_positive: NDArray[np.bool_] | None
-) -> ColumnFigures:
+def _with_power(column: ColumnFigures, table: Columns, values: Floats, is_positive: NDArray[np.bool_]) -> ColumnFigures:
+    """Return the figures of a column with the information value and the AUC of its labelled rows (n,)."""
+    name = column.column
+    iv, auc = _iv_and_auc(name, values, table.categories.get(name), is_positive, table.special_codes(name))
+    return replace(column, iv=iv, auc=auc)
+
+
+def _figures(table: Columns, values: Floats, j: int, vif: float | None, twin: str | None) -> ColumnFigures:
     name, rows = table.names[j], len(values)
     lacks, levels = np.isnan(values), table.categories.get(table.names[j])
     codes = table.special_codes(name)
@@ -238,7 +262,6 @@ def _figures(
         notes.append(f"same as {twin}")
     elif vif == MOST_VIF:
         notes.append("a sum of others")
-    iv, auc = (None, None) if is_positive is None else _iv_and_auc(name, values, levels, is_positive, codes)
     kind = _kind(table, name)
     return ColumnFigures(
         name,
@@ -249,8 +272,8 @@ def _figures(
         quartiles,
         far,
         vif,
-        iv,
-        auc,
+        None,
+        None,
         tuple(notes),
         table.type_of(name).origin,
     )

@@ -13,6 +13,7 @@ from securevfl.cli import party_options as options
 
 if TYPE_CHECKING:
     from securevfl.data.party import Party
+    from securevfl.data.read_options import ReadOptions
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,23 @@ class OwnTableOptions:
         from securevfl.data.readers import read_party
         from securevfl.data.store import copy_to_temporary_table
 
-        name = self.party or re.sub(r"[^\w-]", "-", self.data.name.partition(".")[0]) or "table"
-        declared = option_groups.declared_in(self.columns)
-        read_from = replace(
-            option_groups.IdOptions(self.id_column, self.duplicates).options,
-            label_column=self.label_column,
-            declared=declared,
-        )
-        return (copy_to_temporary_table if is_large(self.data) else read_party)(name, self.data, read_from)
+        read = copy_to_temporary_table if is_large(self.data) else read_party
+        return read(self._name, self.data, self._options)
+
+    def read_partly_labelled(self) -> tuple[Party, Party | None]:
+        """Read the table, and its rows with a label; of a large table all rows must have one."""
+        from securevfl.data.load import is_large
+        from securevfl.data.readers import read_partly_labelled
+
+        if is_large(self.data):
+            return self.read(), None
+        return read_partly_labelled(self._name, self.data, self._options)
+
+    @property
+    def _name(self) -> str:
+        return self.party or re.sub(r"[^\w-]", "-", self.data.name.partition(".")[0]) or "table"
+
+    @property
+    def _options(self) -> ReadOptions:
+        ids = option_groups.IdOptions(self.id_column, self.duplicates).options
+        return replace(ids, label_column=self.label_column, declared=option_groups.declared_in(self.columns))

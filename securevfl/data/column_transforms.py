@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
@@ -64,6 +65,12 @@ def code_columns(values: Floats, codes: SpecialCodes) -> Floats:
     """Return a 0/1 column for each of k special codes (m, k); it is 1 in the rows that contain the code."""
     numbers = np.array([number for _, number in codes], np.float64)
     return (values[:, None] == numbers).astype(np.float64)
+
+
+def is_ordinary(values: Floats, codes: SpecialCodes) -> NDArray[np.bool_]:
+    """Return whether each value of a column (n,) is neither missing nor a special code."""
+    present = ~np.isnan(values)
+    return present & ~code_columns(values, codes).any(axis=1) if codes else present
 
 
 class ImputedTransform(ColumnTransform):

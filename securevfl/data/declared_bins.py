@@ -25,6 +25,7 @@ from securevfl.data.column_transforms import (
     ColumnTransform,
     OneHotTransform,
     SpecialCodes,
+    is_ordinary,
 )
 from securevfl.data.column_types import Edges, Groups, group_name
 from securevfl.data.validation import name_list
@@ -78,8 +79,7 @@ def declared_woe_bins(
     Returns:
         The bins, without weights. Raises TableError if they are too many or too small.
     """
-    is_code = np.isin(values, [number for _, number in codes])
-    check_bin_rows(party, column, count_in_bins(values[~np.isnan(values) & ~is_code], edges), options.rows)
+    check_bin_rows(party, column, count_in_bins(values[is_ordinary(values, codes)], edges), options.rows)
     alone = frequent_codes(values, codes, options, len(codes))
     bins = add_bins_of_codes(column, values, edges, gaps=gaps, options=options, codes=codes, alone=alone)
     _check_bin_count(party, column, bins.bins, options)

@@ -37,6 +37,7 @@ from securevfl.data.column_transforms import (
     OneHotTransform,
     SpecialCodes,
     code_columns,
+    is_ordinary,
     part_of_date,
 )
 from securevfl.data.column_types import ColumnType, Edges, Kind, Types
@@ -449,12 +450,6 @@ def _is_heavy_tailed(values: Floats) -> bool:
         return False
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
     return bool(0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(values - median).max())
-
-
-def is_ordinary(values: Floats, codes: SpecialCodes) -> NDArray[np.bool_]:
-    """Return whether each value of a column (n,) is neither missing nor a special code."""
-    present = ~np.isnan(values)
-    return present & ~code_columns(values, codes).any(axis=1) if codes else present
 
 
 def _fit_filling(values: Floats, gaps: bool, codes: SpecialCodes, options: Preparation) -> dict[str, Any]:

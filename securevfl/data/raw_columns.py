@@ -29,7 +29,7 @@ from securevfl.data.text_types import (
     number_texts,
     special_numbers,
 )
-from securevfl.data.text_values import DAY, is_number
+from securevfl.data.text_values import DAY, is_number, parse_dates
 from securevfl.data.validation import MISSING_TEXTS, is_missing
 from securevfl.errors import ConfigError, TableError
 
@@ -240,6 +240,13 @@ def _handle_misfits(
     if kind.kind == "number" and text.endswith("%"):
         unit = "; they have a percent sign"
     count = f"{rows:,} of its {present:,} values"
+    if kind.kind == "number" and not kind.declared and parse_dates([raw.texts[index] for index in misfits]) is not None:
+        raise place.error(
+            f"contains {what}, but {count} are dates, first in row {row}",
+            "export all values of the column as dates; a spreadsheet may have written some as serial numbers of days",
+            row=row,
+            misfits=rows,
+        )
     if of_model:
         raise place.error(
             f"contained {what} in the training, but {count} do not fit, first in row {row}{mark}{unit}",

@@ -21,6 +21,7 @@ class ReadOptions:
         duplicates: what happens to several rows of one id (`securevfl.data.duplicates`).
         chosen: the columns to read, in this order, for a prediction; by default all. Labels are not read then.
         known: the types of the columns in the training of a model, which replace all others.
+        unlabelled: whether rows without a label are allowed; `FileTable.labelled` then states which rows have one.
     """
 
     id_column: str = "id"
@@ -30,6 +31,7 @@ class ReadOptions:
     duplicates: Duplicates = "refuse"
     chosen: Sequence[str] | None = None
     known: Types = field(default_factory=dict)
+    unlabelled: bool = False
 
     @property
     def facts(self) -> list[object]:

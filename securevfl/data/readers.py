@@ -59,6 +59,8 @@ class FileTable:
         written: the values of the id columns as the file has them (n,), if ids are composed by the rule for spellings
             (`securevfl.data.composite_ids`); tuples if there are several columns.
         unique: the rows of the file that remain, if an id has several rows; None if all of them do.
+        labelled: whether each row (n,) has a label, if rows without one are allowed and there are such rows; `y` then
+            has an arbitrary label in the others.
     """
 
     columns: Columns
@@ -67,6 +69,7 @@ class FileTable:
     key: IdColumns | None = None
     written: Sequence[Any] | None = None
     unique: UniqueRows | None = None
+    labelled: NDArray[np.bool_] | None = None
 
 
 class _OpenFile(NamedTuple):
@@ -154,16 +157,58 @@ def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTa
         if empty and chosen is None:
             raise TableError(
                 f"columns without values: {name_list(empty)}" if empty[1:] else f"column {empty[0]!r} has no values",
-                "leave them out under drop in the job, or fill them" if empty[1:] else "leave it out, or fill it",
+                f"leave out {'them' if empty[1:] else 'it'} (prepare.drop in the job), or fill in values",
                 code="SVFL-TABLE-EMPTY-COLUMN",
                 column=empty[0],
                 columns=empty,
             )
-        y = labels_of(arrow_table, label_column, file.delimiter) if labels else None
-        contents = FileTable(table, y, ids_of(arrow_table, key), key, written_ids(arrow_table, key))
+        y, labelled = _labels(arrow_table, label_column, file.delimiter, options) if labels else (None, None)
+        ids, written = ids_of(arrow_table, key), written_ids(arrow_table, key)
+        contents = FileTable(table, y, ids, key, written, labelled=labelled)
         del arrow_table
         release_arrow_memory(table.X.size)
         return _unique(path, contents, options)
+
+
+def _labels(
+    table: Any, label_column: str, delimiter: str, options: ReadOptions
+) -> tuple[NDArray[Any] | None, NDArray[np.bool_] | None]:
+    """Return the labels (n,), and whether each row has one if some rows have none and `options` allows that."""
+    column = table[label_column]
+    if not (options.unlabelled and column.null_count):
+        return labels_of(table, label_column, delimiter), None
+    labelled = column.is_valid().to_numpy()
+    if not labelled.any():
+        return None, labelled
+    labels = labels_of(table.filter(column.is_valid()), label_column, delimiter)
+    y = np.full(len(labelled), labels[0], labels.dtype)
+    y[labelled] = labels
+    return y, labelled
+
+
+def read_partly_labelled(name: str, path: str | Path, options: ReadOptions) -> tuple[Party, Party | None]:
+    """Read a party whose rows may lack labels, to describe them.
+
+    Args:
+        name: name of the party.
+        path: the file.
+        options: the columns to read, their types, and what happens to several rows of one id.
+
+    Returns:
+        The party, without labels if a row lacks one; and the party of the rows that have labels, None if the file has
+        no column of labels.
+    """
+    table = read_table(path, replace(options, unlabelled=True))
+    if table.labelled is None:
+        party = party_of_table(name, path, table)
+        return party, party if party.active else None
+    party = party_of_table(name, path, replace(table, y=None, labelled=None))
+    if table.y is None:
+        return party, party.take(np.empty(0, np.intp))
+    rows = np.flatnonzero(table.labelled)
+    labelled = party.take(rows)
+    labelled.y = table.y[rows]
+    return party, labelled
 
 
 def _unique(path: Path, table: FileTable, options: ReadOptions) -> FileTable:
@@ -181,6 +226,7 @@ def _unique(path: Path, table: FileTable, options: ReadOptions) -> FileTable:
         ids=table.ids[rows],
         written=None if table.written is None else [table.written[row] for row in rows.tolist()],
         unique=unique,
+        labelled=None if table.labelled is None else table.labelled[rows],
     )
 
 

@@ -279,7 +279,7 @@ class IterationIndices(Collection[int]):
         return len(self._schedule)
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the indices."""
+        """Iterate over the batch numbers, one for each iteration."""
         return (iteration.index for iteration in self._schedule.iterations())
 
     def __contains__(self, index: object) -> bool:

@@ -142,7 +142,7 @@ class TableSource(ABC):
 
     @property
     def key(self) -> IdColumns:
-        """The id columns."""
+        """The columns that form a row's id, and how they are combined."""
         return self._key
 
     def written(self) -> Sequence[Any] | None:

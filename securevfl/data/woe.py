@@ -24,7 +24,14 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.data.bin_edges import shortest_between
-from securevfl.data.column_transforms import ColumnTransform, GroupedTexts, SpecialCodes, code_columns, look_up
+from securevfl.data.column_transforms import (
+    ColumnTransform,
+    GroupedTexts,
+    SpecialCodes,
+    code_columns,
+    is_ordinary,
+    look_up,
+)
 
 MIN_WOE_ROWS = 20
 """Lower limit of the option `rows`, the minimum number of training rows of a bin."""
@@ -169,7 +176,7 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe, codes: Sp
     Returns:
         The bins, without weights.
     """
-    is_number = ~np.isnan(values) & ~code_columns(values, codes).any(axis=1)
+    is_number = is_ordinary(values, codes)
     present, edges = np.sort(values[is_number]), list[float]()
     alone = frequent_codes(values, codes, options, options.bins // 2)
     quantile_bins = options.bins - len(alone)
@@ -212,8 +219,7 @@ def add_bins_of_codes(
     Returns:
         The bins, without weights.
     """
-    is_missing = np.isnan(values)
-    present = values[~is_missing & ~code_columns(values, codes).any(axis=1)]
+    is_missing, present = np.isnan(values), values[is_ordinary(values, codes)]
     missing = None
     median_bin = int(np.searchsorted(np.array(edges), np.median(present), side="right"))
     if gaps and is_missing.sum() >= options.rows:

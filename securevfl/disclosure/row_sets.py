@@ -65,7 +65,7 @@ class RowSet:
 
     @property
     def size(self) -> int:
-        """The length of the set's content in bytes."""
+        """Number of bytes of the stored set."""
         return 8 * self.new + self.first // 8
 
 

@@ -55,7 +55,7 @@ class RowLoss(Loss):
         return self._loss.synthetic_labels(scores)
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return the classes of labels (n,)."""
+        """Return the classes of the labels y (n,); see `Loss.classes`."""
         return self._loss.classes(y)
 
     def outputs(self, classes: NDArray[Any]) -> int:

@@ -123,7 +123,7 @@ class SoftmaxLoss(Loss):
         return f[:, 1:] - f[:, :1]
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return the sorted classes of labels (n,)."""
+        """Return the sorted classes of the labels y (n,)."""
         classes = np.unique(y)
         if len(classes) < 2:
             raise single_class_error(self.name)
@@ -141,7 +141,7 @@ class SoftmaxLoss(Loss):
         return len(classes)
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
-        """Return the targets (n, c)."""
+        """Return 1 in the column of a row's class, and 0 in all others (n, c)."""
         return (y[:, None] == classes[None, :]).astype(np.float64)
 
     def proba(self, f: Floats) -> Floats:

@@ -28,7 +28,7 @@ class AdaGrad(Rule):
         return False
 
     def init(self, theta: Floats) -> Memory[Floats]:  # type: ignore[override]  # only floats
-        """Return the state before the first step."""
+        """Return the memory before the first step; see `Rule.init`."""
         return Memory({"squares": np.zeros_like(theta)})
 
     def step(  # type: ignore[override]  # only floats

@@ -35,7 +35,7 @@ class Adam(Rule):
         return False
 
     def init(self, theta: Floats) -> Memory[Floats]:  # type: ignore[override]  # only floats
-        """Return the state before the first step."""
+        """Return the memory before the first step; see `Rule.init`."""
         return Memory({"mean": np.zeros_like(theta), "squares": np.zeros_like(theta)})
 
     def step(  # type: ignore[override]  # only floats

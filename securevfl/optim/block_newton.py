@@ -189,7 +189,7 @@ class BlockMemory:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state as plain data and arrays."""
+        """What a checkpoint stores of the participant, as plain data and arrays."""
         return {
             "before": self._previous_theta,
             "momentum": self._momentum,

@@ -206,7 +206,7 @@ class ActiveExchange:
 
     @property
     def saved(self) -> dict[str, Floats]:
-        """The arrays that a checkpoint stores."""
+        """The arrays of the exchange that a checkpoint stores."""
         return {"others": self.others, "down": self.down}
 
 
@@ -305,7 +305,7 @@ class CeluMemory(Updater):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state as plain data and arrays."""
+        """What a checkpoint stores of the participant, as plain data and arrays."""
         rows = [
             {"exchange": row.inserted, "sampled": row.sampled, "uses": row.uses, "kept": row.entry.saved}
             for row in self._table.rows()

@@ -27,7 +27,7 @@ class Momentum(Rule):
         return True
 
     def init(self, theta: V) -> Memory[V]:
-        """Return the state before the first step."""
+        """Return the memory before the first step; see `Rule.init`."""
         return Memory({"velocity": theta - theta})
 
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:

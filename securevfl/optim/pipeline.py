@@ -105,5 +105,5 @@ class InFlight(Updater):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state as plain data and arrays."""
+        """What a checkpoint stores of the participant, as plain data and arrays."""
         return super().state | {"here": list(self.received)}

@@ -39,7 +39,7 @@ class Proximal(Rule):
         return self.rule.linear
 
     def init(self, theta: V) -> Memory[V]:
-        """Return the state before the first step."""
+        """Return the memory before the first step; see `Rule.init`."""
         return _combine(theta - theta, self.rule.init(theta))
 
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:

@@ -133,7 +133,7 @@ class Gateway:
         ]
 
     def start(self) -> None:
-        """Start the sessions."""
+        """Start the threads that hold sessions with the servers."""
         for thread in self._threads:
             thread.start()
 
@@ -281,7 +281,7 @@ class Gateway:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting rows."""
+        """Number of requested rows that wait for a score."""
         return self._queue.qsize() + len(self._held_over)
 
     def _run(self, number: int) -> None:

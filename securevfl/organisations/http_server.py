@@ -47,7 +47,7 @@ class ListenAddress:
 
     @property
     def host_port(self) -> tuple[str, int]:
-        """The host and the port."""
+        """The address as a pair of host (text) and port (integer)."""
         try:
             return split_address(self.option, self.address)
         except ValueError:

@@ -77,16 +77,22 @@ class SearchRecord:
             self.diverged = set(json.loads(diverged))
             self.sizes = {name: PublicSizes.read(plain) for name, plain in json.loads(sizes).items()}
 
-    def begin(self, tables: Tables, measurements: Mapping[str, int], sizes: Mapping[str, PublicSizes]) -> None:
+    def begin(
+        self, measurements: Mapping[str, int], sizes: Mapping[str, PublicSizes], tables: Tables | None = None
+    ) -> None:
         """Record that this party has agreed to a search, in the change of the account that counts its measurements.
 
         If the process ends before this change is on disk, the search starts again, and nothing has been counted.
 
         Args:
-            tables: the account's tables, inside a transaction.
             measurements: number of measurements of each training.
             sizes: public sizes of each alternative's training.
+            tables: the account's tables inside the change that counts the measurements; None makes a change here.
         """
+        if tables is None:
+            with self._database.changing() as new_change:
+                self.begin(measurements, sizes, new_change)
+            return
         if self._path is not None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_checked_json(self._path, {"name": self.name})

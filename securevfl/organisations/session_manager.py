@@ -118,7 +118,7 @@ class SessionManager:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse new sessions."""
+        """Refuse new sessions from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -384,10 +384,8 @@ class _Search:
     def _begin(self, view: PreConsentView) -> None:
         """Count all measurements and record the consent, in one change of the account."""
         sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
-        begin = partial(self._record.begin, measurements=self.measurements, sizes=sizes)
         if self._party.active:
-            with self.ledger.database.changing() as tables:
-                begin(tables)
+            self._record.begin(self.measurements, sizes)
             return
         ScoreLedger(self.ledger.path).record_evaluation(
             self._active,
@@ -395,7 +393,7 @@ class _Search:
             limited=not _accepts_measurements(view),
             me=self._party.name,
             times=sum(self.measurements.values()),
-            alongside=begin,
+            alongside=partial(self._record.begin, self.measurements, sizes),
         )
 
     def _sheet(self, view: PreConsentView) -> ConsentSheet:

@@ -59,12 +59,12 @@ class CostCounters:
         vars(self).update(counts, _lock=threading.Lock())
 
     def add_seconds(self, stage: Stage, op: str, seconds: float) -> None:
-        """Count one call of an operation."""
+        """Count one call of an operation and its seconds."""
         with self._lock:
             self.ops.setdefault((stage, op), Tally()).add(seconds)
 
     def add_message(self, stage: Stage, message: str, nbytes: int) -> None:
-        """Count one message that was sent."""
+        """Count one message that was sent, and its bytes."""
         with self._lock:
             self.traffic.setdefault((stage, message), Tally()).add(nbytes)
 

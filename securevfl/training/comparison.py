@@ -169,7 +169,7 @@ class Comparison:
         return html.page("Comparison", body)
 
     def report(self, path: str | Path) -> None:
-        """Write the page to a file."""
+        """Write the comparison to a file, as an HTML page."""
         write_atomic(Path(path), self.page().encode())
 
 

@@ -78,7 +78,7 @@ class Run:
 
     @property
     def active(self) -> ModelPart:
-        """The part of the leading party."""
+        """The leading party's part of the model."""
         return next(part for part in self.parts.values() if part.leads)
 
     @property

@@ -8,17 +8,20 @@ sizes of the others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import NamedTuple
 
 from securevfl.consent.consent_sheet import ConsentSheet, explain
+from securevfl.consent.sheet_document import WIDTH
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError
 from securevfl.families.run_facts import local_run_facts, pooled_run_facts
 from securevfl.job import Job
-from securevfl.protocols.alternative_choice import choice_bits
-from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION
+from securevfl.protocols.alternative_choice import choice_bits, declares
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.protocols.score_ledger.score_limits import max_evaluations
 from securevfl.training.search_disclosures import (
     check_search,
     column_bits,
@@ -31,7 +34,8 @@ from securevfl.training.tuning_grid import Grid, alternative_jobs, final_job, tu
 _HEAD = """\
 This search trains {count} alternatives, one after the other, and then the best of them once more. You agree to all of
 them or to none. Each alternative opens one sum of losses of the same {rows:,} held-out rows to {active}, and the last
-training also opens the values below. So there are {measurements} measurements, and no peer can ask for more.
+training also opens the values below. Each training is measured once. So there are {measurements} measurements, and
+no peer can ask for more.
 At most {bits:,} bits about columns are opened. {active} names the best alternative to the others, which discloses at
 most {choice} bits about labels. Only the last training stores a model.
 {alternatives}
@@ -76,7 +80,22 @@ def search_sheet(
             f"  {name}: at most {n} bits, by one sum of losses and range counts" for name, n in bits.items()
         ),
     )
-    return ConsentSheet(f"{head}\n{last_sheet}", f"{head}\n{last_sheet.first_screen}")
+    return ConsentSheet(f"{head}\n{last_sheet}\n\n{_messages(shapes[largest])}", f"{head}\n{last_sheet.first_screen}")
+
+
+def _messages(shape: RunShape) -> str:
+    """Return the section on the messages that a search adds to those of its trainings."""
+    others = " and ".join(name for name in (*shape.columns, *shape.helpers) if name != shape.active)
+    lines = [
+        fill(
+            f"{others}: {item.message.__name__} from {shape.active}: {item.reveals}",
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+        )
+        for item in declares()
+    ]
+    return "\n".join(["Messages of the search, in addition to those of its trainings", *lines])
 
 
 class SearchForecast(NamedTuple):
@@ -129,7 +148,8 @@ def explain_search(
         facts = {name: local_run_facts(final, party, columns, outputs=outputs) for name, final in finals.items()}
     shapes = {name: item.shape for name, item in facts.items()}
     largest = most_disclosing(finals, shapes)
-    rows = len(measured_rows(facts[largest].schedule, shapes[largest].outputs))
+    measured = measured_rows(facts[largest].schedule, shapes[largest].outputs)
+    rows, active = len(measured), shapes[largest].active
     last_sheet = explain(finals[largest], parties, others=others, outputs=outputs, ledgers=ledgers)
     sheet = search_sheet(alternatives, finals, shapes, rows, last_sheet)
     refusals, measurements = [], len(alternatives) + 1
@@ -137,8 +157,15 @@ def explain_search(
         check_search(alternatives, finals, shapes, parties, ledgers or {})
     except LeakageError as error:
         refusals.append(str(error))
-    permitted = max(1, rows // ROWS_PER_EVALUATION)
-    if measurements > permitted and "small_metrics" not in job.accepts:
+    is_limited, permitted = "small_metrics" not in job.accepts, max_evaluations(rows)
+    for party in parties:
+        ledger = (ledgers or {}).get(party.name)
+        if is_limited and party.name != active and party.has_ids and ledger is not None and ledger.path.exists():
+            try:
+                ScoreLedger(ledger.path).check_evaluations(active, party.keys_of(measured), measurements)
+            except LeakageError as error:
+                refusals.append(f"{party.name}: {error}")
+    if measurements > permitted and is_limited and not refusals:
         refusals.append(
             f"{rows:,} held-out rows may be measured {permitted} times, and the search measures them {measurements} "
             'times. List fewer alternatives, hold out more rows, or set accepts = ["small_metrics"] in the job'

@@ -100,7 +100,7 @@ class Tuning:
 
     @property
     def conclusion(self) -> str:
-        """The choice as text."""
+        """A text that states which alternative was chosen, and why."""
         return f"Chosen: {self.chosen}. {self.account}"
 
     def __str__(self) -> str:

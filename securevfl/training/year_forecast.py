@@ -24,7 +24,7 @@ from securevfl.errors import ConfigError
 from securevfl.families.facts import RunFacts
 from securevfl.families.run_facts import local_run_facts, pooled_run_facts
 from securevfl.job import Job
-from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
+from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET, max_evaluations
 from securevfl.training.comparison import compared_jobs
 
 MONTHS = 12
@@ -251,7 +251,7 @@ def _party_year(party: Party, runs: Sequence[_Run], ledger: DisclosureLedger | N
         rows = max((item.rows for item in evaluated), default=0)
         year.bits += sum(_bits(item) for item in measured)
         year.row_bits += sum(_row_bits(item) for item in evaluated if item.rows)
-        most = max(1, rows // ROWS_PER_EVALUATION)
+        most = max_evaluations(rows)
         if rows and evaluations > most and "small_metrics" not in (*run.job.accepts, *refused):
             refused.add("small_metrics")
             reason = (

@@ -80,7 +80,7 @@ class EndToEndSession(Secret):
         return self._ready.wait(timeout)
 
     def send(self, plain: bytes) -> None:
-        """Encrypt and send a packet."""
+        """Encrypt a packet for the other end, and send it."""
         with self._lock:
             assert self._cipher_out is not None, "the peer's offer must arrive first"
             encrypted = self._cipher_out.encrypt(self._sent.to_bytes(12, "little"), plain, None)

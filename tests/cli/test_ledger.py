@@ -54,6 +54,26 @@ def trained(tmp_path: Path) -> list[str]:
     return options
 
 
+def test_a_page_has_the_figures_of_all_ledgers(trained: list[str], tmp_path: Path) -> None:
+    page = tmp_path / "ledger.html"
+    for _ in range(2):  # a page that exists is replaced
+        assert run("ledger", "--html", page).exit_code == 0
+    text = page.read_text()
+    for name in ("bank", "shop"):
+        contents = DisclosureLedger.find(default_ledger(name)).read()
+        assert f"<h2>{name}</h2>" in text
+        for table in {entry.table for entry in contents.entries}:
+            assert f"{name}: table {table[:8]}, {contents.tables[table].rows:,} rows" in text
+        for entry in contents.entries:
+            assert f'<td data-head="kind">{entry.disclosure.kind}</td>' in text
+    assert "<dt>scores</dt>" in text
+    assert "<script" not in text
+    empty = run("ledger", "--ledger", tmp_path / "new.ledger", "--party", "new", "--limit", "ids=5", "--html", page)
+    assert empty.exit_code == 0
+    assert "Nothing was disclosed yet." in page.read_text()
+    assert "ids 5" in page.read_text()
+
+
 def test_it_shows_what_was_told_and_what_is_left(trained: list[str]) -> None:
     done = run("ledger")
     assert done.exit_code == 0

@@ -26,7 +26,8 @@ from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome
 from securevfl.runtime import eventlog
 
-FIGURES = ServiceFigures(16, 16, 1_234_567, 98_765_432, 12_345, 7, 4_096)
+REFUSAL = "party shop: its ledger allows all peers together at most 9 scores; bank has received 8 scores"
+FIGURES = ServiceFigures(16, 16, 1_234_567, 98_765_432, 12_345, 7, 4_096, REFUSAL)
 BUDGETS = [Budget("scores", "a bank with a very long name " * 4, "100,000", "0"), Budget("ids", "", "50,000", "50,000")]
 
 
@@ -46,7 +47,7 @@ def test_the_screen_shows_every_figure_in_80_columns() -> None:
         "16 of 16",
         "1,234,567 requests",
         "98,765,432 rows",
-        "12,345",
+        "12,345, the latest: party shop: its ledger allows all peers together",
         "7",
         "4,096 rows",
         "50,000",
@@ -54,6 +55,15 @@ def test_the_screen_shows_every_figure_in_80_columns() -> None:
     ):
         assert figure in text, figure
     assert "\n\n" not in text.strip()  # an ellipsis, and no second line, where a text is too long
+
+
+def test_the_latest_refusal_is_counted_with_its_reason() -> None:
+    tally = RequestTally()
+    tally.count(RequestOutcome("refused", 0.1, reason="the first limit"))
+    tally.count(RequestOutcome("failed", 0.1, reason="a lost line"))
+    assert tally.figures(1, 16).refusal == "the first limit"
+    tally.count(RequestOutcome("refused", 0.1, reason="two\nlines"))
+    assert (tally.figures(1, 16).refused, tally.figures(1, 16).refusal) == (2, "two lines")
 
 
 def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +95,8 @@ def test_the_budget_is_what_the_ledger_leaves_to_the_peer(tmp_path: Path) -> Non
     assert {(budget.kind, budget.left) for budget in budgets_of(ledger)} == {("scores", "100"), ("ids", "50")}
     ledger.record_answer("training", "run", Disclosure("scores", "bank", ("shop",), 30, 0))
     assert Budget("scores", "bank", "100", "70") in budgets_of(ledger)
+    ledger.record_answer("training", "another run", Disclosure("scores", "second bank", ("shop",), 60, 0))
+    assert Budget("scores", "all peers", "100", "10") in budgets_of(ledger)  # a limit holds for all of them together
 
 
 def test_a_tally_counts_each_outcome() -> None:

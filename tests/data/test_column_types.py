@@ -633,3 +633,12 @@ def test_nothing_is_to_be_declared_for_new_rows(kind: str, brought: Any) -> None
         with raises_code(errors.TableError, "SVFL-TABLE-TYPE") as refused:
             columns_of("shop", {"c": brought}, declared=read_types({"c": {"type": kind}}))
         assert "declare another" in (refused.value.remedy or "")
+
+
+@pytest.mark.parametrize("reader", READER_NAMES)
+def test_dates_among_serial_numbers_of_a_spreadsheet_are_named(reader: str, tmp_path: Path) -> None:
+    values = [f"{45000.5 + k}" if k % 3 else f"2023-05-{k % 9 + 1:02}" for k in range(80)]
+    with raises_code(errors.TableError, "SVFL-TABLE-TYPE", row=1, misfits=27) as caught:
+        read(values, reader, tmp_path)
+    assert "27 of its 80 values are dates" in str(caught.value)
+    assert "serial numbers of days" in str(caught.value)

@@ -1,5 +1,6 @@
 """Large Parquet files are read from disk by default: parties and models are the same, and no file is left behind."""
 
+import json
 import os
 import shutil
 import signal
@@ -12,9 +13,11 @@ import pyarrow as pa
 import pytest
 from builders import raises_code, write_table
 from pyarrow import csv, parquet
+from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl import errors
+from securevfl.cli.main import app
 from securevfl.data import load, store
 from securevfl.data.load import delete_table_copy, read_aligned, read_parties
 from securevfl.data.party import Party
@@ -23,6 +26,7 @@ from securevfl.data.readers import read_ids, read_party
 from securevfl.data.row_order import write_rows
 from securevfl.data.store import StoredParty, copy_to_temporary_table, store_table, table_path
 from securevfl.errors import LabelError, TableError
+from securevfl.models.metrics import area_under_curve
 from tests.forked import run_forked
 
 N = 240
@@ -246,3 +250,38 @@ def test_all_bad_columns_are_in_one_error(reader: str, tmp_path: Path) -> None:
             vfl.Party("shop", table, columns=["good", "late", "share"], ids=columns["id"])
     assert str(caught.value).count("first in row 60") == 2
     assert str(caught.value).count("party shop: ") in (0, 2)
+
+
+@pytest.mark.parametrize("reader", ["csv", "parquet"])
+@pytest.mark.parametrize("duplicates", ["refuse", "first"])
+def test_describe_reports_rows_without_a_label(reader: str, duplicates: Any, tmp_path: Path) -> None:
+    n = 200
+    labels: list[int | None] = [None if k % 10 == 0 else k % 3 % 2 for k in range(n)]
+    columns: dict[str, Any] = {"id": [f"k{k}" for k in range(n)], "x": np.arange(n) * 0.5, "y": pa.array(labels)}
+    if duplicates == "first":
+        columns["id"][7] = "k6"
+    path = tmp_path / f"t.{reader}"
+    arrow = pa.table({name: pa.array(values) for name, values in columns.items()})
+    (parquet.write_table if reader == "parquet" else csv.write_csv)(arrow, path)
+    words = ["describe", "--data", str(path), "--duplicates", duplicates, "--json", str(tmp_path / "d.json")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    written = json.loads((tmp_path / "d.json").read_text())
+    rows = [k for k in range(n) if not (duplicates == "first" and k == 7)]
+    assert "20 rows have no label" in done.output
+    assert (written["unlabelled"], written["rows"]) == (20, len(rows))
+    known = [k for k in rows if labels[k] is not None]
+    positive = np.array([labels[k] == 1 for k in known])
+    assert written["positive"] == {"class": "1", "share": pytest.approx(positive.mean())}
+    area = area_under_curve(positive, np.array([k * 0.5 for k in known]))
+    assert written["columns"][0]["auc"] == pytest.approx(area)
+    assert written["columns"][0]["quartiles"][4] == (n - 1) * 0.5
+    with raises_code(LabelError, "SVFL-LABEL-MISSING", missing=20):
+        read_party("bank", path, ReadOptions(duplicates=duplicates))
+
+
+def test_describe_works_without_any_label(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,x,y\n" + "".join(f"k{k},{k},\n" for k in range(30)))
+    done = CliRunner().invoke(app, ["describe", "--data", str(tmp_path / "t.csv")])
+    assert done.exit_code == 0, done.output
+    assert "30 rows have no label" in done.output

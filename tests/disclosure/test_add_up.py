@@ -17,7 +17,7 @@ from securevfl.consent.ledger_session import LedgerSession
 from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
-from securevfl.disclosure.limits import Limit, sum_disclosures, sum_sessions
+from securevfl.disclosure.limits import DisclosureTotal, Limit, sum_disclosures, sum_sessions
 from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import LeakageError
 from securevfl.families.run_facts import pooled_run_facts
@@ -69,6 +69,19 @@ def test_future_equations_count_when_a_run_resumes(start: int, counted: int) -> 
     ledger_session._sizes = RunShape("bank", 100, 0, 1, 100, 1, 1, {"shop": 1}, {"bank": 1, "shop": 1})
     entries = [LedgerEntry("t", "run", "", labels(count, steps=(0, end)), "before") for count, end in ((3, 3), (4, 5))]
     assert sum(item.count for item in ledger_session._before(entries)) == counted
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.07, 0.25, 0.2500001, 0.254, 0.255, 0.29, 0.57, 0.999, 1.0, 1.2])
+def test_the_needed_limit_is_the_smallest_that_allows_a_total(share: float) -> None:
+    total = DisclosureTotal(7, share, 1)
+    for kind, limit in (("labels", Limit(0.0, share=True)), ("labels", Limit(0.0)), ("scores", Limit(0.0))):
+        text = limit.needed(total)
+        _, needed = Limit.parse(kind, text)
+        _, smaller = Limit.parse(kind, text.replace(text.rstrip("%"), str(int(text.rstrip("%")) - 1)))
+        assert needed is not None
+        assert smaller is not None
+        assert needed.allows(total)
+        assert not smaller.allows(total)
 
 
 @pytest.mark.parametrize("seed", range(8))

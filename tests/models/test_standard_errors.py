@@ -62,12 +62,13 @@ def test_errors_of_every_loss_are_those_of_a_bootstrap(name: str, weighted: bool
         assert error == pytest.approx(right[metric], rel=bound), metric
 
 
-def test_many_rows_are_resampled_in_strata(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows of the rare class count; of the other one a part, scaled to all."""
-    loss, classes, (f, y) = LOSSES["logistic"], np.array([0, 1]), scored(12_000, 66)
+@pytest.mark.parametrize(("rows", "rare", "limit"), [(12_000, 66, 6000), (8000, 4000, 1000), (8000, 400, 400)])
+def test_many_rows_are_resampled_in_strata(monkeypatch: pytest.MonkeyPatch, rows: int, rare: int, limit: int) -> None:
+    """All rows of a rare class count, and a part of a class of more rows than the limit, scaled to all."""
+    loss, classes, (f, y) = LOSSES["logistic"], np.array([0, 1]), scored(rows, rare)
     names = ["ks", "pr_auc", "lift"]
     whole = standard_errors.standard_errors(loss, f, y, classes, None, names)
-    monkeypatch.setattr(standard_errors, "MAX_BOOTSTRAP_ROWS", 6000)
+    monkeypatch.setattr(standard_errors, "MAX_BOOTSTRAP_ROWS", limit)
     parts = standard_errors.standard_errors(loss, f, y, classes, None, names)
     for name, bound in zip(names, (0.3, 0.6, 0.3), strict=True):  # few rows at the top decide on precision
         assert parts[name] == pytest.approx(whole[name], rel=bound), name

@@ -3,6 +3,7 @@ ledger that another process wrote."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -184,3 +185,28 @@ def test_stored_shares_answer_the_same_row_in_any_block(tmp_path: Path) -> None:
         (party.question(rows, salt="!", ledger=ledger), [b"1", None, b"3"]),
     ):
         assert party.ledger.stored(query) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_codes_of_equal_columns_count_once_up_to_the_limit(seed: int) -> None:
+    """Requests in random order, with other numbers of bits, columns and models; a table of sums is the reference."""
+    draw, ledger, most = random.Random(seed), ScoreLedger(None), 14.0
+    counted: dict[str, dict[tuple[str, float], float]] = {row: {} for row in "abc"}
+    answers = set[bool]()
+    for _ in range(60):
+        model, row, value, bits = (
+            draw.choice("mn"),
+            draw.choice("abc"),
+            draw.choice([0.0, 1.0]),
+            draw.choice([2.0, 5.0]),
+        )
+        so_far = counted[row]
+        after = so_far | {(model, value): max(so_far.get((model, value), 0.0), bits)}
+        is_allowed = sum(after.values()) <= most
+        X = np.array([[value, 1.0]])
+        assert ledger.admit_codes(model, [row.encode()], X, bits=bits, max_bits=most).tolist() == [is_allowed]
+        if is_allowed:
+            counted[row] = after
+        answers.add(is_allowed)
+        assert ledger.disclosed_bits([row.encode()]) == [(0.0, sum(counted[row].values()))]
+    assert answers == {True, False}

@@ -454,7 +454,7 @@ def test_one_round_trip_a_visit_and_one_more_for_the_lift(run):
     } == expected
 
 
-def test_one_query_of_sums_and_one_reply_about_steps_for_each_batch(run):
+def test_one_query_of_sums_and_one_reply_about_steps_a_batch(run):
     """SEAL does not add up products, so it replies about the steps of each block. Sums have a reply for each block."""
     case, sent = run.case, defaultdict(int)
     for event in run.events:

@@ -140,9 +140,7 @@ def _search(folder: Path) -> SearchRecord:
 
 
 def _write_search(folder: Path) -> Path:
-    record = _search(folder)
-    with AccountDatabase.shared(folder / "bank.ledger").changing() as tables:
-        record.begin(tables, {"l2 = 1": 1}, {"l2 = 1": SIZES})
+    _search(folder).begin({"l2 = 1": 1}, {"l2 = 1": SIZES})
     return next(folder.glob("*.search.json"))
 
 

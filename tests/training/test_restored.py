@@ -72,6 +72,7 @@ STEPS: dict[str, Callable[[SearchRecord], None]] = {
     "after the consent": lambda record: None,
     "after a measurement": lambda record: record.store_remaining("l2 = 1", 2),
     "after all measurements": lambda record: record.store_remaining("l2 = 2", 0),
+    "after a divergence": lambda record: record.store_divergence("l2 = 2"),
     "after the choice of the first": lambda record: record.store_choice(0),
     "after the choice of another": lambda record: record.store_choice(1),
 }

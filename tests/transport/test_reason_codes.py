@@ -248,3 +248,17 @@ def test_codes_alone_tell_of_the_columns_that_weigh_most() -> None:
     assert three[-1] < 0.02
     bits = sum(max(0.0, -0.5 * math.log2(1 - share)) for share in three)
     assert bits < THREE
+
+
+def test_a_policy_that_sends_other_codes_has_another_fingerprint() -> None:
+    codes = {"a": "R1", "b": "R2", "c": "R1"}
+    same = ReasonCodePolicy(2, dict(reversed(codes.items())))
+    others = [
+        *(ReasonCodePolicy(count, codes) for count in (1, 3)),
+        *(ReasonCodePolicy(2, codes | {column: "R9"}) for column in codes),
+        ReasonCodePolicy(2, {"a": "R2", "b": "R1", "c": "R1"}),
+        ReasonCodePolicy(2, {"a": "R1", "b": "R2"}),
+        ReasonCodePolicy(2, {"d": "R1", "b": "R2", "c": "R1"}),
+    ]
+    assert same.fingerprint() == ReasonCodePolicy(2, codes).fingerprint()
+    assert len({policy.fingerprint() for policy in (same, *others)}) == 1 + len(others)

@@ -118,6 +118,10 @@ def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) 
         (sheet,) = search.sheets[party.name]
         assert "trains 3 alternatives" in sheet
         assert "4 measurements" in sheet
+        others = [other.name for other in search.parties if not other.active]
+        assert f"{others[0]}: AlternativeChoice from bank: plain: which of the agreed alternatives" in " ".join(
+            str(sheet).split()
+        )
         sizes = {other.name: other.X.shape[1] for other in search.parties if other is not party}
         forecast = explain_search(TUNED_JOB, GRID, [party], others=sizes)
         assert forecast.sheet.digest == sheet.digest
@@ -139,6 +143,18 @@ def test_one_consent_one_sum_for_each_alternative_and_one_model(search: Search) 
     assert isinstance(again["shop"], LeakageError)
     assert isinstance(again["bank"], PeerStopped)
     assert measured(search.parties[1], search.ledger(search.parties[1])) == 4
+
+
+def test_explain_counts_earlier_measurements_of_the_rows(tmp_path: Path) -> None:
+    bank, shop = tables(ROWS)
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    columns = {"bank": bank.X.shape[1]}
+    assert not explain_search(TUNED_JOB, GRID, [shop], others=columns, ledgers={"shop": ledger}).refusals
+    held_out = shop.keys_of(TUNED_JOB.schedule(shop.register).test)
+    ledger.record(shop.register, ("earlier", ""), [])
+    ScoreLedger(ledger.path).record_evaluation("bank", held_out, me="shop")
+    (refusal,) = explain_search(TUNED_JOB, GRID, [shop], others=columns, ledgers={"shop": ledger}).refusals
+    assert "at most 4 evaluations" in refusal
 
 
 def test_a_peer_with_more_alternatives_is_refused(search: Search) -> None:

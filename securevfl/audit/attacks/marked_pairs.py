@@ -20,7 +20,7 @@ from securevfl.audit.attacks.base import Score, fixed_remedy
 from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, PairsAttack, evaluated_rows
 from securevfl.audit.attacks.new_row_scores import added_variance
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION
+from securevfl.protocols.score_ledger.score_limits import max_evaluations
 
 
 class MarkedPairs(PairsAttack):
@@ -36,7 +36,7 @@ class MarkedPairs(PairsAttack):
     def score(self, pair: RealIdealPair) -> Score:
         """Return the variance that marked evaluations explain; chance is that of marks which the attacker ignores."""
         rows, _ = evaluated_rows(pair)
-        evaluations = max(1, len(rows.f) // ROWS_PER_EVALUATION)
+        evaluations = max_evaluations(len(rows.f))
         rng = np.random.default_rng([pair.seed, 9])
         share, chance = (marked_gain(rows, evaluations, rng, marks=marks) for marks in (True, False))
         detail = (

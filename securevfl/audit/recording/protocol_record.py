@@ -90,7 +90,7 @@ class ProtocolRecord:
 
     @property
     def spaces(self) -> list[Space]:
-        """The number space of each sum of the run."""
+        """The numbers (reals, or integers modulo 2^b) in which each sum of the run was computed."""
         return [space for record in self.sums.values() for space in record.spaces]
 
     def defence_recorder(self, name: str) -> Callable[[Floats], None]:

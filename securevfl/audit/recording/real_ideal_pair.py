@@ -68,7 +68,7 @@ class RealIdealPair:
 
     @cached_property
     def real_run(self) -> tuple[Run, Recording]:
-        """The run of the job as it is."""
+        """The recorded run of the job as it is; the ideal run is compared with it."""
         return record_parties(self.job, self.parties)
 
     @cached_property

@@ -67,7 +67,7 @@ class RecordedSum(SumProtocol):
         return RecordedSumRole(self.inner.role(context), context.me, record)
 
     def declares(self, passives: Sequence[str]) -> list[MessageDeclaration]:
-        """Return the inner protocol's declaration."""
+        """Return the messages that the inner protocol declares."""
         return self.inner.declares(passives)
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -116,7 +116,7 @@ class RecordedResidual(ResidualProtocol):
         return RecordedPassive(self.inner.passive(context, agreement), context, self._record)
 
     def declares(self) -> list[MessageDeclaration]:
-        """Return the inner protocol's declaration."""
+        """Return the messages that the inner protocol declares."""
         return self.inner.declares()
 
     @property
@@ -141,7 +141,7 @@ class RecordedActive(ActiveResidual):
         self._inner, self._me, self._record = inner, me, record
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
-        """Record the residual and publish it."""
+        """Record the residual g that the inner protocol publishes, and let it publish g."""
         self._record.residuals[self._me].append((np.array(g), tuple(to)))
         self._record.epochs.add(epoch)
         self._inner.publish(g, epoch=epoch, to=to, resend_of=resend_of)

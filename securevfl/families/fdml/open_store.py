@@ -39,7 +39,7 @@ class StoredOpen(StoredSum):
 
     @property
     def strength(self) -> str:
-        """One line that states the security."""
+        """One line that states the security assumption."""
         return "none: the server stores local predictions in the clear"
 
     @property
@@ -67,7 +67,7 @@ class OpenWorker(StoredWorker):
         return np.ascontiguousarray(H, "<f8").tobytes()
 
     def decode_total(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
-        """Read the sum from 64-bit floats."""
+        """Read a total of payloads from its bytes, 64-bit floats."""
         if len(total) != 8 * shape[0] * shape[1]:
             raise ProtocolError(
                 f"{self.me}: the server sent a sum of {len(total)} bytes; a sum of shape {shape} has "
@@ -86,9 +86,9 @@ class OpenWorker(StoredWorker):
 
 
 class OpenServer(StoredServer):
-    """A server that adds payloads in the clear."""
+    """A server that stores and adds up workers' payloads in the clear."""
 
     def add_payloads(self, stored: Mapping[str, bytes]) -> bytes:
-        """Add payloads as 64-bit floats."""
+        """Add up payloads, which are 64-bit floats in the clear."""
         total: Floats = np.sum([np.frombuffer(payload, "<f8") for payload in stored.values()], axis=0)
         return total.astype("<f8").tobytes()

@@ -78,7 +78,7 @@ class FDSKL(Optimizer):
     def _step(
         self, expansion: KernelExpansion, batch: Batch, k: int, g: Floats, eta: float, P: Floats32 | None
     ) -> None:
-        """Update the coefficients of block k."""
+        """Update the coefficients of the k-th block of random features."""
         gradient = g[:, 0].astype(np.float32) @ expansion.phi(batch.index, k) / np.float32(len(g))
         gradient += np.float32(expansion.model.l2) * expansion.alpha[k]
         expansion.alpha[k] -= np.float32(eta) * (gradient if P is None else P @ gradient)

@@ -105,7 +105,7 @@ class KernelExpansion:
 
     @property
     def theta(self) -> Floats:
-        """Alpha as a column (M, 1)."""
+        """The coefficients alpha of all features, as a column (M, 1)."""
         return self.alpha.astype(np.float64).reshape(-1, 1)
 
     def keep(self, rows: Hashable, k: int, cos: Cosines) -> None:

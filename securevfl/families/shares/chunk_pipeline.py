@@ -58,7 +58,7 @@ class ChunkPipeline(Generic[T]):
             yield chunk
 
     def __enter__(self) -> ChunkPipeline[T]:
-        """Return the pipeline."""
+        """Return the pipeline, for use in a `with` statement."""
         return self
 
     def __exit__(

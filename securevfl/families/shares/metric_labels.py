@@ -111,17 +111,13 @@ class MetricLabels:
 
         Returns:
             The mean change over the classes, and whether `metrics` returns an AUC without it. It does not for several
-            classes, nor if the model has few different scores.
+            classes.
         """
         if self.subtracted is not None or not self.spacing:
             return 0.0, False
         columns = list(zip(pairs.marked.T, pairs.f.T, strict=True))
         bias = float(np.mean([pair_metrics.auc_rounding_bias(marked, f, self.spacing) for marked, f in columns]))
-        if not self.loss.single:
-            return bias, False
-        auc = pair_metrics.class_metrics(self.loss, pairs.f, pairs.marked, self.classes).get("auc")
-        marked, f = columns[0]
-        return bias, auc is not None and abs(auc - metrics.area_under_curve(marked, f)) <= 1e-12
+        return bias, self.loss.single
 
     def by_class(self, pairs: ScoreLabelPairs) -> dict[str, dict[str, float]]:
         """Return the figures of each class against all others; empty unless there are several classes."""

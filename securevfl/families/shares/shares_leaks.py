@@ -33,7 +33,7 @@ from securevfl.families.shares.shares_outputs import (
     disclosed_score_bits,
 )
 from securevfl.families.shares.shares_plan import reason_code_bits
-from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
+from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET, max_evaluations
 from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL
 
 MAX_COLUMN_SHARE = 0.5  # maximum share of the information in a row that a single column may contain
@@ -141,7 +141,7 @@ def _small_metrics(output: Output, shape: RunShape) -> Iterator[Leak]:
             f"hold out more rows (test_fraction{enough})",
             apart=True,
         )
-    if times > (limit := max(1, rows // ROWS_PER_EVALUATION)):
+    if times > (limit := max_evaluations(rows)):
         yield Leak(
             SMALL_METRICS,
             output.receiver,

@@ -88,7 +88,7 @@ class MeasuredTraining(Protocol):
 
     @property
     def facts(self) -> SharesFacts:
-        """The facts of the training."""
+        """The facts of the training, such as its public sizes."""
 
     @property
     def session(self) -> SharesSession:
@@ -96,7 +96,7 @@ class MeasuredTraining(Protocol):
 
     @property
     def params(self) -> SharesParams:
-        """The parameters of the training."""
+        """The parameters of the training that all parties agree on."""
 
     @property
     def ledger(self) -> ScoreLedger:

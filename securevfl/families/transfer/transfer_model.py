@@ -40,7 +40,7 @@ class Transfer(Model):
 
     @property
     def loss(self) -> Loss:
-        """The loss with which scores are evaluated."""
+        """The loss that evaluations of the model report."""
         return LOSSES["logistic"]
 
     @property

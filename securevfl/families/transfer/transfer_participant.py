@@ -60,7 +60,7 @@ class ScoreMatrix(SparseRows):
         return np.unique(np.arange(start, min(stop, start + self._rows)) % self._rows)
 
     def backward(self, g: Floats) -> Floats:
-        """Return J^T g (m, 1)."""
+        """Return J^T g (m, 1) for this Jacobian J."""
         return (self._phi @ g.reshape(len(self._phi), self._rows))[:, None]
 
 
