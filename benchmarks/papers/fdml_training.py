@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -102,12 +102,13 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
         parties = tables(data, count)
         for kind in plan.kinds:
             on_row(f"{count} parties, {kind}: pooled and alone")
-            pooled = [central(plan, kind, parties, split) for split in range(plan.splits)]
-            alone = [[central(plan, kind, [party], i, parties[0]) for i in range(plan.splits)] for party in parties]
-            best = max(alone, key=lambda aucs: float(np.mean(aucs)))
+            local = [[_central(plan, kind, [party], i, parties[0]) for i in range(plan.splits)] for party in parties]
+            best = max(local, key=lambda figures: float(np.mean([item["auc"] for item in figures])))
+            central_runs = [_central(plan, kind, parties, split) for split in range(plan.splits)]
+            pooled = [item["auc"] for item in central_runs]
             rows += [
-                {"parties": count, "kind": kind, "setting": what, "auc": mean(aucs), "auc_sd": spread(aucs)}
-                for what, aucs in (("pooled columns", pooled), ("best party alone", best))
+                {"parties": count, "kind": kind, "setting": what} | _table_1(figures)
+                for what, figures in (("pooled columns", central_runs), ("best party alone", best))
             ]
             choices = {tau: step(parties, plan, Setting(kind, tau), on_row) for tau in (0, 8)}
             for setting in settings(kind, plan.sealed > 0 and count == 2):
@@ -143,14 +144,34 @@ def finish(
     """Return AUC, and rounds and virtual seconds to within `AUC_TOLERANCE` of the pooled AUC, on the reported rows."""
     runs = [train(parties, plan, setting, eta, split) for split in range(len(pooled))]
     reached = [first(run, auc - AUC_TOLERANCE) for run, auc in zip(runs, pooled, strict=True)]
-    aucs = [run.metrics["auc"] for run in runs]
+    figures = [
+        {
+            "auc": run.metrics["auc"],
+            "train_loss": _training_loss(run, parties, plan, setting, split),
+            "test_loss": run.metrics["log_loss"],
+            "whole_s": run.costs.training,
+        }
+        for split, run in enumerate(runs)
+    ]
     return {
-        "auc": mean(aucs),
-        "auc_sd": spread(aucs),
+        **_table_1(figures),
         "rounds": mean([None if run is None else run[0] for run in reached]),
         "rounds_sd": spread([None if run is None else run[0] for run in reached]),
         "virtual_s": mean([None if run is None else run[1] for run in reached]),
     }
+
+
+def _table_1(figures: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return the columns of the paper's Table I: losses on training and test rows, test AUC, and seconds."""
+    row = {name: mean([item[name] for item in figures]) for name in figures[0]}
+    return row | {"auc_sd": spread([item["auc"] for item in figures])}
+
+
+def _training_loss(run: Run, parties: Sequence[Party], plan: Plan, setting: Setting, split: int) -> float:
+    """Return the log loss of the trained model on the rows of its training."""
+    train = job_of(plan, setting, 1.0, split).schedule(parties[0].register).train
+    blocks = {party.name: party.X[train] for party in parties}
+    return run.evaluate(blocks, np.asarray(parties[0].y)[train])["log_loss"]
 
 
 def tables(data: Path | None, parties: int) -> list[Party]:
@@ -223,8 +244,15 @@ def first(run: Run, auc: float) -> tuple[float, float] | None:
     return next(((record["round"], record["seconds"]) for record in run.history if record.get("auc", 0.0) >= auc), None)
 
 
-def central(plan: Plan, kind: Kind, parties: Sequence[Party], split: int, labelled: Party | None = None) -> float:
+def central(plan: Plan, kind: Kind, parties: Sequence[Party], split: int) -> float:
     """Return the AUC of scikit-learn's model on these parties' columns and this repetition's held-out rows."""
+    return _central(plan, kind, parties, split)["auc"]
+
+
+def _central(
+    plan: Plan, kind: Kind, parties: Sequence[Party], split: int, labelled: Party | None = None
+) -> dict[str, float]:
+    """Return AUC, losses and processor seconds of scikit-learn's model on these parties' columns."""
     lead = labelled or parties[0]
     linear_model = import_extra("sklearn.linear_model", "sklearn", "the baselines")
     neural_network = import_extra("sklearn.neural_network", "sklearn", "the baselines")
@@ -238,8 +266,15 @@ def central(plan: Plan, kind: Kind, parties: Sequence[Party], split: int, labell
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn's warning that it has not converged
+        started = time.process_time()
         model.fit(X[schedule.train], y[schedule.train])
-    return area_under_curve(y[schedule.test] == 1, model.predict_proba(X[schedule.test])[:, 1])
+        spent = time.process_time() - started
+    losses = {}
+    for name, rows in (("train_loss", schedule.train), ("test_loss", schedule.test)):
+        chances = model.predict_proba(X[rows])[:, 1].clip(1e-15, 1 - 1e-15)
+        losses[name] = float(-np.log(np.where(y[rows] == 1, chances, 1 - chances)).mean())
+    auc = area_under_curve(y[schedule.test] == 1, model.predict_proba(X[schedule.test])[:, 1])
+    return {"auc": auc, **losses, "whole_s": spent}
 
 
 def orders(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:

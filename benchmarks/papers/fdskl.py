@@ -2,6 +2,7 @@
 
     errors     Figure 6 and Table 4: share of wrong test rows, processor seconds of all parties, bytes, by table
     scaling    Figure 5: processor seconds by the number of training rows
+    progress   Figure 3: error by processor seconds, after each pass
 
 phishing, ijcnn1 and default_credit are split at random, a quarter held out; a9a has fixed test rows and varies the
 seed. The width of the kernel, and the step of the paper's update (`precondition` off), are chosen on a fifth of the
@@ -95,6 +96,14 @@ class ScalingPlan:
 
 
 @dataclass(frozen=True)
+class ProgressPlan:
+    """A table, and the step of the paper's update."""
+
+    table: str = "phishing"
+    step: float = 0.1
+
+
+@dataclass(frozen=True)
 class Table:
     """One real table: labels of 0 and 1, and the columns of the party with labels and of the other."""
 
@@ -149,7 +158,9 @@ def read(data: Path | None, name: str) -> Table:
     return Table(name, X, y, (sides[0], sides[1]), n_train)
 
 
-def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int) -> dict[str, float]:
+def federated(
+    table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int, batch_size: int | None = None
+) -> dict[str, float]:
     """Run FDSKL between three parties over a tree sum: error, processor seconds, virtual seconds and bytes."""
     owners = table.owners(PARTY_COUNT)
     train, test = table.rows(seed)
@@ -160,7 +171,7 @@ def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, s
         model=model,
         optimizer=optimizer,
         protocol=Protocol(sum=TreeSum()),
-        batch_size=setting.batch_size,
+        batch_size=batch_size or setting.batch_size,
         epochs=setting.epochs,
         seed=seed,
         scale=setting.scale,
@@ -326,7 +337,7 @@ def _row(
 
 
 def scaling(data: Path | None, plan: ScalingPlan, runs: Runs) -> Rows:
-    """Return processor seconds of training by rows: ours by one owner of all columns, and a kernel machine."""
+    """Return processor seconds of training by rows: FDSKL between parties and by one owner, and a kernel machine."""
     table, setting = read(data, plan.table), SMALL_SETTING if data is None else TABLE_SETTINGS[plan.table]
     split = table.split(0, setting.scale)
     keys = {"batch_size": min(setting.batch_size, min(plan.rows)), "epochs": setting.epochs, "seed": 0}
@@ -341,11 +352,45 @@ def scaling(data: Path | None, plan: ScalingPlan, runs: Runs) -> Rows:
             runs(f"{name}, {number} rows")
             result = method(split.first(number, 0))
             rows.append({"method": name, "rows": number, "cpu_s": result.cpu_s, "error": result.error})
+        name = f"FDSKL, {PARTY_COUNT} parties"
+        runs(f"{name}, {number} rows")
+        outcome = federated(_first(table, number), setting, setting.model, FDSKL(rho=1.0), 0, keys["batch_size"])
+        rows.append({"method": name, "rows": number, "cpu_s": outcome["cpu_s"], "error": outcome["error"]})
+    return rows
+
+
+def _first(table: Table, number: int) -> Table:
+    """Return the table with this number of training rows of the first split, and all its test rows."""
+    train, test = table.rows(0)
+    order = np.concatenate([np.random.default_rng(0).permutation(train)[:number], test])
+    return Table(table.name, table.X[order], table.y[order], table.sides, number)
+
+
+def progress(data: Path | None, plan: ProgressPlan, runs: Runs) -> Rows:
+    """Return processor seconds and error after each pass, at one owner of all columns (Figure 3)."""
+    table, setting = read(data, plan.table), SMALL_SETTING if data is None else TABLE_SETTINGS[plan.table]
+    split = table.split(0, setting.scale)
+    rows: Rows = []
+    for name, optimizer in (
+        ("preconditioned", FDSKL(rho=1.0)),
+        ("the paper's step", FDSKL(lr=plan.step, precondition=False)),
+    ):
+        runs(name)
+        result = dsg(
+            split, setting.model, optimizer, batch_size=setting.batch_size, epochs=setting.epochs, seed=0, curve=True
+        )
+        rows += [
+            {"method": name, "epoch": number + 1, "cpu_s": spent, "error": error}
+            for number, (spent, error) in enumerate(result.curve)
+        ]
     return rows
 
 
 PARTS = {
     # the frequencies of an FDSKL training follow from a key that its parties draw
     "errors": Part(Plan(), Plan(("phishing",), 1, 100, 80), run, lambda row: str(row["method"]).startswith("FDSKL")),
-    "scaling": Part(ScalingPlan(), ScalingPlan("phishing", (100, 200)), scaling),
+    "scaling": Part(
+        ScalingPlan(), ScalingPlan("phishing", (100, 200)), scaling, lambda row: "parties" in str(row["method"])
+    ),
+    "progress": Part(ProgressPlan(), ProgressPlan(), progress),
 }

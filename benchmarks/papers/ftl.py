@@ -4,6 +4,7 @@
               labels on one side (18 columns), age, sex, marriage and education on the other (15 after encoding)
     small     the same at one small step for all Q
     fate      the same on the split of FATE (13 and 10 columns)
+    many      AUC and rounds with many local steps, with and without a proximal term, on digits
     overlap   AUC by the number of shared rows, compared with models of the guest's and the host's columns alone
     step      one local step at 500 shared rows: processor seconds of both sides, by engine and width
 
@@ -50,7 +51,7 @@ from securevfl.errors import DataError
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.job import Job
 from securevfl.models.metrics import area_under_curve
-from securevfl.optim.fedbcd import FedBCD
+from securevfl.optim.fedbcd import FedBCD, FedPBCD
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
@@ -100,6 +101,20 @@ class SmallPlan:
 
     setting: Plan
     step: float = 1.0
+
+
+@dataclass(frozen=True)
+class ManyPlan:
+    """Shared rows (as many are held out), units, local steps, rounds, the grid, mu of FedPBCD, AUCs, random starts."""
+
+    rows: int = 200
+    units: int = 8
+    local_steps: tuple[int, ...] = (1, 15, 25, 50, 100)
+    rounds: int = 6
+    grid: tuple[float, ...] = (1.0, 2.0, 4.0)
+    mu: float = 0.1
+    targets: tuple[float, ...] = (0.80, 0.82, 0.84)
+    starts: int = 3
 
 
 @dataclass(frozen=True)
@@ -240,6 +255,11 @@ def curve(parties: Sequence[Party], plan: Plan, q: int, eta: float, last: float,
     """Return rounds and held-out AUC from a random start, up to the AUC `last`; empty if it diverges."""
     goal = {"metric": "auc", "value": last}
     job = _job(plan, q, eta, OpenResidual(), max(plan.most // q, 10), evaluate_every=1, target=goal, seed=start)
+    return _history(parties, job)
+
+
+def _history(parties: Sequence[Party], job: Job) -> Curve:
+    """Return rounds and held-out AUC of a training; empty if it diverges."""
     try:
         history = simulate(job, parties).history
     except DIVERGED:
@@ -258,6 +278,57 @@ def _job(plan: Plan, q: int, eta: float, residual: ResidualProtocol, rounds: int
         accepts=ACCEPTED,
         **keys,
     )
+
+
+def many(data: Path | None, plan: ManyPlan, runs: Runs) -> Rows:
+    """Return a row for each algorithm and Q: rounds to AUCs, the highest AUC, and that after the last round."""
+    parties, rows = digit_halves(2 * plan.rows), []
+    inner = development(parties, _many_job(plan, FedBCD(local_steps=1, lr=1.0), 0))
+    for q in plan.local_steps:
+        ways: dict[str, Callable[[float], FedBCD]] = {"FedBCD-p": lambda eta, q=q: FedBCD(local_steps=q, lr=eta)}
+        if q > 1:
+            ways["FedPBCD"] = lambda eta, q=q: FedPBCD(local_steps=q, lr=eta, mu=plan.mu)
+        for name, way in ways.items():
+            runs(f"{name}, Q = {q}")
+
+            def auc(sides: Sequence[Party], eta: float, start: int, name: str = name, way: Any = way) -> Curve:
+                what = {"rows": len(sides[0]), "plan": asdict(plan), "q": way(eta).local_steps, "name": name}
+                job = _many_job(plan, way(eta), start)
+                curve = runs.once(what | {"eta": eta, "start": start}, lambda: _history(sides, job))
+                return [(rounds, value) for rounds, value in curve]
+
+            step = max(plan.grid, key=lambda eta, auc=auc: _last(auc(inner, eta, 0)))
+            curves = [auc(parties, step, start) for start in range(plan.starts)]
+            highest = [max((value for _, value in curve), default=0.0) for curve in curves]
+            final = [_last(curve) for curve in curves]
+            rows.append(
+                {
+                    "algorithm": name,
+                    "q": q,
+                    "step": step,
+                    "rounds_medians": [median([reached(curve, goal) for curve in curves]) for goal in plan.targets],
+                    "highest": mean(highest),
+                    "highest_sd": spread(highest),
+                    "auc": mean(final),
+                    "auc_sd": spread(final),
+                }
+            )
+    return rows
+
+
+def _many_job(plan: ManyPlan, optimizer: FedBCD, start: int) -> Job:
+    setting = Plan("digits", rows=plan.rows, units=plan.units)
+    job = _job(setting, 1, 1.0, OpenResidual(), plan.rounds, evaluate_every=1, seed=start)
+    return job.model_copy(update={"optimizer": optimizer})
+
+
+def digit_halves(rows: int) -> list[Party]:
+    """Return the left and the right halves of scikit-learn's digits; the label is whether the digit is odd."""
+    X, y = import_extra("sklearn.datasets", "sklearn", "the digits").load_digits(return_X_y=True)
+    X = X[:rows].reshape(rows, 8, 8)
+    halves = [side.reshape(rows, 32) for side in (X[:, :, :4], X[:, :, 4:])]
+    varying = [side[:, side.std(axis=0) > 0] for side in halves]
+    return [Party("bank", varying[0], y[:rows] % 2, aligned=True), Party("shop", varying[1], aligned=True)]
 
 
 def overlap(data: Path | None, plan: OverlapPlan, on_row: Callable[[str], None]) -> Rows:
@@ -360,6 +431,7 @@ PARTS = {
         small,
     ),
     "fate": Part(Plan("fate"), Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2), run),
+    "many": Part(ManyPlan(), ManyPlan(60, 2, (1, 3), 3, (1.0,), starts=1), many),
     "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), rounds=4, splits=1), overlap),
     "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
 }

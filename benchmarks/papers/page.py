@@ -22,9 +22,9 @@ from benchmarks.papers.page_celu import (
     celu_sweep,
 )
 from benchmarks.papers.page_fdml import fdml_auc, fdml_noise, fdml_order, fdml_slowness, fdml_stored, fdml_time
-from benchmarks.papers.page_fdskl import fdskl_errors, fdskl_scaling
+from benchmarks.papers.page_fdskl import fdskl_errors, fdskl_progress, fdskl_scaling
 from benchmarks.papers.page_fedbcd import fedbcd_linear, fedbcd_mnist, fedbcd_rule
-from benchmarks.papers.page_ftl import ftl_fate, ftl_overlap, ftl_paper, ftl_small, ftl_step
+from benchmarks.papers.page_ftl import ftl_fate, ftl_many, ftl_overlap, ftl_paper, ftl_small, ftl_step
 from benchmarks.papers.pictures import draw
 
 PAGE_HEAD = """# The papers' tables
@@ -104,10 +104,17 @@ PAPER_PAGES: dict[str, tuple[str, dict[str, Section]]] = {
             "noise": fdml_noise,
         },
     ),
-    "fdskl": ("FDSKL", {"errors": fdskl_errors, "scaling": fdskl_scaling}),
+    "fdskl": ("FDSKL", {"errors": fdskl_errors, "scaling": fdskl_scaling, "progress": fdskl_progress}),
     "ftl": (
         "Transfer learning",
-        {"credit": ftl_paper, "small": ftl_small, "fate": ftl_fate, "overlap": ftl_overlap, "step": ftl_step},
+        {
+            "credit": ftl_paper,
+            "small": ftl_small,
+            "fate": ftl_fate,
+            "many": ftl_many,
+            "overlap": ftl_overlap,
+            "step": ftl_step,
+        },
     ),
 }
 
@@ -158,10 +165,18 @@ def _scale(rows: Sequence[Row]) -> Lines:
     return series, "training rows", "processor seconds", True
 
 
+def _progress(rows: Sequence[Row]) -> Lines:
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        series.setdefault(row["method"], []).append((row["cpu_s"], row["error"]))
+    return series, "processor seconds", "test error", False
+
+
 CURVES: dict[tuple[str, str, str], Callable[[Sequence[Row]], Lines]] = {
     ("fedbcd", "linear", "fedbcd-q"): _by_q,
     ("fedbcd", "mnist", "fedbcd-mnist"): _curves(lambda row: f"{row['algorithm']}, Q = {row['q']}"),
     ("celu", "rounds", "celu"): _curves(lambda row: row["method"]),
     ("fdml", "slowness", "fdml-slowness"): _slow,
     ("fdskl", "scaling", "fdskl-scaling"): _scale,
+    ("fdskl", "progress", "fdskl-progress"): _progress,
 }

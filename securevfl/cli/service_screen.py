@@ -37,16 +37,17 @@ SERVICE_LINE_SECONDS = 60.0  # seconds between two lines without a terminal
 RATE_SECONDS = 60.0  # seconds over which the rate is measured
 LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
 MAX_EVENTS = 4  # number of latest events on the screen
+ALL_PEERS = "all peers"
 MAX_BUDGETS = 8  # maximum number of budgets on the screen
 MAX_PEER = 24  # longer names of peers are cut to this number of characters
 
 
 class Budget(NamedTuple):
-    """The part of one limit of the ledger that is not used up, for one peer.
+    """The part of one limit of the ledger that is not used up. A limit holds for all peers together.
 
     Attributes:
         kind: the kind of disclosure.
-        peer: the party that learns it; empty if nobody has learned anything yet.
+        peer: the party that has learned something, or `ALL_PEERS`; empty if nobody has learned anything yet.
         limit: the limit in words.
         left: the part of the limit that is not used up, in words.
     """
@@ -157,8 +158,11 @@ class Rate:
 
 
 def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
-    """Return the unused part of each limit for each peer. Of several tables, the one with the least left is shown."""
-    from securevfl.disclosure.ledger import total_to
+    """Return the unused part of each limit, which holds for all peers together.
+
+    Of several tables, the one with the least left is shown.
+    """
+    from securevfl.disclosure.ledger import total_of
 
     contents = ledger.read()
     by_table = [
@@ -168,12 +172,12 @@ def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
     budgets = []
     for kind, limit in contents.limits.items():
         peers = sorted({entry.disclosure.learner for entry in contents.counted if entry.disclosure.kind == kind})
-        for peer in peers:
-            totals = [total_to(entries, kind, peer) for entries in by_table]
-            largest = max(totals, key=lambda total: total.share if limit.share else total.count)
-            budgets.append(Budget(kind, peer, str(limit), str(limit.left(largest))))
         if not peers:
             budgets.append(Budget(kind, "", str(limit), str(limit)))
+            continue
+        totals = [total_of(entries, kind) for entries in by_table]
+        largest = max(totals, key=lambda total: total.share if limit.share else total.count)
+        budgets.append(Budget(kind, peers[0] if len(peers) == 1 else ALL_PEERS, str(limit), limit.left(largest)))
     return budgets
 
 

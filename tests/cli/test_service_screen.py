@@ -95,6 +95,8 @@ def test_the_budget_is_what_the_ledger_leaves_to_the_peer(tmp_path: Path) -> Non
     assert {(budget.kind, budget.left) for budget in budgets_of(ledger)} == {("scores", "100"), ("ids", "50")}
     ledger.record_answer("training", "run", Disclosure("scores", "bank", ("shop",), 30, 0))
     assert Budget("scores", "bank", "100", "70") in budgets_of(ledger)
+    ledger.record_answer("training", "another run", Disclosure("scores", "second bank", ("shop",), 60, 0))
+    assert Budget("scores", "all peers", "100", "10") in budgets_of(ledger)  # a limit holds for all of them together
 
 
 def test_a_tally_counts_each_outcome() -> None:
