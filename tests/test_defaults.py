@@ -60,9 +60,9 @@ def plain(value: Any) -> Any:
 
 
 def modules() -> Iterator[ModuleType]:
-    for found in pkgutil.walk_packages(securevfl.__path__, "securevfl."):
-        if not found.name.endswith("__main__"):
-            yield importlib.import_module(found.name)
+    for module in pkgutil.walk_packages(securevfl.__path__, "securevfl."):
+        if not module.name.endswith("__main__"):
+            yield importlib.import_module(module.name)
 
 
 def constants(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -135,12 +135,12 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def measured() -> dict[str, Any]:
-    found = dict(commands())
+    values = dict(commands())
     for module in modules():
         for kind in (constants, arguments, fields):
-            found |= dict(kind(module))
+            values |= dict(kind(module))
     return {
-        name: value for name, value in sorted(found.items()) if value is not None and not OF_THE_MACHINE.search(name)
+        name: value for name, value in sorted(values.items()) if value is not None and not OF_THE_MACHINE.search(name)
     }
 
 

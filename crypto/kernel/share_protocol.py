@@ -258,7 +258,8 @@ class RingHolder(ShareHolder):
                 "reduce them first",
                 code="SVFL-CRYPTO-RANGE",
             )
-        layout = self._layout(*V.shape, columns, uses, rows)
+        n, c = V.shape
+        layout = self._layout(n, c, columns, uses, rows)
         header = QUERY_HEADER.pack(parameters.magic[1], self._key, *V.shape, layout.r, layout.s)
         return b"".join([header, *self._sealed(layout, V)])
 

@@ -67,8 +67,8 @@ VALUES = {"--accept": "0" * 16, "--grid": "l2=0.1,1", "--http": "127.0.0.1:0"}
 
 def options_of(command: str) -> dict[str, Any]:
     """Return the options of a command by their long flag."""
-    found = typer.main.get_command(app).get_command(None, command)  # type: ignore[attr-defined]
-    return {max(option.opts, key=len): option for option in found.params if option.opts[0].startswith("-")}
+    described = typer.main.get_command(app).get_command(None, command)  # type: ignore[attr-defined]
+    return {max(option.opts, key=len): option for option in described.params if option.opts[0].startswith("-")}
 
 
 def words_of(flag: str, option: Any) -> list[str]:

@@ -151,9 +151,9 @@ def test_standardised_columns_and_inflation_match_regressions() -> None:
 def test_close_pairs_start_at_the_limit_closest_first() -> None:
     limit = correlations.MIN_LISTED_CORRELATION
     R = np.array([[limit, -0.9, math.nextafter(limit, 0)], [-limit, 0.1, 0.7]])
-    found = Correlations("bank", "shop", ("a", "b"), R, np.ones(2), np.ones(2))
-    assert found.high() == [("a", 2, -0.9), ("b", 3, 0.7), ("a", 1, limit), ("b", 1, -limit)]
-    assert [row[3:] for row in found.cells()] == [["column 2", -0.9], ["column 3", 0.7]]
+    listed = Correlations("bank", "shop", ("a", "b"), R, np.ones(2), np.ones(2))
+    assert listed.high() == [("a", 2, -0.9), ("b", 3, 0.7), ("a", 1, limit), ("b", 1, -limit)]
+    assert [row[3:] for row in listed.cells()] == [["column 2", -0.9], ["column 3", 0.7]]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])
