@@ -247,7 +247,7 @@ def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
     request = work.channel.recv(work.active, VoleRequest)  # step 1
     if request.slots != slots or len(request.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
-            f"{work.active} announced a store of {request.slots} slots, but its {begin.rows} rows need {slots}",
+            f"{work.active} announced a store of {request.slots} slots, but a store for {begin.rows} ids has {slots}",
             code="SVFL-PROTOCOL-SIZE",
             party=work.active,
         )

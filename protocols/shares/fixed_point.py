@@ -10,7 +10,8 @@ matrix by which a party multiplies its gradients. The values and their fractiona
     theta               weights, weighted sums of W^T g               f_W + f_g + m
     H = X @ theta       forward sums, the outputs of the model        f_x + f_W + f_g + m
 
-m is the number of fractional bits of the coefficients in the update rule, w that of an entry of W. Terms:
+m is the number of fractional bits of the coefficients in the update rule. An entry of W is finer than eta / n by w
+bits. Terms:
 - *table*: residuals are read from a table of 2^b entries (`table_bits`), at forward sums spaced 2^step apart. Party k
   computes its index floor(h_k / 2^s) modulo 2^b from its share h_k, with s = f_x + f_W + f_g + m + step.
 - *lift*: short table entries of `lift_bits` bits, of which only the one that is read gets L bits (carry_lift.py).
@@ -33,7 +34,7 @@ from securevfl.data.scaling import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
 _MAX_RING_BITS = 56
-_MIN_W = 3  # smallest w, the number of bits that describe an entry of W
+_MIN_W = 3  # smallest w: f_W, the fractional bits of an entry of W, are this many more than log2(n / eta)
 _MIN_INTEGER_BITS = 7  # if the ring has headroom, it represents at least forward sums from -64 to 64
 _MIN_TOP_BITS, _MAX_TOP_BITS = 6, 8  # limits of `FixedPointEncoding.top_bits`
 _TOP_KNOTS_IN_REACH = 3.5  # half of a residual table must span this number of entries of the coarse table

@@ -150,10 +150,14 @@ def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.
     offsets = np.frombuffer(data, np.uint8)
     if len(offsets) != rows:
         raise ProtocolError(
-            f"{name} sent {len(offsets)} table offsets instead of {rows}", code="SVFL-PROTOCOL-SIZE", party=name
+            f"{name} sent {len(offsets)} offsets into tables of residuals instead of one for each of {rows} rows",
+            code="SVFL-PROTOCOL-SIZE",
+            party=name,
         )
     if (offsets >= entries).any():
-        raise ProtocolError(f"{name} sent a table offset of {entries} or more", code="SVFL-PROTOCOL-VALUES", party=name)
+        raise ProtocolError(
+            f"{name} sent an offset into a table of {entries} or more", code="SVFL-PROTOCOL-VALUES", party=name
+        )
     return offsets
 
 

@@ -232,7 +232,7 @@ def explain(
     if year and grid:
         raise ConfigError(
             "--year and --grid cannot be combined",
-            "leave --grid out; --year counts a search of --searched trainings",
+            "leave --grid out; with --year, --searched is the number of trainings of a search",
             code="SVFL-COMMAND-USAGE",
         )
     if year:

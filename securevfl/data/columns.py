@@ -64,7 +64,14 @@ class Columns:
         return ColumnType(type="percent" if name in self.percents else kind, origin="file")
 
     def special_codes(self, name: str) -> tuple[tuple[str, float], ...]:
-        """Return the special codes of a column (such as "-999"), each with the number that stands for it in `X`."""
+        """Return the special codes of a column, which are values such as "-999" that mean no amount.
+
+        Args:
+            name: the column.
+
+        Returns:
+            For each code its text, and the number that replaces it in the array of columns.
+        """
         kind = self.types.get(name)
         return () if kind is None else tuple(special_numbers(kind).items())
 

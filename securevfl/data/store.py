@@ -87,7 +87,7 @@ class StoredTable(ExternalTable):
         return self._read(np.arange(start, stop), np.empty((stop - start, self.shape[1]), self._kind), self._offset)
 
     def blocks(self, rows: Rows) -> Iterator[Floats]:
-        """Yield the given rows as arrays (k, d), each row once, in the order of the file."""
+        """Yield the given rows in blocks (k, d) of k rows and d columns, each row once, in the order of the store."""
         chosen = np.zeros(len(self), bool)
         chosen[self.positions(rows)] = True
         for start, stop in self._ranges():

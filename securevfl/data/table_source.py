@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.column_types import ColumnType, Origin, check_declared
-from securevfl.data.columns import Columns, typed_columns
+from securevfl.data.columns import Columns, combined, typed_columns
 from securevfl.data.composite_ids import IdColumns, id_columns
-from securevfl.data.csv_table import combined
 from securevfl.data.duplicates import UniqueRows, unique_rows
 from securevfl.data.id_keys import Keys, id_digests
 from securevfl.data.raw_columns import ColumnValues

@@ -310,7 +310,16 @@ def _convert(text: str, kind: ColumnType) -> float | None:
 
 
 def _parse_number(text: str, decimal: str) -> float | None:
-    """Parse a number with this decimal mark ("" means a point, and no thousands separators); None if it is none."""
+    """Return the number that a text states, or None if it is not a number.
+
+    Args:
+        text: the text.
+        decimal: the decimal mark, "." or ",", next to which thousands separators are read; "" reads a point and no
+            thousands separators.
+
+    Returns:
+        The number, or None.
+    """
     if decimal:
         parsed = parse_grouped([text], decimal)
         return None if parsed is None else parsed[0]

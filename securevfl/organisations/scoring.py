@@ -283,11 +283,12 @@ class ServedTable:
     """The table that a server answers from.
 
     Attributes:
-        rows: the rows.
+        rows: the server's rows, which are found by id.
         max_ids: maximum number of ids per request.
         executor: worker processes for the elliptic-curve operations.
-        code_policy: which reason codes of this party's columns the leading party receives; None for no codes.
-        table: the precomputed tags of the ids, if there are two parties.
+        code_policy: which of this party's columns are named as reasons for a low score (reason codes) to the leading
+            party; None for none.
+        table: with two parties, the precomputed tags of this party's ids; otherwise None.
     """
 
     rows: IndexedRows

@@ -70,8 +70,8 @@ class SearchFiles(NamedTuple):
 
     Attributes:
         ledger: the party's ledger; see `join`.
-        checkpoints: a folder for its checkpoints, or the checkpoints. If every party has them, the same call resumes an
-            interrupted search.
+        checkpoints: the path of a folder for its checkpoints, or an open `Checkpoints`. If every party has one, the
+            same call resumes an interrupted search.
         save: a file for its part of the chosen model; a file that exists is never overwritten.
     """
 

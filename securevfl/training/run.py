@@ -250,7 +250,9 @@ class Run:
         return self.job.model.loss.proba(self.decision(tables, ids=ids))
 
     def predict(self, tables: Tables, *, ids: RowIds | None = None) -> NDArray[Any]:
-        """Return the likeliest class of each row (m,), or in a regression the number for one unit of exposure.
+        """Return the likeliest class of each row (m,), or in a regression its predicted value.
+
+        If the job has an exposure, the predicted value is for one unit of it.
 
         Args:
             tables: see `decision`.

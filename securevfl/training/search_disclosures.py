@@ -76,7 +76,7 @@ def measured_rows(schedule: Schedule, outputs: int) -> Rows:
         The positions of the rows.
 
     Raises:
-        ConfigError: if there are so few rows that no loss is opened.
+        ConfigError: if there are too few held-out rows for their loss to be disclosed.
     """
     rows = select_measured(schedule.test, outputs)
     if len(rows) < MIN_LOSS_ROWS:

@@ -303,7 +303,10 @@ class TrainingLoop:
         return metrics.stale(patience.metric, values, patience.evaluations, patience.tolerance)
 
     def _is_lost(self, measurement: Measurement) -> bool:
-        """Return whether the loss shows that step sizes are too large; an unmeasured loss counts as infinite."""
+        """Return whether the losses show that step sizes are too large.
+
+        If the loss of the latest model could not be measured, it counts as infinite, which is too large.
+        """
         losses = [record["loss"] for record in self._history if "loss" in record]
         return self._participant.should_roll_back([*losses, measurement.metrics.get("loss", math.inf)], measurement)
 

@@ -154,7 +154,7 @@ def test_a_sheet_is_agreed_to_by_every_digit_of_its_digest(tmp_path: Path) -> No
 def test_a_query_with_unagreed_vectors_is_not_answered(vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer as well as more: each vector more would be one product more of this party's columns."""
     products, sent = Products.__new__(Products), list[Any]()
-    monkeypatch.setattr(Products, "_products", lambda *_: iter([(b"", np.zeros((5, vectors), np.uint64))]))
+    monkeypatch.setattr(Products, "_products", lambda *_, **__: iter([(b"", np.zeros((5, vectors), np.uint64))]))
     monkeypatch.setattr(Products, "send", lambda self, name, message, permit=None: sent.append(message))
     evaluators: Any = {"shop": None}
     with raises_code(ProtocolError, "SVFL-PROTOCOL-SIZE", party="shop"):

@@ -102,9 +102,9 @@ class PhasesParticipant(BatchParticipant):
         }
 
     def state(self) -> State:
-        """Return the key, the coefficients and the number of exchanges."""
+        """Return what a checkpoint stores: the key of the random features, the coefficients, and the number of sums."""
         return State(self.model_state(), exchanges=self.exchanges)
 
     def model_state(self) -> State:
-        """Return the key of the frequencies and the coefficients."""
+        """Return what a model stores: the key from which random features are generated, and their coefficients."""
         return State(key=self.part.frequencies.key, theta=self.part.theta)
