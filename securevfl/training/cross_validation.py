@@ -20,6 +20,7 @@ from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.job import Job
+from securevfl.models.class_labels import classes_of
 from securevfl.training.local_baseline import LocalModel, fit_local
 from securevfl.training.text_table import format_table
 from securevfl.training.tuning_grid import DROP, KEEP_ALL, Grid, alternative_jobs
@@ -157,9 +158,11 @@ def cross_validate(
             f"set folds between 2 and {max(2, smallest)}",
             code="SVFL-COMMAND-USAGE",
         )
+    # scores of scikit-learn take the last of two sorted classes as positive: codes have the order of the job's classes
+    classes = classes_of(party, job.model.loss, rows, job.positive) if classifies else np.zeros(0)
     splitter = selection.StratifiedKFold if classifies else selection.KFold
     search = selection.GridSearchCV(
-        _estimator_class()(jobs, party),
+        _estimator_class()(jobs, party, classes),
         {"alternative": list(jobs)},
         scoring=_negative_loss if scoring is None else scoring,
         cv=splitter(folds, shuffle=True, random_state=job.seed),
@@ -167,7 +170,7 @@ def cross_validate(
         error_score="raise",
     )
     try:
-        search.fit(rows[:, None], labels[rows])
+        search.fit(rows[:, None], _coded(labels[rows], classes) if classifies else labels[rows])
     except ValueError as cause:
         if scoring is None:
             raise
@@ -184,6 +187,13 @@ def cross_validate(
     return CrossValidation(tuple(alternatives), scoring or "minus loss", folds, len(rows), party.name)
 
 
+def _coded(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the position of each label (n,) among the classes."""
+    order = np.argsort(classes)
+    positions: NDArray[np.intp] = order[np.searchsorted(classes, labels, sorter=order)]
+    return positions
+
+
 def _negative_loss(estimator: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
     """Return the negative mean loss of a fitted estimator, with exposures and weights of rows."""
     return -float(estimator.model_.losses(X[:, 0]).mean())
@@ -194,14 +204,18 @@ def _estimator_class() -> type[Any]:
     base: Any = import_extra("sklearn.base", "sklearn", _PURPOSE)
 
     class LocalEstimator(base.BaseEstimator):  # type: ignore[misc]
-        """A job's model of one party's columns. Its X (n, 1) contains row numbers of the party's table, not values."""
+        """A job's model of one party's columns.
 
-        def __init__(self, jobs: Mapping[str, Job], party: Party, alternative: str = "") -> None:
-            self.jobs, self.party, self.alternative = jobs, party, alternative
+        Its X (n, 1) contains row numbers of the party's table, not values. Labels are positions among `classes`, or the
+        party's numbers in a regression.
+        """
+
+        def __init__(self, jobs: Mapping[str, Job], party: Party, classes: NDArray[Any], alternative: str = "") -> None:
+            self.jobs, self.party, self.classes, self.alternative = jobs, party, classes, alternative
 
         def __sklearn_clone__(self) -> LocalEstimator:
             """Return a copy for scikit-learn's `clone` that shares the table, so that the table is not copied."""
-            return LocalEstimator(self.jobs, self.party, self.alternative)
+            return LocalEstimator(self.jobs, self.party, self.classes, self.alternative)
 
         def __sklearn_tags__(self) -> Any:
             """Return scikit-learn's tags: this is a classifier if the labels are classes, otherwise a regressor."""
@@ -220,14 +234,15 @@ def _estimator_class() -> type[Any]:
             job = self.jobs[self.alternative]
             schedule = job.schedule(self.party.register).with_training_rows(X[:, 0])
             self.model_: LocalModel = fit_local(job, self.party, schedule)
-            self.classes_ = self.model_.classes
+            if self.loss.classifies:
+                self.classes_ = _coded(self.model_.classes, self.classes)
             return self
 
         def predict(self, X: NDArray[Any]) -> NDArray[Any]:
             outputs = self.model_.outputs(X[:, 0])
             if self.loss.classifies:
                 return np.asarray(self.classes_[self.loss.proba(outputs).argmax(axis=1)])
-            return np.asarray(self.loss.mean(outputs, self.classes_)).ravel()
+            return np.asarray(self.loss.mean(outputs, self.model_.classes)).ravel()
 
         def predict_proba(self, X: NDArray[Any]) -> Floats:
             return np.asarray(self.loss.proba(self.model_.outputs(X[:, 0])))

@@ -238,6 +238,17 @@ def test_scores_and_their_errors_are_those_of_a_loop_over_folds(model: Any, fold
         assert item.std_error == pytest.approx(statistics.stdev(scores) / folds**0.5)
 
 
+@pytest.mark.parametrize("scoring", ["roc_auc", "average_precision", "f1", "recall", "accuracy", "neg_log_loss"])
+@pytest.mark.parametrize("names", [("no", "yes"), ("on time", "late"), (1, 2), (2, 1)], ids=str)
+def test_scores_do_not_depend_on_the_names_of_classes(names: tuple[Any, Any], scoring: str) -> None:
+    bank, job = tables(400)[0], vfl.Job(model="logistic", positive=str(names[1]))
+    renamed = vfl.Party("bank", bank.X, np.where(np.asarray(bank.y) == 1, names[1], names[0]), ids=range(400))
+    expected = vfl.cross_validate(vfl.Job(model="logistic", positive="1"), {"l2": (0.01, 1.0)}, bank, scoring=scoring)
+    score = vfl.cross_validate(job, {"l2": (0.01, 1.0)}, renamed, scoring=scoring).best.score
+    assert score == pytest.approx(expected.best.score)
+    assert scoring == "neg_log_loss" or score > 0.5
+
+
 def test_columns_numbers_and_trees_are_cross_validated() -> None:
     bank = tables(800)[0]
     dropped = vfl.cross_validate(LOGISTIC, {"drop": ("none", "x0")}, bank, scoring="roc_auc")
