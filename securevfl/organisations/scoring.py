@@ -334,10 +334,10 @@ def serve_requests(
                 code="SVFL-LIMIT-REACHED",
                 peer=lead,
             )
+        prediction.check_room()
         total_ids += request.rows
         disclosed_ids = Disclosure("ids", lead, (part.name,), total_ids, 0)
         ledger.record_answer(part.run, channel.session.hex(), disclosed_ids, known_count=True)
-        prediction.check_room()
         if table is not None:
             common = table.answer(channel, lead, request.rows, executor)  # step 2
         else:

@@ -40,7 +40,7 @@ from tests.builders import cancer_parties
 
 ROOT = Path(__file__).parents[2]
 JOB_DIGEST = bytes(32)
-SIZES = PublicSizes(30, 10, 2, {"bank": 3, "shop": 4}, {"shop": 8})
+SIZES = PublicSizes(30, 10, "a" * 32, 2, {"bank": 3, "shop": 4}, {"shop": 8})
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ RESTORED: dict[str, Restored | str] = {
     ),
     "ledger": Restored(_enter_more, _is_refused(lambda path: DisclosureLedger(path, "shop").read())),
     "search": Restored(
-        lambda path: _search(path.parent).store_remaining("l2 = 1", 0),
+        lambda path: _search(path.parent).use_measurement("l2 = 1"),
         lambda path: _search(path.parent).remaining == {"l2 = 1": 0},
     ),
 }

@@ -345,11 +345,16 @@ def exchanged(party: vfl.Party, change: str) -> vfl.Party:
     """Return the party with a table of other sizes."""
     if change == "classes":
         return vfl.Party(party.name, party.X, np.arange(ROWS) % 3, ids=party.ids)
+    if change == "held-out rows":  # without ids, rows are divided by their numbers
+        return vfl.Party(party.name, party.X, party.y)
     return vfl.Party(party.name, np.hstack([party.X, party.X[:, :1] ** 2]), party.y, ids=party.ids)
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-@pytest.mark.parametrize(("name", "change"), [("bank", "classes"), ("bank", "columns"), ("shop", "columns")])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("bank", "classes"), ("bank", "columns"), ("shop", "columns"), ("bank", "held-out rows")],
+)
 def test_sizes_of_a_search_stay_those_agreed_on(
     meet: Any, tmp_path: Path, name: str, change: str, resumed: bool
 ) -> None:
@@ -432,15 +437,17 @@ def test_pairs_are_opened_once_in_a_search(search: Search) -> None:
 
 @pytest.mark.parametrize("names", [["l2 = 0.1", "l2 = 1", CHOSEN], ["logistic", "bins", "trees"]])
 def test_a_training_has_its_own_measurements(names: list[str]) -> None:
-    stored: dict[str, int] = {}
-    reserved = ReservedMeasurements("shop", dict.fromkeys(names, 1), stored.__setitem__)
+    used: list[str] = []
+    reserved = ReservedMeasurements("shop", dict.fromkeys(names, 1), lambda name: used.append(name) is None)
     for name in names:
         reserved.of(name)()
         with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
             reserved.of(name)()
-    assert stored == dict.fromkeys(names, 0)
-    with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
-        reserved.of("another")()
+    assert used == names
+    gone = ReservedMeasurements("shop", dict.fromkeys(names, 1), lambda name: False)
+    for refused in (reserved.of("another"), gone.of(names[0])):
+        with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
+            refused()
 
 
 def test_three_parties_search(meet: Any, tmp_path: Path) -> None:
