@@ -161,7 +161,7 @@ def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties
         assert np.abs(theta - weights[1][name]).max() < 0.12
     assert abs(runs[0].metrics["auc"] - runs[1].metrics["auc"]) < 0.01
     batches, chunks, holders = 2, 2, 2
-    named = share_scheme.encrypt_exported, share_scheme.multiply_once, share_scheme.open_exported
+    named = share_scheme.encrypt_exported, share_scheme.multiply_part, share_scheme.open_exported
     names = [function.__name__ for function in named] if not on_threads else ["encrypt", "open"]
     for name in names:
         assert counting.done[name] >= holders * batches * chunks * 2
