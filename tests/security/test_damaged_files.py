@@ -300,7 +300,7 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
 
 WRITERS = re.compile(r"\b(write_atomic|atomic_writer|write_checked|write_checked_json)\(")
 FOR_OTHERS = {  # files that are written for people or for other programs: pages, tables, exports, kits
-    *("cli/main", "cli/option_groups", "cli/prediction_output", "audit/audit_command"),
+    *("cli/main", "cli/ledger_command", "cli/option_groups", "cli/prediction_output", "audit/audit_command"),
     *("credit/fairness_command", "credit/reasons_command", "credit/scorecard_command"),
     *("credit/onnx_export", "credit/scorecard", "data/query_rows"),
     *("organisations/kit", "training/comparison", "training/run", "training/run_page"),

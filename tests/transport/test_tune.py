@@ -346,7 +346,7 @@ def exchanged(party: vfl.Party, change: str) -> vfl.Party:
     if change == "classes":
         return vfl.Party(party.name, party.X, np.arange(ROWS) % 3, ids=party.ids)
     if change == "held-out rows":  # without ids, rows are divided by their numbers
-        return vfl.Party(party.name, party.X, party.y)
+        return vfl.Party(party.name, party.X, party.y, aligned=True)
     return vfl.Party(party.name, np.hstack([party.X, party.X[:, :1] ** 2]), party.y, ids=party.ids)
 
 
