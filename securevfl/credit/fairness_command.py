@@ -137,7 +137,7 @@ def _read_predictions(party: Party, file: Path, table: option_groups.TableOption
                 code="SVFL-TABLE-COLUMNS",
                 path=str(file),
             )
-        pairs = [([row[head] for head in heads], _class(row["prediction"])) for row in rows]
+        pairs = [([row[head] for head in heads], row["prediction"]) for row in rows]
     written = [values for values, _ in pairs]
     composed = compose_ids(list(zip(*written, strict=True))) if key.by_rule and pairs else [v[0] for v in written]
     classes = dict(zip(composed, (name for _, name in pairs), strict=True))
@@ -150,16 +150,6 @@ def _read_predictions(party: Party, file: Path, table: option_groups.TableOption
             path=str(file),
         )
     return [classes[row_id] for row_id in ids]
-
-
-def _class(text: str) -> str:
-    """Return the name of a class from a text of the file: "1.0" and "1" are the same class."""
-    from securevfl.models.class_labels import class_name
-
-    try:
-        return class_name(float(text))
-    except ValueError:
-        return text
 
 
 def _texts(party: Party, column: str) -> list[str]:
