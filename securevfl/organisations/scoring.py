@@ -286,7 +286,7 @@ class ServedTable:
         rows: the server's rows, which are found by id.
         max_ids: maximum number of ids per request.
         executor: worker processes for the elliptic-curve operations.
-        code_policy: which of this party's columns are named as reasons for a low score (reason codes) to the leading
+        code_policy: which of this party's columns are named as reasons for a high score (reason codes) to the leading
             party; None for none.
         table: with two parties, the precomputed tags of this party's ids; otherwise None.
     """
