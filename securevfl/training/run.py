@@ -205,14 +205,18 @@ class Run:
                 labels.
 
         Returns:
-            The metrics. Raises the errors of `decision`, LabelError for labels of other classes, and ConfigError if the
+            The metrics, without the loss if the job has an exposure, because the training scales that loss by the mean
+            exposure of its rows. Raises the errors of `decision`, LabelError for labels of other classes, and ConfigError if the
             exposure is missing or the job has none.
         """
         rows = self._score_tables(tables, y, ids, exposure)
         counts = (
             None if weights is None else check_labels(self.active.name, rows.match("the weights", weights), len(rows.f))
         )
-        return metrics.evaluate(self.job.model.loss, rows.f, rows.labels, rows.classes, counts)
+        values = metrics.evaluate(self.job.model.loss, rows.f, rows.labels, rows.classes, counts)
+        if exposure is not None:
+            del values["loss"]
+        return values
 
     def evaluate_by_group(
         self,
