@@ -205,9 +205,9 @@ class Run:
                 labels.
 
         Returns:
-            The metrics, without the loss if the job has an exposure, because the training scales that loss by the mean
-            exposure of its rows. Raises the errors of `decision`, LabelError for labels of other classes, and ConfigError if the
-            exposure is missing or the job has none.
+            The metrics. If the job has an exposure, they do not contain the loss, whose scale in a training depends
+            on the mean exposure. Raises the errors of `decision`, LabelError for labels of other classes, and
+            ConfigError if the exposure is missing or the job has none.
         """
         rows = self._score_tables(tables, y, ids, exposure)
         counts = (
