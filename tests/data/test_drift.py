@@ -164,15 +164,15 @@ def test_the_command_from_training_to_page(tmp_path: Path) -> None:
 
 def test_scores_per_unit_of_exposure_do_not_shift(tmp_path: Path) -> None:
     draw = np.random.default_rng(5)
-    own, other, years = draw.normal(size=N), draw.normal(size=N), draw.uniform(1, 20, N)
-    y = draw.poisson(years * np.exp(0.3 * own - 0.3 * other)).astype(float)
+    ages, visits, years = draw.normal(size=N), draw.normal(size=N), draw.uniform(1, 20, N)
+    y = draw.poisson(years * np.exp(0.3 * ages - 0.3 * visits)).astype(float)
     job = vfl.Job(
         model="poisson", exposure="years", protocol="open", batch_size="all", epochs=5, accepts=["columns", "rank"]
     )
-    bank = vfl.Party("bank", np.column_stack([own, years]), y, columns=["a", "years"], ids=range(N))
-    run = vfl.simulate(job, [bank, vfl.Party("shop", other[:, None], columns=["b"], ids=range(N))])
-    rates = run.predict({"bank": own[:, None], "shop": other[:, None]})
-    table = write(tmp_path / "bank.csv", ["a"], own[:, None])
+    bank = vfl.Party("bank", np.column_stack([ages, years]), y, columns=["a", "years"], ids=range(N))
+    run = vfl.simulate(job, [bank, vfl.Party("shop", visits[:, None], columns=["b"], ids=range(N))])
+    rates = run.predict({"bank": ages[:, None], "shop": visits[:, None]})
+    table = write(tmp_path / "bank.csv", ["a"], ages[:, None])
     scores = write(tmp_path / "predictions.csv", ["prediction"], rates[:, None])
     assert not {item.column for item in drift(run.parts["bank"], table, scores=scores) if item.shifted}
 

@@ -49,7 +49,9 @@ def test_metrics_are_within_three_printed_errors(kind: str, spread: float, rows:
     assert {"gini"} <= {name for name, _ in ratios} <= exact.keys()
     assert max(abs(ratio) for _, ratio in ratios) < 3
     for name in {name for name, _ in ratios}:
-        assert abs(np.mean([ratio for of, ratio in ratios if of == name])) < 0.7  # a bias small beside the error
+        assert (
+            abs(np.mean([ratio for of, ratio in ratios if of == name])) < 0.7
+        )  # the bias is small compared with the error
 
 
 def test_the_mean_label_of_each_tenth_is_unbiased() -> None:
