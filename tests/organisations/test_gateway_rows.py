@@ -121,3 +121,15 @@ def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> No
     with raises_code(ServiceUnavailable, "SVFL-PEER-BUSY"):
         waiting.ask([RequestedRow(at) for at in range(5, 9)])
     assert waiting.waiting == 5
+
+
+@pytest.mark.parametrize("rows", range(8))
+def test_rows_that_wait_when_the_gateway_stops_are_still_taken(waiting: Gateway, rows: int) -> None:
+    """In blocks of four: before the mark of the end there are fewer rows than a block has, as many, or more."""
+    waiting.ask([RequestedRow(row) for row in range(rows)])
+    waiting._queue.maxsize = 0  # room for the mark of the end
+    waiting._queue.put(None)
+    taken = []
+    while (block := waiting._next_block(4)) is not None:
+        taken += [int(queued.row_id) for queued in block]
+    assert taken == list(range(rows))
