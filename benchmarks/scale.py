@@ -31,8 +31,7 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.bench.result_file import file_content
-from securevfl.cli.option_groups import SessionOptions
-from securevfl.cli.party_commands import predict as predict_command
+from securevfl.cli.main import app
 from securevfl.data.row_order import write_rows
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import TransportError
@@ -142,14 +141,11 @@ def predict(folder: Path, name: str) -> dict[str, Any]:
         write_rows(data, np.load(folder / "shop.npy"))
     started = time.perf_counter()
     kit = folder / f"kit-{name}"
-    predict_command(
-        folder / f"{name}.json",
-        data,
-        kit / "peers.toml",
-        session=SessionOptions(certs=kit, timeout=MAX_WAIT_SECONDS),
-        out=folder / f"{name}.csv",
-        ledger=folder / f"{name}.ledger",
-    )
+    files = {"--data": data, "--peers": kit / "peers.toml", "--certs": kit}
+    files |= {"--out": folder / "bank.csv"} if name == "bank" else {}  # only this party receives the scores
+    options = [text for flag, path in files.items() for text in (flag, str(path))]
+    options += ["--ledger", str(folder / f"{name}.ledger"), "--timeout", str(MAX_WAIT_SECONDS)]
+    app(["predict", str(folder / f"{name}.json"), *options], standalone_mode=False)
     seconds = time.perf_counter() - started
     rows = parquet.ParquetFile(data).metadata.num_rows
     return {"seconds": round(seconds, 1), "rows_per_s": round(rows / seconds)}

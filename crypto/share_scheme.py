@@ -337,6 +337,11 @@ def multiply_once(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, 
     return evaluator.product(evaluator.prepare(W, once=True), sealed)
 
 
+def multiply_part(scheme: ShareScheme, W: Integers, sealed: bytes) -> bytes:
+    """Run `ShareScheme.multiply` in another process of the same party."""
+    return scheme.multiply(W, sealed)
+
+
 def open_exported(scheme: ShareScheme, key: bytes, reply: bytes) -> Words:
     """Run `ShareHolder.open` in another process of the same party, with the exported holder `key`."""
     return scheme.holder(key).open(reply)

@@ -149,7 +149,7 @@ class JobOptions(Config):
     """Refuses the job if a party could rank the labels with an AUC above this value from the gradients it learns."""
     reason_codes: int = Field(default=0, ge=0, le=100)
     """The largest number of reason codes that a party may send about a scored row. A reason code names one of the
-    columns that lowered the row's score most, under a name that the party chooses
+    columns that raised the row's score f most, under a name that the party chooses
     ([reasons](scorecard.md#reasons-and-export)). When rows are scored, each party decides whether it sends any; 0
     allows none."""
     accepts: tuple[str, ...] = ()

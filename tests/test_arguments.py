@@ -19,6 +19,7 @@ CALLED_BY_OTHERS = {
     ("models/torch_jacobian.py", "layer"): "a hook of torch",
     ("optim/celu.py", "t"): "a rule that ignores the step",
     ("optim/celu.py", "uses"): "a rule that ignores the number of uses",
+    ("training/cross_validation.py", "y"): "a score of scikit-learn",
     ("organisations/http_endpoints.py", "request"): "an endpoint of starlette",
     ("organisations/monitor.py", "request"): "an endpoint of starlette",
     ("cli/signals.py", "frame"): "a handler of signals",

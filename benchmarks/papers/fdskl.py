@@ -74,7 +74,8 @@ TABLE_SETTINGS = {
 SMALL_SETTING = Setting(
     Kernel(gamma=0.3, loss="smooth_hinge", blocks=4, block_size=64), 128, 12, widths=(1.0,), step_sizes=(0.1,)
 )
-"""The setting of the generated table. A choice between errors of so few rows is random, so there is none."""
+"""The setting of the generated table. It has one value of each option: a choice by errors of few rows would be
+random."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ split reports may have been another's validation rows. Rounds are means over all
 deviations; if some starts do not reach the target, the cell has the median and the number of starts that do, and a dash
 if fewer than half of them do. Rows of one start for each split have a dash as soon as one split misses the target.
 Seconds and bytes under encryption are those of the median of the rounds. Seconds are virtual, at 300 Mbps and 20 ms
-unless said otherwise. Machines were busy, so seconds of computing are too high.
+unless stated otherwise. Machines were busy, so seconds of computing are too high.
 """
 
 

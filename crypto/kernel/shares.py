@@ -342,7 +342,10 @@ class KernelEvaluator(ProductHider, RingEvaluator):
             self._primes.reduce(values)
 
     def join(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> ProductTotal:
-        """Add up products that workers have computed and whose noise they have checked; see `ShareEvaluator.join`."""
+        """Add up products that workers have computed; see `ShareEvaluator.join`.
+
+        Workers check the noise of their products. That of the sum is not known here, and counts as none.
+        """
         primes, layout = self._parameters.primes, self._parameters.asked(sealed, self._key)
         shapes = [
             (layout.points, outputs.stop - outputs.start + layout.r, blocks.stop - blocks.start)

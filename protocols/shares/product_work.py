@@ -26,6 +26,7 @@ from securevfl.crypto.share_scheme import (
     encrypt_exported,
     encrypt_uniform_exported,
     multiply_once,
+    multiply_part,
     open_exported,
 )
 from securevfl.runtime.meter import Meter
@@ -117,6 +118,10 @@ class ProductExecutor:
         if self.away:
             return partial(multiply_once, self.scheme, evaluator.public, evaluator.coin, narrowest_integers(W), sealed)
         return lambda: evaluator.product(evaluator.prepare(W, once=True), sealed)
+
+    def multiplying_part(self, W: Integers, sealed: bytes) -> Callable[[], bytes]:
+        """Return a call for `in_order` that multiplies W in another process; see `ShareScheme.multiply`."""
+        return partial(multiply_part, self.scheme, narrowest_integers(W), sealed)
 
     def opening(self, holder: ShareHolder, reply: bytes) -> Callable[[], Words]:
         """Return a call for `in_order` that decrypts a reply; see `ShareHolder.open`."""

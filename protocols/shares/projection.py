@@ -26,7 +26,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 
-# additional knots at both ends of a grid; what lies beyond has a weight below (2 - sqrt(3))^18 = 5e-11
+# additional knots at both ends of a grid; knots beyond them have a weight below (2 - sqrt(3))^18 = 5e-11
 MARGIN_KNOTS = 18
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
 # nodes and weights of Gauss quadrature, moved from [-1, 1] to the interval [0, 1]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -439,8 +440,10 @@ class Products:
 
         If `hides` is False, yield encrypted products in place of replies and shares.
         """
+        if executor.away and not hides:
+            yield from self._products_of_processes(executor, evaluators, pairs, factor, sealed)
+            return
         if executor.away:
-            assert hides, "schemes that add up products run in threads"
             calls = (
                 executor.multiplying(evaluators[name], factor(batch), sealed(name, batch)) for batch, name in pairs
             )
@@ -461,6 +464,27 @@ class Products:
             yield meter("compute", partial(evaluator.product if hides else evaluator.multiply, prepared, query))
             if cache is not None:
                 cache.put(batch, prepared)
+
+    def _products_of_processes(
+        self,
+        executor: ProductExecutor,
+        evaluators: Evaluators,
+        pairs: Sequence[tuple[int, str]],
+        factor: Factors,
+        sealed: SealedVectors,
+    ) -> Iterator[Any]:
+        """Yield encrypted products that other processes have computed, for each pair of a batch and a share holder."""
+        started = deque[tuple[ShareEvaluator, bytes, int]]()
+
+        def calls() -> Iterator[Callable[[], bytes]]:
+            for batch, name in pairs:
+                W, query = factor(batch), sealed(name, batch)
+                started.append((evaluators[name], query, W.shape[1]))
+                yield executor.multiplying_part(W, query)
+
+        for part in executor.in_order("compute", calls()):
+            evaluator, query, columns = started.popleft()
+            yield evaluator.join(query, columns, [part])
 
     def _products_in_threads(
         self,

@@ -33,7 +33,7 @@ def audit(
     errors = console(err=True)
     if tables.alone:
         party, others = tables.one_side(job, job_file)
-        parties, noise_parties = noise_tables.with_noise_parties(job, party, others, tables.classes or 2), list(others)
+        parties, noise_parties = noise_tables.with_noise_parties(job, party, others, tables.classes), list(others)
         errors.print(f"audit: columns of noise and random labels replace the tables of {', '.join(noise_parties)}")
     else:
         parties = with_helpers(job, tables.read(job_file, drop=job.prepare.drop)[0])

@@ -30,15 +30,15 @@ def refuse_unused(context: typer.Context, unused: Collection[str], condition: st
         condition: when they have no effect, such as "without --http".
         remedy: how to make them effective; leaving them out is always advised.
     """
-    given = [
+    used = [
         option
         for option in context.command.params
         if option.name in unused and context.get_parameter_source(option.name).name == "COMMANDLINE"  # type: ignore[union-attr]
     ]
-    if given:
-        flags = ", ".join(max(option.opts, key=len) for option in given)
-        verb = "has" if len(given) == 1 else "have"
-        leave = "leave it out" if len(given) == 1 else "leave them out"
+    if used:
+        flags = ", ".join(max(option.opts, key=len) for option in used)
+        verb = "has" if len(used) == 1 else "have"
+        leave = "leave it out" if len(used) == 1 else "leave them out"
         raise ConfigError(
             f"{flags} {verb} no effect {condition}",
             f"{leave}, or {remedy}" if remedy else leave,

@@ -12,7 +12,6 @@ import typer
 from securevfl.cli import option_groups
 from securevfl.cli.unused_options import refuse_unused
 from securevfl.credit.own_table_options import OwnTableOptions
-from securevfl.data.column_types import MAX_DECLARED_BINS
 from securevfl.errors import ConfigError
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -111,6 +110,8 @@ def _read_bins(text: str) -> Any:
 
 def _read_numbers(text: str) -> list[int]:
     """Return the numbers of bins of a text such as 2-4 or 1,3."""
+    from securevfl.data.column_types import MAX_DECLARED_BINS
+
     if _NUMBERS.fullmatch(text):
         ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
         if all(1 <= ends[0] <= ends[-1] <= MAX_DECLARED_BINS + 1 for ends in ranges):

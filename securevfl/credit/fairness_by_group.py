@@ -31,12 +31,13 @@ from securevfl.credit import joint_statistics
 from securevfl.credit.joint_statistics import TableShape
 from securevfl.data.party import Party
 from securevfl.data.row_matching import match_values
+from securevfl.data.validation import name_list
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE, statistics_disclosure, statistics_share
 from securevfl.errors import LabelError, PartiesError, TableError
-from securevfl.models.class_labels import class_name, find_classes
+from securevfl.models.class_labels import class_name, class_names, find_classes
 from securevfl.models.group_metrics import rates_from_counts
 from securevfl.models.standard_losses import LogisticLoss
 from securevfl.organisations.peer_settings import PeerSettings
@@ -212,20 +213,70 @@ def simulate_group_rates(
     return run_threads(roles, WallClock, observe=observe)[labelled.name]
 
 
-def _outcomes(party: Party, predictions: ArrayLike, positive: str | None) -> NDArray[np.int64]:
-    """Return an indicator matrix (n, 4): true positives, false positives, false negatives, true negatives."""
-    predicted = match_values("the predictions", predictions, party.ids).astype(str)
-    if party.y is None or len(np.unique(party.y)) != 2 or predicted.shape != (len(party),):
+def positive_name(party: Party, positive: str | None = None) -> str:
+    """Return the name of the positive class, to which the rates of `local_group_rates` and the others refer.
+
+    Args:
+        party: the party with labels of two classes.
+        positive: the positive class that the model's job names, if it names one. Otherwise the labels of this party's
+            rows determine it, often as the rarer class, and it may differ from the positive class of the training.
+
+    Returns:
+        The name.
+
+    Raises:
+        LabelError: the party does not have labels of two classes.
+        ClassError: no label is of the class `positive`.
+    """
+    return class_name(_classes(party, positive)[1])
+
+
+def _classes(party: Party, positive: str | None) -> NDArray[Any]:
+    """Return the two classes of a party's labels, the positive one last."""
+    if party.y is None or len(np.unique(party.y)) != 2:
         raise LabelError(
-            f"party {party.name} needs labels of two classes and a prediction for each of its {len(party):,} rows",
-            "bring the table with labels, and predictions of all its rows",
+            f"party {party.name} needs labels of two classes",
+            "bring the table with labels, and rows of both classes",
             code="SVFL-LABEL-CLASSES",
             party=party.name,
         )
-    name = find_classes(party.name, LogisticLoss(), party.y, positive)[1]
-    actual, selected = party.y == name, predicted == class_name(name)
+    return find_classes(party.name, LogisticLoss(), party.y, positive)
+
+
+def _outcomes(party: Party, predictions: ArrayLike, positive: str | None) -> NDArray[np.int64]:
+    """Return an indicator matrix (n, 4): true positives, false positives, false negatives, true negatives."""
+    classes = _classes(party, positive)
+    predicted = match_values("the predictions", predictions, party.ids)
+    if predicted.shape != (len(party),):
+        raise LabelError(
+            f"party {party.name} needs a prediction for each of its {len(party):,} rows",
+            "bring predictions of all its rows",
+            code="SVFL-LABEL-CLASSES",
+            party=party.name,
+        )
+    names = class_names(classes)
+    predicted_names = np.array([_predicted_name(value, names) for value in predicted.tolist()])
+    if unknown := int((~np.isin(predicted_names, names)).sum()):
+        raise LabelError(
+            f"party {party.name}: {unknown:,} of {len(party):,} predictions are not the name of a class, which is "
+            f"{name_list(names)}",
+            "bring predicted classes, such as the column prediction of `securevfl predict`",
+            code="SVFL-LABEL-CLASSES",
+            party=party.name,
+        )
+    actual, selected = party.y == classes[1], predicted_names == names[1]
     cells = selected & actual, selected & ~actual, ~selected & actual, ~selected & ~actual
     return np.stack(cells, axis=1).astype(np.int64)
+
+
+def _predicted_name(value: Any, names: Sequence[str]) -> str:
+    """Return the name of a predicted class. A file may contain the class 1 as the text "1.0"."""
+    if isinstance(value, str) and value not in names:
+        try:
+            return class_name(float(value))
+        except ValueError:
+            return value
+    return class_name(value)
 
 
 def _groups(party: Party, groups: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:

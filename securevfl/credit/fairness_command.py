@@ -36,7 +36,11 @@ class FairnessInputs:
         typer.Option(metavar="COLUMN", help="Your column of groups; if you also have labels, nothing is sent."),
     ] = None
     positive: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one.")
+        str | None,
+        typer.Option(
+            metavar="CLASS",
+            help="With labels: the model's positive class; by default 1, true, yes or the rarer class of these rows.",
+        ),
     ] = None
 
     def check(self, context: typer.Context) -> None:
@@ -81,7 +85,12 @@ def fairness(
     from securevfl.cli.consent_prompt import check_digest
     from securevfl.cli.show import console
     from securevfl.cli.show import table as format_table
-    from securevfl.credit.fairness_by_group import local_group_rates, provide_groups, request_group_rates
+    from securevfl.credit.fairness_by_group import (
+        local_group_rates,
+        positive_name,
+        provide_groups,
+        request_group_rates,
+    )
 
     inputs.check(context)
     check_digest(consent.accept)
@@ -90,6 +99,8 @@ def fairness(
     party = table.in_order()
     predicted = None if predictions is None else _read_predictions(party, predictions, table)
     groups = None if group is None else _texts(party, group)
+    if predicted is not None:
+        positive = positive_name(party, positive)
     if predicted is not None and groups is not None:
         rates = local_group_rates(party, predicted, groups, positive=positive)
     else:
@@ -100,11 +111,12 @@ def fairness(
                 typer.echo(f"disclosed counts of {', '.join(names)}, rounded to 8 rows")
                 return
             rates = request_group_rates(party, predicted or [], peers, positive=positive, **session.keys)
-    write_results(report_json, "fairness", lambda: {"groups": rates})
+    write_results(report_json, "fairness", lambda: {"positive": positive, "groups": rates})
     keys = [head.replace(" ", "_") for head in GROUP_HEADINGS[1:]]
     rows: list[list[str | int | float | None]] = [
         [name, *(round(values[key], 3) for key in keys)] for name, values in rates.items()
     ]
+    typer.echo(f"positive class: {positive}")
     console().print(format_table(GROUP_HEADINGS, rows))
 
 
@@ -137,7 +149,7 @@ def _read_predictions(party: Party, file: Path, table: option_groups.TableOption
                 code="SVFL-TABLE-COLUMNS",
                 path=str(file),
             )
-        pairs = [([row[head] for head in heads], _class(row["prediction"])) for row in rows]
+        pairs = [([row[head] for head in heads], row["prediction"]) for row in rows]
     written = [values for values, _ in pairs]
     composed = compose_ids(list(zip(*written, strict=True))) if key.by_rule and pairs else [v[0] for v in written]
     classes = dict(zip(composed, (name for _, name in pairs), strict=True))
@@ -150,16 +162,6 @@ def _read_predictions(party: Party, file: Path, table: option_groups.TableOption
             path=str(file),
         )
     return [classes[row_id] for row_id in ids]
-
-
-def _class(text: str) -> str:
-    """Return the name of a class from a text of the file: "1.0" and "1" are the same class."""
-    from securevfl.models.class_labels import class_name
-
-    try:
-        return class_name(float(text))
-    except ValueError:
-        return text
 
 
 def _texts(party: Party, column: str) -> list[str]:

@@ -29,7 +29,7 @@ from securevfl.data.raw_columns import (
     release_arrow_memory,
 )
 from securevfl.data.text_types import special_numbers
-from securevfl.data.validation import check_chosen, unmasked
+from securevfl.data.validation import check_chosen, name_list, unmasked
 from securevfl.errors import DataNotice, TableError
 
 Categories = Mapping[str, tuple[str, ...]]
@@ -217,6 +217,18 @@ def join_columns(names: list[str], columns: Iterable[Callable[[], ColumnValues]]
     if problems:
         raise combined(problems, where)
     return typed_columns(X, names, typed, where)
+
+
+def empty_columns_error(names: Sequence[str]) -> TableError:
+    """Return the error for columns of these names that have no values."""
+    several = len(names) > 1
+    return TableError(
+        f"columns without values: {name_list(names)}" if several else f"column {names[0]!r} has no values",
+        f"leave {'them' if several else 'it'} out of the file (or with prepare.drop in a job), or fill in values",
+        code="SVFL-TABLE-EMPTY-COLUMN",
+        column=names[0],
+        columns=list(names),
+    )
 
 
 def combined(problems: Sequence[TableError], where: str) -> TableError:

@@ -55,7 +55,7 @@ def no_match_error(ids: Mapping[str, Any], by_rule: bool | None = None) -> IdErr
 
 
 def lost_zeros_notice(ids: Mapping[str, Any], rows: Mapping[str, NDArray[np.intp]]) -> str:
-    """Return a notice about rows that are left out because tables have lost leading zeros; empty if there are none.
+    """Return a notice about rows that are left out because tables have lost leading zeros; empty without such rows.
 
     It is looked for only if the join leaves out more than MAX_LOST_SHARE of the smallest table.
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from securevfl.data.arrow_dataset import IPC_SUFFIXES, DatasetFile, is_arrow
 from securevfl.data.column_names import clean_name
 from securevfl.data.column_types import ALL_COLUMNS, Types, check_declared, declared_type
-from securevfl.data.columns import Columns, columns_of, combined, typed_columns
+from securevfl.data.columns import Columns, columns_of, combined, empty_columns_error, typed_columns
 from securevfl.data.composite_ids import RULE_VERSION, IdColumns, compose_ids, id_columns
 from securevfl.data.csv_file import CsvFile
 from securevfl.data.csv_table import read_csv_columns
@@ -155,13 +155,7 @@ def read_table(path: str | Path, options: ReadOptions = ReadOptions()) -> FileTa
             raise _no_rows()
         empty = [name for name, values in zip(columns, table.X.T, strict=True) if np.isnan(values).all()]
         if empty and chosen is None:
-            raise TableError(
-                f"columns without values: {name_list(empty)}" if empty[1:] else f"column {empty[0]!r} has no values",
-                f"leave out {'them' if empty[1:] else 'it'} (prepare.drop in the job), or fill in values",
-                code="SVFL-TABLE-EMPTY-COLUMN",
-                column=empty[0],
-                columns=empty,
-            )
+            raise empty_columns_error(empty)
         y, labelled = _labels(arrow_table, label_column, file.delimiter, options) if labels else (None, None)
         ids, written = ids_of(arrow_table, key), written_ids(arrow_table, key)
         contents = FileTable(table, y, ids, key, written, labelled=labelled)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.column_types import ColumnType, Origin, check_declared
-from securevfl.data.columns import Columns, combined, typed_columns
+from securevfl.data.columns import Columns, combined, empty_columns_error, typed_columns
 from securevfl.data.composite_ids import IdColumns, id_columns
 from securevfl.data.duplicates import UniqueRows, unique_rows
 from securevfl.data.id_keys import Keys, id_digests
@@ -224,7 +224,7 @@ class TableSource(ABC):
             return
         empty = [self.columns[j] for j in np.flatnonzero(missing == count)]
         if empty:
-            raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
+            raise empty_columns_error(empty)
         self.gaps = [self.columns[j] for j in np.flatnonzero(missing)]
         high = np.where((missing > 0) & (low == high), high + 1, high)  # its missing values make such a column vary
         self.constant = check_extremes(self._name, low, high, self.columns, count)

@@ -116,7 +116,7 @@ class Participant(ABC):
         f, labels, classes = self.model_outputs(rows), data.labels(rows.rows), data.target_classes
         if f is None or labels is None or classes is None:
             return Measurement()
-        f = data.with_offsets(f, rows.rows)
+        unit_f, f = f, data.with_offsets(f, rows.rows)
         check_final_loss(loss, f, loss.targets(labels, classes), rounds)
         weights = data.metric_weights(rows.rows)
         curve: list[list[float]] = []
@@ -125,7 +125,10 @@ class Participant(ABC):
             prediction = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, classes)
             actual = labels == classes[1] if loss.classifies else labels
             curve = metrics.calibration(actual, prediction, weights=weights).tolist()
-            baseline = numeric_baseline(SCORE_COLUMN, prediction)
+            scores = prediction
+            if data.offsets is not None and data.classes is not None:
+                scores = loss.mean(unit_f, data.classes)  # scores of new rows are for one unit of exposure
+            baseline = numeric_baseline(SCORE_COLUMN, scores)
         values = metrics.evaluate(loss, f, labels, classes, weights)
         if not last:
             return Measurement(values, curve, score_baseline=baseline)

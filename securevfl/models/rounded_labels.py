@@ -16,6 +16,7 @@ The score f is rounded up or down at random, too, to multiples of a spacing s. T
 from __future__ import annotations
 
 import math
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -63,14 +64,22 @@ def choose_knots(y: Floats, codes: int) -> Floats | None:
         would have `MIN_CODE_ROWS` rows each.
     """
     low, high = float(y.min()), float(y.max())
+    if low == high:
+        return None
     inner = np.unique(np.quantile(y, np.linspace(0.02, 0.998, _CANDIDATES), method="nearest"))
-    inner = inner[(inner > low) & (inner < high)]
-    choices = [np.array([low, high])]
-    if codes > 2:
-        choices += [np.array([low, a, high]) for a in inner]
-        choices += [np.array([low, a, b, high]) for i, a in enumerate(inner) for b in inner[i + 1 :]]
-    usable = [(_added_variance(y, knots), number) for number, knots in enumerate(choices) if _is_frequent(y, knots)]
-    return choices[min(usable)[1]] if usable else None
+    knots = np.array([low, *inner[(inner > low) & (inner < high)], high])
+    added, rounded_up, rows = _sums_between(y, knots)
+    last, usable = len(knots) - 1, list[tuple[float, tuple[int, ...]]]()
+    for count in range(min(codes, len(knots)) - 1):  # the number of inner knots
+        for chosen in combinations(range(1, last), count):
+            positions = (0, *chosen, last)
+            intervals = list(pairwise(positions))
+            up = [rounded_up[interval] for interval in intervals]
+            down = [rows[interval] - rounded_up[interval] for interval in intervals]
+            expected = [d + u for d, u in zip([*down, 0.0], [0.0, *up], strict=True)]
+            if min(expected) >= MIN_CODE_ROWS:
+                usable.append((sum(added[interval] for interval in intervals), positions))
+    return knots[list(min(usable)[1])] if usable else None
 
 
 def round_labels(y: Floats, knots: Floats, uniform: Floats) -> Codes:
@@ -128,17 +137,26 @@ def _between(y: Floats, knots: Floats) -> tuple[NDArray[np.intp], Floats]:
     return lower, (y - knots[lower]) / (knots[lower + 1] - knots[lower])
 
 
-def _is_frequent(y: Floats, knots: Floats) -> bool:
-    """Return whether each code is expected to have enough rows."""
-    lower, share = _between(y, knots)
-    counts = np.bincount(lower, 1 - share, len(knots)) + np.bincount(lower + 1, share, len(knots))
-    return bool(counts.min() >= MIN_CODE_ROWS)
+def _sums_between(y: Floats, knots: Floats) -> tuple[Floats, Floats, Floats]:
+    """Compute sums over the labels between each two of k knots, as if these were neighbours.
 
+    Args:
+        y: the labels (n,).
+        knots: the knots (k,) in rising order, from the smallest to the largest label.
 
-def _added_variance(y: Floats, knots: Floats) -> float:
-    """Return the mean variance that rounding adds to a label."""
-    lower, _ = _between(y, knots)
-    return float(((y - knots[lower]) * (knots[lower + 1] - y)).mean())
+    Returns:
+        Three arrays (k, k), whose entries [i, j] with i < j are about labels from knot i to below knot j (the largest
+        labels are below the last knot, too): the sum of the variances that rounding adds, the expected number of labels
+        that are rounded up, and the number of labels.
+    """
+    ordered = np.sort(y)
+    ends = np.searchsorted(ordered, knots)
+    ends[-1] = len(y)
+    powers = [np.concatenate([[0.0], np.cumsum(values)])[ends] for values in (np.ones(len(y)), ordered, ordered**2)]
+    rows, first, second = (sums[None, :] - sums[:, None] for sums in powers)
+    low, high = knots[:, None], knots[None, :]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (low + high) * first - second - low * high * rows, (first - low * rows) / (high - low), rows
 
 
 def _ranks(values: Floats) -> Floats:

@@ -342,7 +342,7 @@ class Gateway:
             while len(block) < max_rows:
                 queued = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
                 if queued is None:
-                    self._queue.put(None)  # None ends a session, so it is put back for the other sessions
+                    self._queue.put(None)  # None ends a session; the other sessions must read it, too
                     return list(block.values()) or None
                 if queued.key in block:
                     # the block contains this id already, perhaps with other columns, so this row must wait

@@ -266,7 +266,8 @@ class PredictionSession:
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": handshake.rows, "bits_of_a_row": bits})
             if rows is not None and not job.family.admits_rows_itself:
                 self._identity = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
-                self._record_scores(self.count * self._numbers_per_row, known_count=True)
+                # whether a question was asked before depends on this party's columns
+                self._record_scores(self.count * self._numbers_per_row, known_count=not self._identity)
         roles = Roles.of((name, handshakes[name].role) for name in part.parties)
         resources = LocalResources(part.run, account=ledger.path, charge_scores=self._charge)
         meter = Meter(channel.clock, channel.counters)

@@ -20,17 +20,13 @@ class ReservedMeasurements:
     Args:
         party: name of the party whose rows are measured.
         counts: number of measurements of each training, by its name.
-        store: is called with the name of a training and its remaining number before a measurement begins; it may write
-            the number to disk.
+        use: uses up one measurement of a training on disk before it begins, and returns whether there was one.
     """
 
     def __init__(
-        self,
-        party: str,
-        counts: Mapping[str, int],
-        store: Callable[[str, int], None] = lambda training, remaining: None,
+        self, party: str, counts: Mapping[str, int], use: Callable[[str], bool] = lambda training: True
     ) -> None:
-        self._party, self._store = party, store
+        self._party, self._use = party, use
         self._remaining = dict(counts)
 
     def of(self, training: str) -> Callable[[], None]:
@@ -39,7 +35,7 @@ class ReservedMeasurements:
 
     def _use_one(self, training: str) -> None:
         remaining = self._remaining.get(training, 0)
-        if remaining <= 0:
+        if remaining <= 0 or not self._use(training):
             raise LeakageError(
                 f"{self._party}: the training of {training} has made all measurements that its consent covers, and a "
                 "peer asks for another",
@@ -48,5 +44,4 @@ class ReservedMeasurements:
                 code="SVFL-LIMIT-REACHED",
                 party=self._party,
             )
-        self._store(training, remaining - 1)
         self._remaining[training] = remaining - 1

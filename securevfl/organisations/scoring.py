@@ -286,7 +286,7 @@ class ServedTable:
         rows: the server's rows, which are found by id.
         max_ids: maximum number of ids per request.
         executor: worker processes for the elliptic-curve operations.
-        code_policy: which of this party's columns are named as reasons for a low score (reason codes) to the leading
+        code_policy: which of this party's columns are named as reasons for a high score (reason codes) to the leading
             party; None for none.
         table: with two parties, the precomputed tags of this party's ids; otherwise None.
     """
@@ -334,10 +334,10 @@ def serve_requests(
                 code="SVFL-LIMIT-REACHED",
                 peer=lead,
             )
+        prediction.check_room()
         total_ids += request.rows
         disclosed_ids = Disclosure("ids", lead, (part.name,), total_ids, 0)
         ledger.record_answer(part.run, channel.session.hex(), disclosed_ids, known_count=True)
-        prediction.check_room()
         if table is not None:
             common = table.answer(channel, lead, request.rows, executor)  # step 2
         else:

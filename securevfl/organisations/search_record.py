@@ -103,12 +103,24 @@ class SearchRecord:
         self.is_agreed, self.remaining = True, dict(measurements)
         self.sizes = dict(sizes)
 
-    def store_remaining(self, training: str, remaining: int) -> None:
-        """Store the number of measurements that a training may still make."""
+    def use_measurement(self, training: str) -> bool:
+        """Use up one measurement of a training, in the account.
+
+        Args:
+            training: the name of the training.
+
+        Returns:
+            False if the account has none left, as another process may have used it or ended the search.
+        """
+        select = "SELECT remaining FROM reserved WHERE search = ? AND training = ?"
         update = "UPDATE reserved SET remaining = ? WHERE search = ? AND training = ?"
         with self._database.changing() as tables:
-            tables.execute(update, (remaining, self.name, training))
-        self.remaining[training] = remaining
+            row = tables.execute(select, (self.name, training)).fetchone()
+            if row is None or row[0] <= 0:
+                return False
+            tables.execute(update, (row[0] - 1, self.name, training))
+        self.remaining[training] = row[0] - 1
+        return True
 
     def store_divergence(self, name: str) -> None:
         """Store that the training of an alternative diverged."""

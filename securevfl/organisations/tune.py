@@ -276,7 +276,7 @@ class _Search:
             This party's part of the model; None if the training of an alternative diverges.
         """
         is_final = job is self.finals[name]
-        reserved = ReservedMeasurements(self._party.name, self._record.remaining, self._record.store_remaining)
+        reserved = ReservedMeasurements(self._party.name, self._record.remaining, self._record.use_measurement)
         train = partial(
             take_part,
             job,

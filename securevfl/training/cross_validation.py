@@ -158,8 +158,9 @@ def cross_validate(
             f"set folds between 2 and {max(2, smallest)}",
             code="SVFL-COMMAND-USAGE",
         )
-    # scores of scikit-learn take the last of two sorted classes as positive: codes have the order of the job's classes
-    classes = classes_of(party, job.model.loss, rows, job.positive) if classifies else np.zeros(0)
+    # scores of scikit-learn take the last of two sorted classes as positive: codes have the order of the job's classes,
+    # which all rows determine, as in the training of each alternative
+    classes = classes_of(party, job.model.loss, positive=job.positive) if classifies else np.zeros(0)
     splitter = selection.StratifiedKFold if classifies else selection.KFold
     search = selection.GridSearchCV(
         _estimator_class()(jobs, party, classes),

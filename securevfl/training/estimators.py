@@ -234,16 +234,16 @@ class VerticalClassifier(base.ClassifierMixin, VerticalEstimator):  # type: igno
         labels = _checked_target(X, y, "classes")
         multiclass = import_extra("sklearn.utils.multiclass", "sklearn", "a classifier in scikit-learn's form")
         multiclass.check_classification_targets(labels)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
+        self.classes_ = np.unique(labels)
         if len(self.classes_) < 2:
             raise ValueError(f"Classifier can't train when only one class is present: {len(self.classes_)} class")
-        self._fit(X, codes.astype(np.int64), len(self.classes_))
+        self._fit(X, labels, len(self.classes_))
         return self
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return the probability of each class (m, classes) for new rows (m, d)."""
+        """Return the probability of each class (m, classes) for new rows (m, d), in the order of `classes_`."""
         f = self._decision(X)
-        return self.run_.job.model.loss.proba(f)
+        return self.run_.job.model.loss.proba(f)[:, self._sorted_classes()]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest class of each new row (m,)."""
@@ -252,8 +252,15 @@ class VerticalClassifier(base.ClassifierMixin, VerticalEstimator):  # type: igno
 
     def decision_function(self, X: Any) -> Floats:
         """Return the outputs of new rows: (m,) with two classes, where a positive one means the second class."""
-        f = self._decision(X)
-        return f[:, 0] if f.shape[1] == 1 else f
+        f, order = self._decision(X), self._sorted_classes()
+        if f.shape[1] > 1:
+            return f[:, order]
+        # f is large for the run's positive class, which need not be the second one of `classes_`
+        return f[:, 0] if order[1] == 1 else -f[:, 0]
+
+    def _sorted_classes(self) -> NDArray[np.intp]:
+        """Return the positions of `classes_` among the classes of the run, which has the positive one of two last."""
+        return np.argsort(self.run_.active.label_classes)
 
 
 class VerticalRegressor(base.RegressorMixin, VerticalEstimator):  # type: ignore[misc]

@@ -3,7 +3,8 @@
 A comparison or a search asks for consent once, and then trains several models in sessions of their own. At the start of
 each session all parties send their sizes again (`securevfl.protocols.handshake`). How much a training discloses follows
 from these sizes: a peer that announced other ones after the consent, such as three classes in place of two, would
-receive more than the consent sheet states.
+receive more than the consent sheet states. The same holds for the division of rows: a peer that announced another order
+of rows would have rows measured that were not counted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class PublicSizes:
     Attributes:
         rows: number of training rows.
         held_out: number of rows that are not trained on.
+        partition: name of the division of rows into held-out rows and batches (`RunShape.partition`).
         outputs: number of outputs of the model.
         columns: number of columns of each party, after preparation.
         parameters: number of parameters of each party without labels.
@@ -32,6 +34,7 @@ class PublicSizes:
 
     rows: int
     held_out: int
+    partition: str
     outputs: int
     columns: dict[str, int]
     parameters: dict[str, int]
@@ -39,7 +42,9 @@ class PublicSizes:
     @classmethod
     def of(cls, shape: RunShape) -> PublicSizes:
         """Return the sizes in a run's shape."""
-        return cls(shape.rows, shape.held_out, shape.outputs, dict(shape.columns), dict(shape.parameters))
+        return cls(
+            shape.rows, shape.held_out, shape.partition, shape.outputs, dict(shape.columns), dict(shape.parameters)
+        )
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> PublicSizes:
@@ -65,6 +70,7 @@ class PublicSizes:
             return
         differing = [
             *(f"number of {name}" for name, key in _TOTALS.items() if getattr(self, key) != getattr(now, key)),
+            *(["which rows are held out, and the batches"] if self.partition != now.partition else []),
             *(
                 f"number of {kind} of {party}"
                 for kind in ("columns", "parameters")

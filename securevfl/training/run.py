@@ -20,7 +20,7 @@ from securevfl.base.files import write_atomic
 from securevfl.base.roles import Roles
 from securevfl.data.row_matching import ids_of_rows, match_tables, match_values, take_rows
 from securevfl.data.validation import check_labels
-from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
+from securevfl.errors import ConfigError, DivergenceError, LabelError, PartiesError, RangeError, TableError
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.group_metrics import metrics_by_group
@@ -186,7 +186,13 @@ class Run:
         return self.parts[party]
 
     def evaluate(
-        self, tables: Tables, y: ArrayLike, weights: ArrayLike | None = None, *, ids: RowIds | None = None
+        self,
+        tables: Tables,
+        y: ArrayLike,
+        weights: ArrayLike | None = None,
+        *,
+        ids: RowIds | None = None,
+        exposure: ArrayLike | None = None,
     ) -> dict[str, float]:
         """Return all metrics on new rows.
 
@@ -195,18 +201,31 @@ class Run:
             y: their labels (m,). A series with an index of ids is matched by them.
             weights: weights of the rows (m,), matched like the labels.
             ids: see `decision`.
+            exposure: if the job has an exposure, the units over which each label was counted (m,), matched like the
+                labels.
 
         Returns:
-            The metrics. Raises the errors of `decision`, and LabelError for labels of other classes.
+            The metrics. If the job has an exposure, they do not contain the loss, whose scale in a training depends
+            on the mean exposure. Raises the errors of `decision`, LabelError for labels of other classes, and
+            ConfigError if the exposure is missing or the job has none.
         """
-        rows = self._score_tables(tables, y, ids)
+        rows = self._score_tables(tables, y, ids, exposure)
         counts = (
             None if weights is None else check_labels(self.active.name, rows.match("the weights", weights), len(rows.f))
         )
-        return metrics.evaluate(self.job.model.loss, rows.f, rows.labels, rows.classes, counts)
+        values = metrics.evaluate(self.job.model.loss, rows.f, rows.labels, rows.classes, counts)
+        if exposure is not None:
+            del values["loss"]
+        return values
 
     def evaluate_by_group(
-        self, tables: Tables, y: ArrayLike, groups: ArrayLike, *, ids: RowIds | None = None
+        self,
+        tables: Tables,
+        y: ArrayLike,
+        groups: ArrayLike,
+        *,
+        ids: RowIds | None = None,
+        exposure: ArrayLike | None = None,
     ) -> dict[str, dict[str, float]]:
         """Return rates and metrics of each group of 100 rows or more.
 
@@ -215,6 +234,7 @@ class Run:
             y: see `evaluate`.
             groups: the group of each row (m,), matched like the labels.
             ids: see `decision`.
+            exposure: see `evaluate`.
 
         Returns:
             The rates by group (`models.metrics`).
@@ -222,7 +242,7 @@ class Run:
         Raises:
             TableError: if the number of groups differs from the number of rows.
         """
-        rows = self._score_tables(tables, y, ids)
+        rows = self._score_tables(tables, y, ids, exposure)
         group_names = rows.match("the groups", groups)
         if group_names.shape != (len(rows.f),):
             raise TableError(
@@ -232,9 +252,28 @@ class Run:
             )
         return metrics_by_group(self.job.model.loss, rows.f, rows.labels, rows.classes, group_names)
 
-    def _score_tables(self, tables: Tables, y: ArrayLike, ids: RowIds | None) -> _ScoredRows:
-        """Score new rows, and match their labels."""
+    def _score_tables(
+        self, tables: Tables, y: ArrayLike, ids: RowIds | None, exposure: ArrayLike | None
+    ) -> _ScoredRows:
+        """Score new rows for their exposures, and match their labels."""
+        if (exposure is None) != (self.job.exposure is None):
+            raise ConfigError(
+                "the job has no exposure"
+                if self.job.exposure is None
+                else f"the labels were counted over {self.job.exposure}, and no exposure of the rows is given",
+                "leave exposure out" if self.job.exposure is None else "pass exposure, one number for each row",
+                code="SVFL-COMMAND-USAGE",
+            )
         f, row_ids = self._decide(tables, ids)
+        if exposure is not None:
+            units = np.asarray(match_values("the exposures", exposure, row_ids), np.float64)
+            if units.shape != (len(f),) or not (units > 0).all():
+                raise TableError(
+                    f"the exposures have shape {units.shape} and must be {len(f)} numbers above 0",
+                    "pass one exposure for each row",
+                    code="SVFL-TABLE-SHAPE",
+                )
+            f = f + np.log(units)[:, None]
         classes = self.active.label_classes
         labels = check_labels(self.active.name, match_values("the labels", y, row_ids), len(f))
         if self.job.model.loss.classifies and not np.isin(labels, classes).all():

@@ -108,18 +108,18 @@ def _by_amount(jobs: Mapping[str, Job], shapes: Mapping[str, RunShape]) -> list[
     return sorted(jobs, key=amounts, reverse=True)
 
 
-def larger_amounts(finals: Mapping[str, Job], shapes: Mapping[str, RunShape], shown: str) -> list[str]:
-    """Return a line for each amount that is larger in the last training of another alternative than `shown`.
+def larger_amounts(finals: Mapping[str, Job], shapes: Mapping[str, RunShape], alternative: str) -> list[str]:
+    """Return a line for each amount that is larger in the last training of another alternative than of this one.
 
     Args:
         finals: the job of the last training for each alternative.
         shapes: the public sizes of each alternative's run.
-        shown: name of the alternative whose consent sheet states all amounts.
+        alternative: name of the alternative whose consent sheet states all amounts.
 
     Returns:
         The lines, sorted. Each names one amount and the largest value that it has in any alternative.
     """
-    stated, largest = _amounts(finals[shown], shapes[shown]), dict[str, int]()
+    stated, largest = _amounts(finals[alternative], shapes[alternative]), dict[str, int]()
     for name, job in finals.items():
         for text, amount in _amounts(job, shapes[name]).items():
             largest[text] = max(amount, largest.get(text, 0))

@@ -35,8 +35,10 @@ _HEAD = """\
 This search trains {count} alternatives, one after the other, and then the best of them once more. You agree to all of
 them or to none. Each alternative opens one sum of losses of the same {rows:,} held-out rows to {active}, and the last
 training also opens the values below. Each training is measured once. So there are {measurements} measurements, and
-no peer can ask for more.
-At most {bits:,} bits about columns are opened. {active} names the best alternative to the others, which discloses at
+no peer can have more of them.
+At most {bits:,} bits about columns are opened if no training is repeated. If a peer states that it has lost a
+checkpoint, a training is repeated; its counts of rows out of range are then opened again, and your ledger enters them.
+{active} names the best alternative to the others, which discloses at
 most {choice} bits about labels. Only the last training stores a model.
 {alternatives}
 {larger}The last training, for the alternative that discloses most:"""

@@ -34,7 +34,7 @@ from securevfl.runtime.network import Network
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.comparison import compared_jobs
 from securevfl.training.session import take_part
-from tests.builders import make_job, raises_code
+from tests.builders import make_job, raises_code, random_parties
 from tests.forked import Forked
 
 KIT = ["--party", "bank=localhost:7301", "--party", "shop=localhost:7302", "--party", "telco=localhost:7303"]
@@ -325,6 +325,25 @@ def test_stand_ins_have_the_sizes_and_labels_that_were_asked_for(name: str) -> N
         vfl.simulate(make_job(SEALED_JOB, protocol=vfl.Protocol(residual="open"), epochs=3), parties).metrics["auc"]
         > 0.6
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        ({"positive": "late"}, ["not late", "late"]),
+        ({"positive": "0"}, ["not 0", "0"]),
+        ({"weights": {"classes": {"late": 2, "paid": 1}}, "positive": "late"}, ["paid", "late"]),
+        ({"weights": {"classes": {"1": 2, "0": 1}}}, ["0", "1"]),
+        ({"weights": {"classes": {"a": 3, "b": 2, "c": 1}}, "model": "one_vs_rest"}, ["a", "b", "c"]),
+    ],
+)
+def test_stand_ins_have_the_classes_that_the_job_names(keys: dict[str, Any], names: list[str]) -> None:
+    job, shop = make_job(**keys), random_parties(rows=240)[1]
+    parties = with_noise_parties(job, shop, {"bank": 2}, None)
+    run = vfl.simulate(job, parties)
+    assert list(run.active.label_classes.astype(str)) == names
+    with raises_code(ConfigError, "SVFL-COMMAND-USAGE"):
+        with_noise_parties(job, shop, {"bank": 2}, 5)
 
 
 def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import securevfl as vfl
 from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
 from securevfl.credit.drift import MIN_NEW_ROWS, measure_drift
+from securevfl.credit.drift_page import drift
 from securevfl.credit.two_samples import chi_square_p, kolmogorov_p, population_stability_index, share_difference_p
 from securevfl.data.baseline import MAX_BASELINE_ROWS, Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
@@ -159,6 +160,21 @@ def test_the_command_from_training_to_page(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "[SVFL-MODEL-UNSUPPORTED]" in refused.output
     assert "--scores" in refused.output
+
+
+def test_scores_per_unit_of_exposure_do_not_shift(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    ages, visits, years = draw.normal(size=N), draw.normal(size=N), draw.uniform(1, 20, N)
+    y = draw.poisson(years * np.exp(0.3 * ages - 0.3 * visits)).astype(float)
+    job = vfl.Job(
+        model="poisson", exposure="years", protocol="open", batch_size="all", epochs=5, accepts=["columns", "rank"]
+    )
+    bank = vfl.Party("bank", np.column_stack([ages, years]), y, columns=["a", "years"], ids=range(N))
+    run = vfl.simulate(job, [bank, vfl.Party("shop", visits[:, None], columns=["b"], ids=range(N))])
+    rates = run.predict({"bank": ages[:, None], "shop": visits[:, None]})
+    table = write(tmp_path / "bank.csv", ["a"], ages[:, None])
+    scores = write(tmp_path / "predictions.csv", ["prediction"], rates[:, None])
+    assert not {item.column for item in drift(run.parts["bank"], table, scores=scores) if item.shifted}
 
 
 def test_parts_of_other_schemas_are_refused(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_rows_for_other_organisations_have_the_ids_of_the_index(run: vfl.Run) ->
 
 @pytest.mark.parametrize("kind", ["values", "tables"])
 def test_rows_are_matched_only_if_one_order_is_possible(kind: str) -> None:
-    """All tables of one to three rows with the ids a and b, or of three rows with a, b and c, beside all others."""
+    """Tables of one to three rows with the ids a and b, or of three with a, b and c, are matched with all others."""
     ids_of_tables = [ids for rows in (1, 2, 3) for ids in itertools.product("ab", repeat=rows)]
     ids_of_tables += itertools.permutations("abc")
     for row_ids, wanted in itertools.product(ids_of_tables, repeat=2):

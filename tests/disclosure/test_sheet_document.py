@@ -63,7 +63,8 @@ def test_the_page_has_the_same_sections_in_the_same_order(name: str, sheets: dic
     titles = [unescape(title) for title in re.findall(r"<h2>(.*?)</h2>", page)]
     assert titles == [section.title for section in sheet.sections]
     text = unescape(re.sub(r"<[^>]*>", " ", sheet._repr_html_()))
-    assert Counter(text.split()) == Counter(word for section in sheet.sections for word in section_words(section))
+    words = (word for section in sheet.sections for word in section_words(section))
+    assert Counter(text.split()) == Counter(word.replace("`", "") for word in words)  # a page marks commands by a font
     assert sheet.digest in page
     assert "<script" not in page
 

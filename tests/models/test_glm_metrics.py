@@ -15,7 +15,7 @@ from securevfl.errors import DataNotice
 from securevfl.models.rounded_labels import MAX_ROUNDED_ERROR
 
 ROWS = 3000
-ROWS_ON_SHARES = 30_000  # labels are rounded at random on shares, so that more rows are needed
+ROWS_ON_SHARES = 20_000  # labels are rounded at random on shares, so that more rows are needed
 DEVIANCES = {"poisson": mean_poisson_deviance, "gamma": mean_gamma_deviance}
 LABELS = tuple(DEVIANCES)
 ACCEPTED = ["columns", "rank", "label_auc", "fresh_equations"]

@@ -152,6 +152,11 @@ def test_exposure_is_that_of_statsmodels(kind: str) -> None:
     else:
         np.testing.assert_allclose(rate, mu, rtol=0.05)
         assert run.metrics["deviance"] <= float(fitted.deviance) / N * 1.002
+        exact = run.evaluate({"bank": OWN, "shop": OTHER}, y, exposure=EXPOSED)
+        assert exact.keys() == run.metrics.keys() - {"loss"}
+        assert exact == pytest.approx({name: run.metrics[name] for name in exact}, rel=0.02)
+        with raises_code(errors.ConfigError, "SVFL-COMMAND-USAGE"):
+            run.evaluate({"bank": OWN, "shop": OTHER}, y)
     assert list(run.parts["bank"].columns) == ["a", "b"]
 
 

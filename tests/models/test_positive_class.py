@@ -12,7 +12,7 @@ from builders import raises_code
 
 import securevfl as vfl
 from securevfl.credit.fairness_by_group import local_group_rates, simulate_group_rates
-from securevfl.errors import ClassError
+from securevfl.errors import ClassError, LabelError
 from securevfl.models import metrics, pair_metrics
 from securevfl.models.group_metrics import metrics_by_group
 from securevfl.models.losses import LOSSES
@@ -66,3 +66,28 @@ def test_rates_of_groups_are_those_of_the_class_that_is_named(alone: bool) -> No
         np.testing.assert_allclose(of["o"], [1 - rate, 1 - selected, 1 - false, 1 - hit], atol=near)
     with raises_code(ClassError, "SVFL-LABEL-CLASSES"):
         count(positive="yes")
+
+
+NAMED: list[tuple[tuple[Any, Any], Callable[[Any], Any]]] = [
+    ((0, 1), lambda predicted: predicted.astype(float)),
+    ((0, 1), lambda predicted: predicted.astype(float).astype(str)),
+    ((0.0, 1.0), lambda predicted: predicted.astype(str)),
+    ((False, True), lambda predicted: predicted.astype(bool)),
+    (("006", "007"), lambda predicted: np.where(predicted == 1, "007", "006")),
+    (("6", "007"), lambda predicted: np.where(predicted == 1, "007", "6.0")),
+]
+
+
+@pytest.mark.parametrize(("labels", "write"), NAMED)
+def test_rates_of_groups_know_each_form_of_a_predicted_class(labels: Any, write: Callable[[Any], Any]) -> None:
+    y, predicted = POSITIVE.astype(int), (F[:, 0] > 0).astype(int)
+    usual = local_group_rates(vfl.Party("bank", F, y, ids=range(N)), predicted, GROUPS)
+    bank = vfl.Party("bank", F, np.array(labels)[y], ids=range(N))
+    assert local_group_rates(bank, write(predicted), GROUPS) == usual
+    assert usual["east"]["selected"] > 0.2
+
+
+@pytest.mark.parametrize("predicted", [F[:, 0] > 0, F[:, 0], np.where(F[:, 0] > 0, "yes", "no")])
+def test_rates_of_groups_refuse_predictions_of_other_classes(predicted: Any) -> None:
+    with raises_code(LabelError, "SVFL-LABEL-CLASSES"):
+        local_group_rates(vfl.Party("bank", F, POSITIVE.astype(int), ids=range(N)), predicted, GROUPS)

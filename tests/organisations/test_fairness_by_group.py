@@ -273,13 +273,18 @@ def test_the_command_at_a_party_that_has_both(tmp_path: Path) -> None:
         app, [*arguments, "--predictions", str(tmp_path / "out.csv"), "--json", str(tmp_path / "f.json")]
     )
     assert result.exit_code == 0, result.output
-    by_group = json.loads((tmp_path / "f.json").read_text())["groups"]
+    written = json.loads((tmp_path / "f.json").read_text())
+    by_group = written["groups"]
+    assert written["positive"] == "1"
+    assert "positive class: 1\n" in result.output
     for name, rows in TOLD.items():
         hit, _, missed, _ = counts(np.isin(GROUP, rows))
         assert by_group[name]["true_positive"] == pytest.approx(hit / (hit + missed))
     named = [*arguments, "--predictions", str(tmp_path / "out.csv"), "--json", str(tmp_path / "g.json"), "--positive"]
     assert CliRunner().invoke(app, [*named, "0"]).exit_code == 0
-    other = json.loads((tmp_path / "g.json").read_text())["groups"]
+    complement = json.loads((tmp_path / "g.json").read_text())
+    other = complement["groups"]
+    assert complement["positive"] == "0"
     assert {name: 1 - rates["rate"] for name, rates in other.items()} == pytest.approx(
         {name: rates["rate"] for name, rates in by_group.items()}
     )

@@ -345,15 +345,19 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
     assert measure_leverage([np.eye(3), np.zeros((3, 2))]).singled_out == 3
 
 
-def test_rare_values_reveal_labels_of_their_rows_only() -> None:
+@pytest.mark.parametrize("positive", ["1", "0", "late"])
+def test_rare_values_reveal_labels_of_their_rows_only(positive: str) -> None:
     generator = np.random.default_rng(3)
     bank = attacked_parties()[0]
+    if positive == "late":
+        bank = vfl.Party("bank", bank.X, np.where(bank.labels == 1, "late", "on time"), aligned=True)
     rare = np.zeros((500, 8))
     rows = np.arange(64).reshape(8, 8)
     for j in range(8):
         rare[rows[j], j] = 1  # eight rows with each value, in four batches
     parties = [bank, vfl.Party("shop", np.column_stack([rare, generator.normal(size=(500, 2))]), aligned=True)]
-    pair = RealIdealPair(attacked_job(vfl.Ckks(), batch_size=50, test_fraction=0.0), parties, 0)
+    pair = RealIdealPair(attacked_job(vfl.Ckks(), batch_size=50, test_fraction=0.0, positive=positive), parties, 0)
+    assert (pair.labels == (bank.labels.astype(str) == positive)).all()
     lonely = lonely_rows(pair.real())
     assert len(lonely) >= 10
     score = ATTACKS["rare_values"].score(pair)

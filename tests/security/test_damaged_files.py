@@ -40,7 +40,7 @@ from tests.builders import cancer_parties
 
 ROOT = Path(__file__).parents[2]
 JOB_DIGEST = bytes(32)
-SIZES = PublicSizes(30, 10, 2, {"bank": 3, "shop": 4}, {"shop": 8})
+SIZES = PublicSizes(30, 10, "a" * 32, 2, {"bank": 3, "shop": 4}, {"shop": 8})
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ RESTORED: dict[str, Restored | str] = {
     ),
     "ledger": Restored(_enter_more, _is_refused(lambda path: DisclosureLedger(path, "shop").read())),
     "search": Restored(
-        lambda path: _search(path.parent).store_remaining("l2 = 1", 0),
+        lambda path: _search(path.parent).use_measurement("l2 = 1"),
         lambda path: _search(path.parent).remaining == {"l2 = 1": 0},
     ),
 }
@@ -300,7 +300,7 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
 
 WRITERS = re.compile(r"\b(write_atomic|atomic_writer|write_checked|write_checked_json)\(")
 FOR_OTHERS = {  # files that are written for people or for other programs: pages, tables, exports, kits
-    *("cli/main", "cli/option_groups", "cli/prediction_output", "audit/audit_command"),
+    *("cli/main", "cli/ledger_command", "cli/option_groups", "cli/prediction_output", "audit/audit_command"),
     *("credit/fairness_command", "credit/reasons_command", "credit/scorecard_command"),
     *("credit/onnx_export", "credit/scorecard", "data/query_rows"),
     *("organisations/kit", "training/comparison", "training/run", "training/run_page"),

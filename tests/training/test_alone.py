@@ -227,6 +227,17 @@ def test_a_cross_validation_uses_exposures_and_evidence() -> None:
     assert areas[0] == pytest.approx(areas[1], abs=0.01)
 
 
+def test_a_cross_validation_names_classes_as_the_training_does() -> None:
+    # of all rows "b" is the rarer class, of the training rows "a"
+    job = vfl.Job(model=vfl.Logistic(), test_fraction=0.25, protocol="open", accepts=ACCEPTED)
+    X, y = np.random.default_rng(0).normal(size=(400, 1)), np.empty(400, dtype="<U1")
+    rows = job.schedule(vfl.Party("bank", X, ids=range(400)).register)
+    y[rows.train], y[rows.test] = ["a"] * 148 + ["b"] * 152, ["a"] * 53 + ["b"] * 47
+    bank = vfl.Party("bank", X + 3 * (y == "b")[:, None], y, ids=range(400))
+    scored = vfl.cross_validate(job, {"l2": (0.01, 0.1)}, bank, scoring="roc_auc")
+    assert scored.best.score > 0.95
+
+
 def test_the_terminal_compares_the_metrics_of_both_models() -> None:
     alone = LocalQuality({"deviance": 1.5, "gini": 0.25}, {"deviance": 0.01})
     assert alone_lines("bank", {"deviance": 1.25}, alone) == [

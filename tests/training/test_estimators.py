@@ -85,6 +85,23 @@ def test_a_fit_equals_a_simulation_of_the_same_parties() -> None:
     assert np.allclose(model.predict_proba(shuffled), model.predict_proba(table), atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "keys", [{"positive": "late"}, {"positive": "paid"}, {"weights": {"classes": {"late": 2, "paid": 1}}}]
+)
+def test_a_job_names_classes_as_the_labels_do(keys: dict[str, Any]) -> None:
+    table, y = loans()
+    model = VerticalClassifier({**OPEN, **keys}, parties=PARTIES).fit(table, y)
+    assert model.run_.active.label_classes[1] == keys.get("positive", "paid")
+    assert list(model.classes_) == ["late", "paid"]
+    assert model.score(table, y) > 0.7
+    assert ((model.decision_function(table) > 0) == (model.predict(table) == "paid")).all()
+    numbers = (y == "paid").astype(int)
+    for positive in ("0", "1"):
+        fitted = VerticalClassifier({**OPEN, "positive": positive}, parties=PARTIES).fit(table, numbers)
+        assert (fitted.predict(table) == fitted.predict_proba(table).argmax(axis=1)).all()
+        assert fitted.score(table, numbers) > 0.7
+
+
 @pytest.mark.parametrize("classes", [2, 3, 4])
 def test_the_default_job_trains_several_classes_on_shares(classes: int) -> None:
     table, y = loans(600, classes)

@@ -67,7 +67,7 @@ def test_no_state_is_left_after_the_one_that_a_run_resumes_from(tmp_path: Path, 
 
 
 MEASUREMENTS = {"l2 = 1": 3, "l2 = 2": 1}
-SIZES = {name: PublicSizes(30, 10, 2, {"bank": 3, "shop": 4}, {"shop": 5}) for name in MEASUREMENTS}
+SIZES = {name: PublicSizes(30, 10, "a" * 32, 2, {"bank": 3, "shop": 4}, {"shop": 5}) for name in MEASUREMENTS}
 
 
 def store_two_divergences(record: SearchRecord) -> None:
@@ -77,8 +77,8 @@ def store_two_divergences(record: SearchRecord) -> None:
 
 STEPS: dict[str, Callable[[SearchRecord], None]] = {
     "after the consent": lambda record: None,
-    "after a measurement": lambda record: record.store_remaining("l2 = 1", 2),
-    "after all measurements": lambda record: record.store_remaining("l2 = 2", 0),
+    "after a measurement": lambda record: record.use_measurement("l2 = 1"),
+    "after all measurements": lambda record: record.use_measurement("l2 = 2"),
     "after a divergence": lambda record: record.store_divergence("l2 = 2"),
     "after two divergences": store_two_divergences,
     "after the choice of the first": lambda record: record.store_choice(0),
@@ -108,6 +108,24 @@ def test_a_search_is_restored(tmp_path: Path, step: str) -> None:
     opened().delete()
     assert facts(opened()) | {"name": ""} == facts(opened(grid=3)) | {"name": ""}
     assert facts(opened(grid=2)) == before
+
+
+def test_a_measurement_is_used_once_by_all_processes(tmp_path: Path) -> None:
+    """Also if a second process has read the record before the first one used it, and after the search has ended."""
+    party = random_parties(2, 20, ids=True)[0]
+
+    def opened() -> SearchRecord:
+        return SearchRecord(tmp_path / "states", tmp_path / "account", party, {"grid": 1})
+
+    first = opened()
+    first.begin(MEASUREMENTS, SIZES)
+    second = opened()
+    assert [first.use_measurement("l2 = 2"), second.use_measurement("l2 = 2")] == [True, False]
+    assert [record.use_measurement("l2 = 1") for record in (first, second, first, second)] == [True, True, True, False]
+    assert not second.use_measurement("another")
+    again = opened()
+    again.delete()
+    assert not first.use_measurement("l2 = 1")
 
 
 @pytest.mark.filterwarnings("ignore")

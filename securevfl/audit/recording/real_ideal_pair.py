@@ -29,6 +29,7 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.families import leak_kinds
 from securevfl.job import Job
+from securevfl.models.class_labels import find_classes
 from securevfl.runtime.codec import Message
 from securevfl.training.run import Run
 
@@ -132,8 +133,13 @@ class RealIdealPair:
 
     @cached_property
     def labels(self) -> NDArray[np.intp]:
-        """The true classes (m,), as numbers in the order of the classes."""
-        return np.unique(np.asarray(self.active.y), return_inverse=True)[1]
+        """The true classes (m,), as numbers in the order of the classes; the positive one of two classes is 1.
+
+        Labels of a regression are numbered from the smallest value on.
+        """
+        y, loss = np.asarray(self.active.y), self.job.model.loss
+        classes = find_classes(self.active.name, loss, y, self.job.positive) if loss.classifies else np.unique(y)
+        return (y[:, None] == classes).argmax(axis=1) if loss.classifies else np.searchsorted(classes, y)
 
 
 def noise_like(message: Message) -> Message:
