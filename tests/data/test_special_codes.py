@@ -257,7 +257,7 @@ def test_figures_leave_codes_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_most_frequent_codes_get_bins_in_any_order_of_their_declaration(seed: int) -> None:
+def test_the_most_frequent_codes_get_bins_in_any_order(seed: int) -> None:
     """Of five codes with enough rows, two have a place of their own among four bins."""
     generator = np.random.default_rng(seed)
     rows_of_code = {-1.0: 60, -2.0: 70, -3.0: 80, -4.0: 90, -5.0: 100}

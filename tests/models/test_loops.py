@@ -408,7 +408,7 @@ PARAMETERISED = [QuantileLoss(0.1), QuantileLoss(0.9), TweedieLoss(1.2), Tweedie
 
 
 @pytest.mark.parametrize("loss", PARAMETERISED, ids=lambda loss: f"{loss.name} {PARAMETERISED.index(loss)}")
-def test_metrics_and_influences_are_right_for_parameters_other_than_the_defaults(loss: Any) -> None:
+def test_metrics_and_influences_use_the_parameters_of_a_loss(loss: Any) -> None:
     f, y, classes, w = scored_rows(loss, 120)
     rows = ScoredRows(loss, f, y, classes, w)
     counted = int((w > 0).sum())

@@ -329,7 +329,7 @@ def test_a_page_and_json_of_what_was_found() -> None:
 
 
 @pytest.mark.parametrize(("mine", "others"), [(2, 30), (3, 10), (4, 4)])
-def test_rounding_does_not_bias_inflation_for_any_numbers_of_columns(mine: int, others: int) -> None:
+def test_rounding_does_not_bias_inflation_for_any_column_counts(mine: int, others: int) -> None:
     """The noise of all entries in a row of K is subtracted, whichever party has more columns."""
     generator, variance = np.random.default_rng(mine), 0.005
     Z = generator.normal(size=(2000, mine))
