@@ -130,7 +130,7 @@ class Run:
     def calibration(self) -> list[list[float]]:
         """The calibration on the held-out rows, in ten groups of rows by rising prediction.
 
-        With two classes: mean probability, share of the positive class, rows. Otherwise: mean prediction, mean label,
+        With one output for two classes: mean probability, share of the positive class, rows. Otherwise: mean prediction, mean label,
         rows.
         """
         return list(self.active.calibration)
