@@ -220,7 +220,7 @@ def label_kind(loss: Loss) -> str | int:
 
 @pytest.mark.parametrize("rows", [1999, 2000])
 @pytest.mark.parametrize("name", sorted(LOSSES.keys() - {"softmax"}))  # which cannot train on shares
-def test_attacks_on_an_output_apply_if_the_tables_let_a_job_disclose_it(name: str, rows: int) -> None:
+def test_attacks_on_an_output_apply_if_the_job_discloses_it(name: str, rows: int) -> None:
     """Pairs with rounded labels need 2,000 measured rows; with fewer an attack on them would attack nothing."""
     job = make_job(SHARES_JOB, model=vfl.GeneralLinear(loss=name), batch_size=500, test_fraction=0.0)
     known = pooled_run_facts(job, random_parties(rows=rows, labels=label_kind(LOSSES[name])))
