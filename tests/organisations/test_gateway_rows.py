@@ -46,13 +46,17 @@ def waiting(part: Any, tmp_path: Path) -> Gateway:
     return gateway_
 
 
+def put_mark_of_the_end(gateway_: Gateway) -> None:
+    gateway_._queue.put(None)
+
+
 def patch_parties(part: Any, requests: list[list[Any]], gateway_: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parties that answer each block; the gateway stops after the first one."""
 
     def ask(ids: Any, X: Any) -> Any:
         requests.append([int(row_id) for row_id in ids])
         gateway_._stopping = True
-        gateway_._queue.put(None)
+        put_mark_of_the_end(gateway_)
         return SimpleNamespace(f=np.zeros((len(ids), part.outputs)), states=["scored"] * len(ids), reasons={})
 
     asker = SimpleNamespace(max_ids=4, ask=ask, stay=lambda: None, end=lambda: None)
@@ -121,3 +125,14 @@ def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> No
     with raises_code(ServiceUnavailable, "SVFL-PEER-BUSY"):
         waiting.ask([RequestedRow(at) for at in range(5, 9)])
     assert waiting.waiting == 5
+
+
+@pytest.mark.parametrize("rows", range(8))
+def test_rows_that_wait_when_the_gateway_stops_are_still_taken(waiting: Gateway, rows: int) -> None:
+    """In blocks of four: before the mark of the end there are fewer rows than a block has, as many, or more."""
+    waiting.ask([RequestedRow(row) for row in range(rows)])
+    put_mark_of_the_end(waiting)
+    taken = []
+    while (block := waiting._next_block(4)) is not None:
+        taken += [int(queued.row_id) for queued in block]
+    assert taken == list(range(rows))
