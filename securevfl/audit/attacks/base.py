@@ -183,7 +183,9 @@ class ColumnAttack(Attack):
     """An attack on columns by a party that receives numbers about their rows."""
 
     requirements = (WEIGHT_PER_COLUMN, NOT_ON_SHARES)
-    remedy = fixed_remedy("fewer epochs and evaluations; a sum that hides parts, over more parties with more columns")
+    remedy = fixed_remedy(
+        "fewer epochs and evaluations; a masked or encrypted sum, over more parties with more columns"
+    )
 
     def attacker_name(self, job: Job, attacker: str, lead: str) -> str:
         """Return the party with labels if residuals are sealed, or else `AttackerRole.ANY`."""
@@ -225,7 +227,7 @@ class LabelAttack(Attack):
         if job.protocol.family is not None:
             return "none needed: the attacker receives nothing that depends on labels"
         if not job.protocol.seals:
-            return 'seal the residual: residual = "ckks" or "paillier"; or add noise to it with a defence'
+            return 'encrypt the residual: residual = "ckks" or "paillier"; or add noise to it with a defence'
         sizes = known.shape
         p, rows = sizes.parameters[attacker], sizes.smallest_batch
         needed = smallest_batch(p, sizes.outputs, job.equations, job.equations > 1, TARGET_LABEL_AUC)

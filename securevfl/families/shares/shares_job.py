@@ -132,6 +132,6 @@ def check_optimizer(job: JobOptions) -> None:
         )
     if not optimizer.update.linear:
         raise ValueError(
-            f"optimizer.rule: {optimizer.update.name} is not linear in gradients, and no party sees a gradient on "
-            'shares; use rule = "momentum", "sgd" or "proximal"'
+            f"optimizer.rule: {optimizer.update.name} is not linear in gradients, and in a training on shares no party "
+            'sees a gradient; use rule = "momentum", "sgd" or "proximal"'
         )
