@@ -19,7 +19,7 @@ NEAREST: dict[str, tuple[str, dict[str, Any]]] = {
     "FedBCD with AdaGrad": ('use rule = "momentum"', {"name": "fedbcd", "lr": 0.05, "rule": "momentum"}),
     "FedBCD with Adam": ('use rule = "momentum"', {"name": "fedbcd", "lr": 0.05, "rule": "momentum"}),
     "FedPBCD with Adam": (
-        'no party sees a gradient on shares; use the rule "momentum" or "sgd" with the proximal term',
+        'on shares no party sees a gradient; use the rule "momentum" or "sgd" with the proximal term',
         {"name": "fedpbcd", "lr": 0.05, "mu": 0.1, "rule": "momentum"},
     ),
     "CELU-VFL": ('use "fedbcd" with lr', {"name": "fedbcd", "lr": 0.05}),

@@ -146,7 +146,7 @@ def descent(parties: list[vfl.Party], T: int, *, S: int, Q: int) -> Descent:
     return Descent(float(np.mean(gradients)), 2 * fall / (eta * T), noise, fall, theta)
 
 
-def test_fedbcd_gradients_fall_as_one_over_the_root_of_t_below_the_bound() -> None:
+def test_fedbcd_gradients_fall_as_the_root_of_t() -> None:
     """Theorem 2 with S = Q = sqrt(T): sqrt(T) exchanges, and the mean squared gradient is O(1 / sqrt(T)).
 
     Here the first term of the bound alone is above the mean, and at most three times as large.
@@ -166,7 +166,7 @@ def test_fedbcd_gradients_need_batches_that_grow() -> None:
     assert long.first < long.gradient < long.first + long.noise
 
 
-def test_fedbcd_gradients_grow_as_the_root_of_the_number_of_parties() -> None:
+def test_fedbcd_gradients_grow_as_the_root_of_k() -> None:
     """The step of Theorem 2 falls as 1 / sqrt(K), so the mean squared gradient, by the fall of the loss, rises so."""
     numbers = (2, 4, 8, 16)
     runs = [descent(divided(K), 1024, S=32, Q=32) for K in numbers]

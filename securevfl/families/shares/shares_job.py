@@ -135,6 +135,6 @@ def check_optimizer(job: JobOptions) -> None:
         wrapped = optimizer.update.inner is not optimizer.update
         remedy = 'the rule "momentum" or "sgd" with the proximal term' if wrapped else NEAREST_RULES
         raise ValueError(
-            f"optimizer.rule: {optimizer.update.inner.name} is not linear in gradients, and no party sees a gradient "
-            f"on shares; use {remedy}"
+            f"optimizer.rule: {optimizer.update.inner.name} is not linear in gradients, and in a training on shares no "
+            f"party sees a gradient; use {remedy}"
         )
