@@ -320,7 +320,7 @@ def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, runs: 
         local = split if columns is None else split.columns(columns)
         return dsg(local, model, FDSKL(rho=1.0), **keys)
 
-    gamma, C = _machine(table, setting, plan.tuned, runs)
+    gamma, C = machine_options(table, setting, plan.tuned, runs)
     machine = {"gamma": gamma, "C": C}
     fitted = partial(pp_svmv, sides=sides, **machine)
     plans: list[tuple[str, int, int, dict[str, float], Baseline]] = [
@@ -345,7 +345,7 @@ def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, runs: 
     return generated
 
 
-def _machine(table: Table, setting: Setting, most: int, runs: Runs) -> tuple[float, float]:
+def machine_options(table: Table, setting: Setting, most: int, runs: Runs) -> tuple[float, float]:
     """Choose the width gamma of a kernel machine, and for it the cost C, by the rule of FDSKL's width and step.
 
     The machine trains on `most` rows of those that remain when a fifth of the training rows of the first split is held
