@@ -89,7 +89,8 @@ class Plan:
         splits: number of splits, and of seeds for a table with fixed test rows.
         machine_splits: number of splits of the SVC. PP-SVMV runs on one split.
         tuned: largest number of rows on which a kernel machine's width and cost are chosen.
-        pooled: largest number of rows of PP-SVMV, whose parties store n^2 numbers each: 8.7 GB for 33,000 rows.
+        pooled: largest number of training rows of both. A party of PP-SVMV stores n^2 numbers, 8.7 GB for 33,000 rows,
+            and the SVC's time grows as n^2.
     """
 
     tables: tuple[str, ...] = ("phishing", "a9a", "default_credit", "ijcnn1")
@@ -328,7 +329,13 @@ def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, runs: 
         ("SecureBoost, as boosting of pooled columns", full, plan.splits, {}, boosting),
         ("the labelled party alone", full, plan.splits, {}, partial(central, columns=table.sides[0])),
         ("the other party's columns alone", full, plan.splits, {}, partial(central, columns=table.sides[1])),
-        ("SVC on pooled columns", full, min(plan.splits, plan.machine_splits), machine, partial(libsvm, **machine)),
+        (
+            "SVC on pooled columns",
+            plan.pooled,
+            min(plan.splits, plan.machine_splits),
+            machine,
+            partial(libsvm, **machine),
+        ),
         ("PP-SVMV", plan.pooled, 1, machine, fitted),
         ("FD-SVRG (linear)", full, plan.splits, {}, partial(fd_svrg, sides=sides)),
     ]
