@@ -30,12 +30,12 @@ def fdskl_errors(part: Part) -> str:
     return (
         "### Test errors\n"
         f"Three parties, tree sum, {plan['splits']} splits (a9a: its own test rows, as many seeds; SVC "
-        f"{plan['machine_splits']} splits, PP-SVMV one). *The paper's step* is the update without a preconditioner. The "
-        "options of a method are chosen on a fifth of the training rows of the first split: FDSKL's gamma and eta, and "
-        f"by the same rule gamma and C of the SVC, on at most {plan['tuned']:,} rows. PP-SVMV has the SVC's options. Both "
-        f"have at most {plan['pooled']:,} training rows, which are all rows but those of ijcnn1: each party of PP-SVMV "
-        f"stores n^2 numbers, {8 * plan['pooled'] ** 2 / 1e9:.1f} GB for {plan['pooled']:,} rows. CPU seconds are the "
-        "least of the splits.\n\n"
+        f"{plan['machine_splits']} splits, PP-SVMV one). *The paper's step* is the update without a preconditioner. "
+        "The options of a method are chosen on a fifth of the training rows of the first split: FDSKL's gamma and eta, "
+        f"and by the same rule gamma and C of the SVC, on at most {plan['tuned']:,} rows. PP-SVMV has the SVC's "
+        f"options. Both have at most {plan['pooled']:,} training rows, which are all rows but those of ijcnn1: each "
+        f"party of PP-SVMV stores n^2 numbers, {8 * plan['pooled'] ** 2 / 1e9:.1f} GB for {plan['pooled']:,} rows. "
+        "CPU seconds are the least of the splits.\n\n"
         + table(["table", "method", "error", "gamma", "eta or C", "rows", "CPU s", "MB"], cells)
         + f"\n{_boosting(part['rows'])}\n{_seconds(part['rows'])}"
     )
