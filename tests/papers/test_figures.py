@@ -58,7 +58,7 @@ def results(paper: str, part: str) -> list[dict[str, Any]]:
 
 
 def fdskl_errors() -> list[str]:
-    """Return the rows of the table of errors, and their number of splits."""
+    """Return the rows of the table of errors, and a sentence about them."""
     from benchmarks.papers.page_cells import number, pick, spread
 
     rows, lines, boosting = results("fdskl", "errors"), [], "SecureBoost, as boosting of pooled columns"
@@ -76,7 +76,14 @@ def fdskl_errors() -> list[str]:
             *(number(pick(selected, method=method)["error"], 4) for method in others),
         ]
         lines.append(f"| {table} | {' | '.join(cells)} |")
-    return lines
+    tables = dict.fromkeys(row["dataset"] for row in rows)
+    ours, trees, machine = (
+        [pick(rows, dataset=table, method=method)["error"] for table in tables]
+        for method in ("FDSKL, preconditioned", boosting, "SVC on pooled columns")
+    )
+    fewer = [sum(a < b for a, b in zip(theirs, ours, strict=True)) for theirs in (trees, machine)]
+    sentence = "SecureBoost misclassifies fewer rows than FDSKL on {} of 4 tables, and the SVC, over its three splits, on {}"
+    return [*lines, sentence.format(*fewer)]
 
 
 def sealed_aucs() -> list[str]:
