@@ -86,7 +86,7 @@ class _IdNames:
 
     def __init__(self, rows: NewRows | IndexedRows | None) -> None:
         key, self._written = (None, {}) if rows is None else (rows.key, rows.written)
-        self.heads = key.names if key is not None and key.by_rule and len(key.names) > 1 else ["id"]
+        self.heads = ["id"] if key is None else key.prediction_names
 
     def columns(self, ids: Sequence[Any]) -> dict[str, list[Any]]:
         """Return the id columns (n,) of rows with these ids."""
