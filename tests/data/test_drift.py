@@ -282,7 +282,7 @@ def test_the_scores_have_the_ids_of_the_table(id_column: str, tmp_path: Path) ->
     ids = {name: [f"{name} {row // (1 + len(names))} {row}" for row in range(len(bank))] for name in names}
     table = write_table(tmp_path / "bank.csv", ids | dict(zip(bank.columns, bank.X.T, strict=True)))
     rows = rows_of_file(part, table, ReadOptions(id_column=id_column))
-    f = run.decision_of({party.name: run.parts[party.name].scaling(party.X) for party in parties})
+    f = run.decision_of({party.name: run.parts[party.name].scaling(party.X) for party in parties}, "bank")
     codes = {"shop": [[""]] * len(f)}
     with write_predictions(part, tmp_path / "p.csv", rows=rows) as callbacks:
         callbacks["on_block"](IndexedRows.of("bank", rows).ids, replace(prediction_of(part, f), reasons=codes))
