@@ -171,7 +171,8 @@ def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Word
     head = work.channel.recv(passive, StoreHeader)  # step 2
     if head.slots != okvs.table_rows(rows) or len(head.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
-            f"{passive} sent a store of {head.slots} slots, but its {rows} rows need {okvs.table_rows(rows)}",
+            f"{passive} sent a key-value store of {head.slots} entries, but its {rows} rows need "
+            f"{okvs.table_rows(rows)}",
             code="SVFL-PROTOCOL-SIZE",
             party=passive,
         )

@@ -255,7 +255,8 @@ class SealedActive(ActiveResidual):
         if not self._server.join(timeout):
             late = ", ".join(sorted(self._exchanges.asking))
             raise TransportError(
-                f"{self._context.me}: {late} has not closed within {timeout:g} s after the last residual",
+                f"{self._context.me}: {late} has not reported within {timeout:g} s after the last residual that it "
+                "needs no more gradients",
                 code="SVFL-PEER-AWAY",
             )
 
@@ -351,8 +352,8 @@ class SealedPassive(PassiveResidual):
         if message.exchange != exchange:
             active = self._context.active
             raise ProtocolError(
-                f"{self.me}: {active} sent a piece of exchange {message.exchange} before exchange {exchange} was "
-                "complete",
+                f"{self.me}: {active} sent a piece of encrypted residual {message.exchange} before residual "
+                f"{exchange} was complete",
                 code="SVFL-PROTOCOL-MESSAGE",
                 party=active,
             )
@@ -480,14 +481,15 @@ class SealedReply(Reply):
         agreement, me = self._residual.agreement, self._residual.me
         if self._closed:
             raise LimitError(
-                f"{me}: exchange {self.exchange} is closed, because at most {agreement.max_open_exchanges} exchanges "
-                "are open at the same time",
+                f"{me}: residual number {self.exchange} cannot be used any more, because the parties agreed on at "
+                f"most {agreement.max_open_exchanges} residuals in use at a time",
                 "use a residual before newer ones arrive",
                 code="SVFL-PROTOCOL-LIMIT",
             )
         if not self._left:
             raise LimitError(
-                f"{me}: all {agreement.openings} agreed gradients of exchange {self.exchange} are used",
+                f"{me}: this party already received the {agreement.openings} gradients of residual number "
+                f"{self.exchange} that the parties agreed on",
                 code="SVFL-PROTOCOL-LIMIT",
             )
         self._left -= 1

@@ -138,8 +138,9 @@ class FixedPointEncoding:
             )
         if self.lift_bits not in (0, 8, 16) or self.lift_bits >= self.bits:
             raise ConfigError(
-                f"shares: table entries of {self.lift_bits} bits cannot be lifted to {self.bits} bits",
-                "use 8 or 16 bits, or 0 to send entries without a lift",
+                f"shares: entries of the lookup table with {self.lift_bits} bits cannot be extended to shares of "
+                f"{self.bits} bits",
+                "use entries of 8 or 16 bits, or 0 for entries as long as shares",
                 code="SVFL-CRYPTO-PARAMETERS",
             )
 

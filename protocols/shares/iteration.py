@@ -279,8 +279,8 @@ class TrainingRole(ABC):
         chunk = self._offline.store.chunk(number)
         if chunk.first + chunk.next != self.state.iterations:
             raise ProtocolError(
-                f"shares: preprocessing chunk {number} continues at iteration {chunk.first + chunk.next}, but the "
-                f"training continues at iteration {self.state.iterations}",
+                f"shares: preprocessing chunk {number} (random numbers for some epochs) continues at iteration "
+                f"{chunk.first + chunk.next}, but the training continues at iteration {self.state.iterations}",
                 "generate a new chunk",
                 code="SVFL-STATE",
             )
@@ -291,8 +291,8 @@ class TrainingRole(ABC):
         """Raise ProtocolError unless a peer uses the same chunk of precomputed material as this party."""
         if expected != received:
             raise ProtocolError(
-                f"{name} uses another preprocessing chunk",
-                "generate new chunks together",
+                f"{name} uses another preprocessing chunk (random numbers for some epochs) than this party",
+                "generate new chunks at both parties together",
                 code="SVFL-PROTOCOL-MESSAGE",
                 party=name,
             )
@@ -349,7 +349,7 @@ class TrainingRole(ABC):
         """Split the other holder's values of several blocks. Raises ProtocolError if `data` has another size."""
         if len(data) != sum(sizes):
             raise ProtocolError(
-                f"received {len(data)} bytes about {len(sizes)} blocks instead of {sum(sizes)}",
+                f"received {len(data)} bytes about {len(sizes)} blocks of rows instead of {sum(sizes)}",
                 "use the same job at both parties",
                 code="SVFL-PROTOCOL-SIZE",
             )
@@ -613,7 +613,7 @@ class PartnerParty(TrainingRole):
         size = rows * ring.octets * self._encoding.entries
         if len(entries) != size:
             raise ProtocolError(
-                f"{self._context.active} sent {len(entries)} bytes of tables instead of {size}",
+                f"{self._context.active} sent {len(entries)} bytes of masked table entries instead of {size}",
                 code="SVFL-PROTOCOL-SIZE",
                 party=self._context.active,
             )

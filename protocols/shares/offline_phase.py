@@ -112,7 +112,9 @@ def _decode_record(data: bytes) -> _Record:
         return _RECORD_DECODER.decode(data)
     except (msgspec.DecodeError, ValueError):
         raise FrameError(
-            "a stored preprocessing record is damaged", "generate the chunk again", code="SVFL-FILE-DAMAGED"
+            "a stored record of random numbers for the training is damaged",
+            "generate the preprocessing chunk again",
+            code="SVFL-FILE-DAMAGED",
         ) from None
 
 

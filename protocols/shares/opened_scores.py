@@ -276,7 +276,8 @@ class ScoringSession:
             commitments, requested = message.rows, _read_states(requester, message.states, n)
             if len(commitments) != COMMITMENT_BYTES * n:
                 raise ProtocolError(
-                    f"{requester} sent {len(commitments)} bytes of commitments instead of {COMMITMENT_BYTES * n}",
+                    f"{requester} sent {len(commitments)} bytes of commitments to its rows instead of "
+                    f"{COMMITMENT_BYTES * n}",
                     "request the same rows at all parties",
                     code="SVFL-PROTOCOL-SIZE",
                     party=requester,
@@ -414,7 +415,7 @@ class ScoringSession:
         bits = self._score_ring.bits
         if not 0 <= message.finer < bits:
             raise ProtocolError(
-                f"{self._rounding} omitted {message.finer} of the {bits} bits of a score",
+                f"{self._rounding} rounded away {message.finer} of the {bits} bits of a score",
                 code="SVFL-PROTOCOL-VALUES",
                 party=self._rounding,
             )
@@ -434,8 +435,14 @@ def _read_states(name: str, data: bytes, rows: int) -> NDArray[np.uint8]:
     states = np.frombuffer(data, np.uint8)
     if len(states) != rows:
         raise ProtocolError(
-            f"{name} sent {len(states)} row states instead of {rows}", code="SVFL-PROTOCOL-SIZE", party=name
+            f"{name} answered for {len(states)} rows, whether they may be scored, instead of {rows}",
+            code="SVFL-PROTOCOL-SIZE",
+            party=name,
         )
     if states.max(initial=0) > ROW_STORED:
-        raise ProtocolError(f"{name} sent an unknown row state", code="SVFL-PROTOCOL-VALUES", party=name)
+        raise ProtocolError(
+            f"{name} sent an unknown answer to the question whether a row may be scored",
+            code="SVFL-PROTOCOL-VALUES",
+            party=name,
+        )
     return states

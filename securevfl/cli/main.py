@@ -213,7 +213,7 @@ def explain(
         list[str] | None,
         typer.Option(
             metavar="OPTION=VALUES",
-            help="State what a search over these values would open, as in l2=0.01,0.1,1; see `compare --grid`.",
+            help="State what a search over these values would disclose, as in l2=0.01,0.1,1; see `compare --grid`.",
         ),
     ] = None,
 ) -> None:

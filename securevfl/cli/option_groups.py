@@ -355,18 +355,20 @@ class SearchOptions:
             "--alone", help="Cross-validate on the columns of the party with labels. Nothing is sent; needs --grid."
         ),
     ] = False
-    folds: Annotated[int, typer.Option(min=2, help="Number of folds, with --alone.")] = 5
+    folds: Annotated[int, typer.Option(min=2, help="With --alone: number of folds of the cross-validation.")] = 5
     scoring: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="A score of scikit-learn, such as roc_auc, with --alone; by default the loss."
+            metavar="NAME",
+            help="With --alone: the metric, by its name in scikit-learn, such as roc_auc; by default the loss.",
         ),
     ] = None
     save: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Your part of the chosen model, with --grid and --party; by default NAME.model.json next to the data.",
+            help="With --grid and --party: file for your part of the chosen model; by default NAME.model.json next to "
+            "the data.",
         ),
     ] = None
     checkpoints: Annotated[

@@ -105,8 +105,8 @@ class _CsvWriter:
     def __call__(self, ids: list[Any] | None, prediction: Prediction) -> None:
         assert ids is not None, "rows of a file have ids"
         columns = self._names.columns(ids) | {"prediction": prediction.label.tolist()}
-        if prediction.proba is not None and len(prediction.classes) == 2:
-            columns["probability"] = prediction.proba[:, 1].tolist()
+        if (positive_proba := prediction.positive_proba) is not None:
+            columns["probability"] = positive_proba.tolist()
         elif prediction.proba is not None:
             by_class = zip(prediction.classes, prediction.proba.T, strict=True)
             columns |= {f"probability {name}": column.tolist() for name, column in by_class}

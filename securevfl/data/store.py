@@ -192,7 +192,8 @@ class StoredParty(Party):
         """Return the table on disk; raise TableError if its rows are at workers."""
         if self.is_remote:
             raise TableError(
-                f"party {self.name}: the rows are at workers, where columns can be neither prepared nor left out",
+                f"party {self.name}: worker processes store the rows, where columns can be neither prepared nor left "
+                "out",
                 "prepare the table before you store it, or train without workers",
                 code="SVFL-TABLE-ON-DISK",
                 party=self.name,

@@ -130,8 +130,8 @@ class Run:
     def calibration(self) -> list[list[float]]:
         """The calibration on the held-out rows, in ten groups of rows by rising prediction.
 
-        With two classes: mean probability, share of the positive class, rows. Otherwise: mean prediction, mean label,
-        rows.
+        With one output for two classes: mean probability, share of the positive class, rows. In a regression: mean
+        prediction, mean label, rows. With several outputs it is empty.
         """
         return list(self.active.calibration)
 

@@ -250,3 +250,17 @@ def test_both_ends_are_open(training: np.ndarray, new: np.ndarray) -> None:
         (same,) = measure_drift([base], Columns(sign * half[:, None].astype(float), ["x"]))
         assert not same.shifted
         assert same.psi < 0.02
+
+
+@pytest.mark.parametrize("lacking", [1, 150, 450])
+@pytest.mark.parametrize("kind", ["numbers", "flags", "texts"])
+def test_a_copy_of_the_training_rows_has_no_difference(lacking: int, kind: str) -> None:
+    """However many values are missing in both: p is near 1 and PSI near 0."""
+    values = np.random.default_rng(lacking).permutation(500).astype(float)
+    block = np.where(values < lacking, np.nan, {"numbers": values, "flags": values % 2, "texts": values % 4}[kind])
+    texts = {"x": tuple(TOWNS.tolist())} if kind == "texts" else {}
+    old, new = (Columns(np.tile(block, times)[:, None], ["x"], texts) for times in (4, 1))
+    (drift,) = measure_drift(baselines(old, np.arange(2000)), new)
+    assert drift.missing == drift.was_missing == lacking / 500
+    assert drift.p > 0.9
+    assert drift.psi == pytest.approx(0, abs=0.02)

@@ -188,3 +188,20 @@ def grown(folder: Path, part: ModelPart, rows: int, *, aligned: bool) -> int:
 def test_memory_hardly_grows_with_the_table(tmp_path: Path, part: ModelPart, aligned: bool) -> None:
     more = grown(tmp_path, part, 160_000, aligned=aligned) - grown(tmp_path, part, 40_000, aligned=aligned)
     assert more < 30 << 20  # of 96 MB more
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_every_id_stays_beside_its_own_values_in_any_order(tmp_path: Path, part: ModelPart, suffix: str) -> None:
+    """Ids of two columns: the values that predictions are written beside do not depend on the row order."""
+    columns = {"who": [f"Ann {row}" for row in range(N)], "day": [f"2024-01-{1 + row % 28:02}" for row in range(N)]}
+    wide = pa.table({**columns, "a": X[:, 0], "b": X[:, 1], "c": X[:, 2]})
+    path, options = tmp_path / f"t{suffix}", ReadOptions(id_column="who,day")
+    (csv.write_csv if suffix == ".csv" else parquet.write_table)(wide, path)
+    in_file = rows_of_file(part, path, options)
+    row_of = {row_id: row for row, row_id in enumerate(read(in_file)[0])}
+    write_rows(path, np.random.default_rng(1).permutation(N)[:50])
+    aligned = rows_of_file(part, path, options)
+    ids, numbers, _ = read(aligned)
+    for row_id, values in zip(ids, numbers, strict=True):
+        assert str(aligned.written[row_id][0]) == columns["who"][row_of[row_id]]
+        np.testing.assert_array_equal(values, X[row_of[row_id]])

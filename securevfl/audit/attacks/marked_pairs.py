@@ -31,7 +31,7 @@ class MarkedPairs(PairsAttack):
     measures = (
         "share of the variance of the others' part of f that all evaluations allowed by a ledger add, rows marked"
     )
-    remedy = fixed_remedy("let rows be measured fewer times; a smaller metrics_range leaves room for fewer single rows")
+    remedy = fixed_remedy("measure rows fewer times; a smaller metrics_range leaves room for fewer single rows")
 
     def score(self, pair: RealIdealPair) -> Score:
         """Return the variance that marked evaluations explain; chance is that of marks which the attacker ignores."""
