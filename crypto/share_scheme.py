@@ -281,6 +281,25 @@ class ShareScheme(ABC):
         """
         raise NotImplementedError
 
+    def check_query(self, sealed: bytes, shape: tuple[int, int], *, columns: int, uses: int, rows: int) -> None:
+        """Check that an encrypted V has the layout that its holder chooses for these sizes.
+
+        The evaluator stores products that it adds up (`ShareEvaluator.multiply`) until it hides their sum, and their
+        size depends on the layout. With another layout, a holder could make it use much more memory.
+
+        Args:
+            sealed: the holder's message with encrypted V.
+            shape: the agreed shape (n, c) of V.
+            columns: as in `ShareHolder.encrypt`, like `uses` and `rows`.
+            uses: number of V that are multiplied by the same W.
+            rows: number of rows for which the layout is chosen; 0 for those of V.
+
+        Raises:
+            CryptoError: if the message is malformed or has another layout.
+            NotImplementedError: if the scheme does not add up products.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def error_rate(self, n: int, c: int, d: int, largest: int) -> float:
         """Return an upper bound on the fraction of the product's elements that are off by one.
