@@ -7,10 +7,10 @@ coefficients with entries of J^T g are computed ("wanted" ones). A random number
 and the result is rounded. The dither hides the noise in decrypted values: that of g's encryption times J, with a
 standard deviation of at most sqrt(10.5) * T for the bound T on J, and about 240 from an encryption of zero.
 
-Rows of g and J are divided into blocks, the columns of J into F blocks, and the columns of g ("outputs") into blocks of
-r (ring_layout.py). Arrays of residues begin with axes for the P primes and the M points. Encoded rows of J are stored
-in float32, which represents residues of 24 bits exactly. No step depends on secret values: products perform the same
-steps for zeros, and the time of rejection sampling depends on discarded words alone.
+A layout (ring_layout.py) divides rows of g and J into blocks, the columns of J into F blocks, and the columns of g
+("outputs") into blocks of r. Arrays of residues begin with axes for the P primes and the M points. Encoded rows of J
+are stored in float32, which represents residues of 24 bits exactly. No step depends on secret values: products perform
+the same steps for zeros, and the time of rejection sampling depends on discarded words alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KERNEL_GRADIENT_ENGINE = "gradient on the kernel"
 """Name of this implementation in error messages."""
 SEALED_SECOND_LABEL = "public second polynomials of a sealed residual"
 """Label of the generator that computes the second polynomials of an encrypted g from the seed in its message."""
-_PRODUCTS_PER_BATCH = 8  # approximate number of products with the same encoded J, for the choice of the layout
+_PRODUCTS_PER_BATCH = 8  # approximate number of products with the same encoded J; it affects the layout
 
 KERNEL_PROFILE = Profile((24, 24, 24, 24), 72, 68, 2.0**21, NOISE_STD * math.sqrt(1 + 2 * DEGREE * 2 / 3))
 

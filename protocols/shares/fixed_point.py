@@ -13,7 +13,8 @@ matrix by which a party multiplies its gradients. The values and their fractiona
 m is the number of fractional bits of the coefficients in the update rule. An entry of W is finer than eta / n by w
 bits. Terms:
 - *table*: residuals are read from a table of 2^b entries (`table_bits`), at forward sums spaced 2^step apart. Party k
-  computes its index floor(h_k / 2^s) modulo 2^b from its share h_k, with s = f_x + f_W + f_g + m + step.
+  computes its index floor(h_k / 2^s) modulo 2^b from its share h_k, with s = f_x + f_W + f_g + m + step. The *knots*
+  of a table are the forward sums of its entries. A *fine* table has 256 entries; a *coarse* one covers the whole ring.
 - *lift*: short table entries of `lift_bits` bits, of which only the one that is read gets L bits (carry_lift.py).
 `FixedPointEncoding` documents how L and the bits are chosen.
 """
