@@ -1,4 +1,8 @@
-"""The result of an audit: findings, inferences, a verdict and an exit code."""
+"""The result of an audit: findings, inferences, a verdict and an exit code.
+
+A declaration states what each message of a protocol may disclose; a finding is a message that contradicts it. An
+inference is the result of an attack, which is scored twice: on the real view, which is everything that a party received
+in a run, and on the ideal view, which contains only the results that the declaration allows the party to learn."""
 
 from __future__ import annotations
 
