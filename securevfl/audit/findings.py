@@ -2,7 +2,8 @@
 
 A declaration states what each message of a protocol may disclose; a finding is a message that contradicts it. An
 inference is the result of an attack, which is scored twice: on the real view, which is everything that a party received
-in a run, and on the ideal view, which contains only the results that the declaration allows the party to learn."""
+in a run, and on the ideal view, which contains only the results that the declaration allows the party to learn.
+"""
 
 from __future__ import annotations
 
