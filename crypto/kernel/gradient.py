@@ -2,7 +2,8 @@
 
 The key holder encrypts g (n, c), and the evaluator multiplies it by its matrix J (n, d). `row_products` explains the
 protocol and who learns what. Polynomials have N = 4096 coefficients modulo q, the product of four primes of 24 bits, so
-q has 96 bits. Polynomials are multiplied by their values at M points (ntt.py). Of a decrypted polynomial, only the
+q has 96 bits. A ciphertext is a pair of polynomials (c0, c1). Polynomials are multiplied by their values at M points
+(ntt.py). Of a decrypted polynomial, only the
 coefficients with entries of J^T g are computed ("wanted" ones). A random number, the dither, is added to each modulo q,
 and the result is rounded. The dither hides the noise in decrypted values: that of g's encryption times J, with a
 standard deviation of at most sqrt(10.5) * T for the bound T on J, and about 240 from an encryption of zero.
@@ -79,7 +80,7 @@ class GradientParameters(RowParameters):
         return answer_size(self.primes, layout, d)
 
     def query(self, layout: RingLayout, width: int, sealed: bytes, blocks: int, F: int) -> Floats:
-        """Return encrypted row blocks as residues (P, M, width + r, blocks), c0 above c1; see `RowParameters.query`."""
+        """Read encrypted rows for `width` outputs (P, M, width + r, blocks), c0 above c1; see `RowParameters.query`."""
         first = unpack(self.primes, memoryview(sealed)[SYMMETRIC_KEY_BYTES:], (layout.points, width, blocks))
         second = uniform(
             Prg(sealed[:SYMMETRIC_KEY_BYTES], SEALED_SECOND_LABEL), self.primes, (layout.points, layout.r, blocks)

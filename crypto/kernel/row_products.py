@@ -144,7 +144,7 @@ class RowScheme(LinearScheme):
         return MAX_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """Return the number of bits in an answer with cut values; see `LinearScheme.opened_bits`."""
+        """Return the number of bits in an answer whose values have few bits each; see `LinearScheme.opened_bits`."""
         return (columns + MIN_CHECKS) * word
 
     def opened_size(self, shape: OpeningShape) -> int:

@@ -201,7 +201,7 @@ class FixedPointEncoding:
         return int(self.clip * 2**self.f_x)
 
     def sum_tolerance(self, products: int) -> float:
-        """Return how large a random error each of the products may have whose total is a forward sum.
+        """Return the largest random error of each product that is part of a forward sum.
 
         Args:
             products: the number of products in a forward sum: X @ r for each pair of a party and a share holder.

@@ -415,7 +415,8 @@ class ScoringSession:
         bits = self._score_ring.bits
         if not 0 <= message.finer < bits:
             raise ProtocolError(
-                f"{self._rounding} rounded away {message.finer} of the {bits} bits of a score",
+                f"{self._rounding}, which rounds the scores, states that it omitted {message.finer} of the {bits} bits "
+                "of a score, which is impossible",
                 code="SVFL-PROTOCOL-VALUES",
                 party=self._rounding,
             )

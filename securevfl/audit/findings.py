@@ -18,7 +18,7 @@ MIN_EXCESS = 0.03
 NO_MESSAGE = "none: the attack needs no message, only the party's columns and a few labels; give the party no labels"
 """The remedy of attacks that need no message."""
 
-_STRONG, _WEAK = 0.8, 0.6  # an inference is strong from the first label AUC on, and weak below the second
+_STRONG, _WEAK = 0.8, 0.6  # an inference about labels is strong from the first AUC on, and weak below the second
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,6 @@ class ReadOptions:
 
     @property
     def facts(self) -> list[object]:
-        """The options that determine the stored copy of a large table, as JSON values; after a change it is copied again."""
+        """The options that determine the stored copy of a large table, as JSON values; a change makes a new copy."""
         types = sorted((name, kind.model_dump(mode="json")) for name, kind in self.declared.items())
         return [self.id_column, self.label_column, sorted(self.drop), types, self.duplicates]
