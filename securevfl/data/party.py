@@ -303,6 +303,11 @@ class Party:
         labels = ", labels" if self.active else ""
         return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
 
+    def row_name(self, position: int) -> str:
+        """Name the row at a position for a message, by its number from 1 in the table that the party comes from."""
+        row = position if self.file_rows is None else int(self.file_rows[position])
+        return f"row {row + 1} of the table of {self.name}"
+
     def take(self, rows: NDArray[np.intp]) -> Party:
         """Return a copy of this party with these rows (k,) in this order; all rows in order share the same array."""
         party = object.__new__(Party)

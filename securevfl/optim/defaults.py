@@ -100,7 +100,7 @@ def why_not_on_shares(model: Model, optimizer: Training | None = None) -> str:
         return f"{optimizer.name} without lr uses step sizes that change with the batches"
     if optimizer.mode != "parallel":
         return f"in mode {optimizer.mode} of {optimizer.name} parties update in turn, but on shares all update at once"
-    return "" if optimizer.update.linear else f"rule {optimizer.update.name} is not linear in gradients"
+    return "" if optimizer.update.linear else f"rule {optimizer.update.inner.name} is not linear in gradients"
 
 
 def _placeholders() -> dict[str, Any]:

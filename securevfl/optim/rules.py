@@ -57,6 +57,11 @@ class Rule(NamedOption, ABC):
     def linear(self) -> bool:
         """Whether the rule is linear, so that it also runs on additive shares."""
 
+    @property
+    def inner(self) -> Rule:
+        """The rule that takes the steps: this one, unless it changes the gradient for another one."""
+        return self
+
     @abstractmethod
     def init(self, theta: V) -> Memory[V]:
         """Return the memory before the first step from the weights theta."""

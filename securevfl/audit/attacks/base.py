@@ -108,6 +108,8 @@ class Attack(ABC):
         randomized: whether the attack ranks by random values, so that scores without information vary by twice their
             standard error and more.
         requirements: conditions that a job must meet.
+        output: name of the disclosed output that the attack uses (`Output.name`); empty if the requirements suffice.
+            Whether a run discloses it may depend on its number of rows.
     """
 
     name: ClassVar[str]
@@ -118,10 +120,23 @@ class Attack(ABC):
     two_sided: ClassVar[bool] = False
     randomized: ClassVar[bool] = False
     requirements: ClassVar[tuple[Requirement, ...]] = ()
+    output: ClassVar[str] = ""
 
-    def skip_reason(self, job: Job) -> str:
-        """Return why the attack does not apply to the job; empty if it does."""
-        return next((reason for is_met, reason in self.requirements if not is_met(job)), "")
+    def skip_reason(self, job: Job, known: RunFacts | None = None) -> str:
+        """Return why the attack does not apply to the job; empty if it does.
+
+        Args:
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            known: facts about the run; without them, the reasons are those of the job alone.
+
+        Returns:
+            The reason.
+        """
+        if reason := next((reason for is_met, reason in self.requirements if not is_met(job)), ""):
+            return reason
+        if self.output and known is not None and all(output.name != self.output for output in known.outputs):
+            return f"with these tables the job does not disclose {self.output}"
+        return ""
 
     def target_hidden(self, job: Job) -> bool:
         """Return whether the job should hide what the attack infers (its target).

@@ -47,6 +47,7 @@ OTHER_OPTIMIZER = (
     "its steps are not known to be linear in residuals",
     'use "fedbcd", "fedsgd" or "fedpbcd" with lr, or "block_descent"',
 )
+NEAREST_RULES = 'rule = "momentum", "sgd" or "proximal"'
 
 
 class SharesMessages(Protocol, defer_build=True):
@@ -136,7 +137,9 @@ def check_optimizer(job: JobOptions) -> None:
             'one residual; use mode = "parallel"'
         )
     if not optimizer.update.linear:
+        wrapped = optimizer.update.inner is not optimizer.update
+        remedy = 'the rule "momentum" or "sgd" with the proximal term' if wrapped else NEAREST_RULES
         raise ValueError(
-            f"optimizer.rule: {optimizer.update.name} is not linear in gradients, and in a training on shares no party "
-            'sees a gradient; use rule = "momentum", "sgd" or "proximal"'
+            f"optimizer.rule: {optimizer.update.inner.name} is not linear in gradients, and in a training on shares no "
+            f"party sees a gradient; use {remedy}"
         )
