@@ -48,7 +48,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 
 class ColumnType(Config):
-    """The type of a column: its kind (number, category, date ...), special and missing texts, and unit."""
+    """The type of a column: its kind (number, category, date ...), texts for special and missing values, and unit."""
 
     type: Kind | None = None
     """What the values are; None leaves it to the file or the values. "text" is another name for "category"."""

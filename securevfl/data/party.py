@@ -1,4 +1,8 @@
-"""A party and its table: its name, columns, ids and, at one of the parties, labels."""
+"""A party and its table: its name, columns, ids and, at one of the parties, labels.
+
+An exposure is the time, or the number of units, that a row's label covers, such as the months of an insurance contract.
+Weights of rows are factors of their losses.
+"""
 
 from __future__ import annotations
 
