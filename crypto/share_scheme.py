@@ -80,10 +80,10 @@ class ShareHolder(Secret, ABC):
 
         Args:
             V: words (n, c) below 2^L.
-            columns: approximate number of columns of W; it affects only the speed.
-            uses: number of such messages that the evaluator will multiply by the same prepared W; it affects only the
-                speed.
-            rows: the number of rows for which the layout, the division into blocks, is chosen; 0 for those of V. The
+            columns: approximate number of columns of W. Like `uses`, it affects the layout, the division into blocks,
+                and so the speed, but not the result.
+            uses: number of such messages that the evaluator will multiply by the same prepared W.
+            rows: the number of rows for which the layout is chosen; 0 for those of V. The
                 products of several V can be added up only if their layouts are equal.
 
         Returns:
@@ -99,7 +99,7 @@ class ShareHolder(Secret, ABC):
         Args:
             n: number of rows of V.
             c: number of columns of V.
-            columns: approximate number of columns of W; it affects only the speed.
+            columns: approximate number of columns of W; see `encrypt`.
             uses: number of messages that are multiplied by one W; see `encrypt`.
             rows: the number of rows for which the layout is chosen; see `encrypt`.
 
