@@ -480,6 +480,7 @@ def compare(
                 code="SVFL-COMMAND-USAGE",
                 party=party,
             )
+        tables.check_names([party])
         columns = dict(option_groups.pair("--columns", item, "NAME=FILE.TOML", "") for item in tables.columns or ())
         table = option_groups.TableOptions(
             party,

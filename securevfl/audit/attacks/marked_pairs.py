@@ -76,6 +76,6 @@ def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator,
 
 
 def exact_rows(rows: EvaluatedRows) -> int:
-    """Return the number of rows that one evaluation reveals exactly, each shifted into a separate window."""
+    """Return the number of rows whose outputs one evaluation reveals exactly, each shifted to levels of its own."""
     widest = 2.0 ** math.ceil(math.log2(max(2 * float(np.abs(rows.f).max()), rows.levels.size)))
     return max(0, 2 * int(2 * rows.levels.reach / widest) - 1)
