@@ -41,6 +41,7 @@ from benchmarks.papers.study import (
     median,
     one_step,
     reached,
+    rounds_figures,
     spread,
     toll,
 )
@@ -167,7 +168,7 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
             }
             for prefix, result in (("", table), ("one_", same)):
                 rounds = _rounds(result["curves"], reported, number)
-                row |= {f"{prefix}{key}": item for key, item in _figures(rounds).items()}
+                row |= {f"{prefix}{key}": item for key, item in rounds_figures(rounds).items()}
                 row |= {f"{prefix}{key}": _times(item, median(rounds)) for key, item in result["a_round"].items()}
             rows.append(row)
     return rows
@@ -182,7 +183,7 @@ def small(data: Path | None, plan: SmallPlan, runs: Runs) -> Rows:
         result = _finish(runs, tables, goals, replace(way, most=local.most * q), q, plan.step)
         for number, target in enumerate(local.targets):
             rounds = _rounds(result["curves"], goals, number)
-            row = {"q": q, "one_opening": way.one_opening, "target": target} | _figures(rounds)
+            row = {"q": q, "one_opening": way.one_opening, "target": target} | rounds_figures(rounds)
             rows.append(row | {key: _times(result["a_round"][key], median(rounds)) for key in ("ckks_mb", "ckks_s")})
     return rows
 
@@ -190,12 +191,6 @@ def small(data: Path | None, plan: SmallPlan, runs: Runs) -> Rows:
 def _rounds(curves: Sequence[Sequence[Curve]], goals: Sequence[Sequence[float]], number: int) -> list[float | None]:
     """Return the rounds to one of the targets, of every start of every split; None for a start that misses it."""
     return [reached(curve, goal[number]) for starts, goal in zip(curves, goals, strict=True) for curve in starts]
-
-
-def _figures(rounds: Sequence[float | None]) -> dict[str, Any]:
-    """Return mean, deviation and median of the rounds, and the number of starts that reach the target."""
-    figures = {"rounds": mean(rounds), "rounds_sd": spread(rounds), "rounds_median": median(rounds)}
-    return figures | {"runs": list(rounds), "reached": sum(number is not None for number in rounds)}
 
 
 def _named(way: Plan, q: int) -> str:
@@ -421,8 +416,8 @@ def made_up(rows: int) -> list[Party]:
 
 PARTS = {
     "credit": Part(
-        Plan("paper", targets=(0.94, 0.97, 0.985)),
-        Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, starts=2),
+        Plan("paper", targets=(0.94, 0.97, 0.985), splits=2, sealed=False),
+        Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2),
         run,
     ),
     "small": Part(
@@ -430,7 +425,11 @@ PARTS = {
         SmallPlan(Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, starts=2), 2.0),
         small,
     ),
-    "fate": Part(Plan("fate"), Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2), run),
+    "fate": Part(
+        Plan("fate", splits=2, sealed=False),
+        Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2),
+        run,
+    ),
     "many": Part(ManyPlan(), ManyPlan(60, 2, (1, 3), 3, (1.0,), starts=1), many),
     "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), rounds=4, splits=1), overlap),
     "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
