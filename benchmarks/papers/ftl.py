@@ -5,7 +5,10 @@
     small     the same at one small step for all Q
     fate      the same on the split of FATE (13 and 10 columns)
     many      AUC and rounds with many local steps, with and without a proximal term, on digits
-    overlap   AUC by the number of shared rows, compared with models of the guest's and the host's columns alone
+    overlap   AUC by the number of shared rows and by weight decay, on training rows and on 10,000 held-out rows,
+              compared with logistic regression on the guest's and the host's columns
+    costs     Table 2: seconds of computation, of communication, and bytes of one round by engine, for the rounds of
+              `small`
     step      one local step at 500 shared rows: processor seconds of both sides, by engine and width
 
 Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows, because scores
@@ -23,8 +26,9 @@ import gzip
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -53,7 +57,7 @@ from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.job import Job
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD, FedPBCD
-from securevfl.protocols.engines import Ckks
+from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
@@ -120,12 +124,28 @@ class ManyPlan:
 
 @dataclass(frozen=True)
 class OverlapPlan:
-    """Shared rows of each line, rounds, the step, splits."""
+    """Shared rows of each line, held-out rows, weight decays, local steps, the step, rounds, splits.
+
+    `first` is a number of rounds after which the AUC is reported too.
+    """
 
     overlaps: tuple[int, ...] = (250, 500, 1000, 3000)
+    held_out: int = 10_000
+    decays: tuple[float, ...] = (L2, 0.03)
     table: str = "paper"
-    rounds: int = 12
-    splits: int = 3
+    q: int = 5
+    step: float = 4.0
+    first: int = 12
+    rounds: int = 48
+    splits: int = 5
+
+
+@dataclass(frozen=True)
+class CostsPlan:
+    """A setting, and the number of timed rounds of each engine. Rounds under Paillier take minutes."""
+
+    setting: Plan
+    rounds: tuple[tuple[Literal["open", "ckks", "paillier"], int], ...] = (("ckks", 3), ("paillier", 1))
 
 
 @dataclass(frozen=True)
@@ -326,28 +346,72 @@ def digit_halves(rows: int) -> list[Party]:
     return [Party("bank", varying[0], y[:rows] % 2, aligned=True), Party("shop", varying[1], aligned=True)]
 
 
-def overlap(data: Path | None, plan: OverlapPlan, on_row: Callable[[str], None]) -> Rows:
-    """Return held-out AUC by the number of shared rows, of the host's scores and of logistic regression alone."""
+def overlap(data: Path | None, plan: OverlapPlan, runs: Runs) -> Rows:
+    """Return AUCs by the number of shared rows: transfer learning by weight decay, and logistic regression.
+
+    The held-out rows are as many for every number of shared rows. A round has one opening (`linearised`).
+    """
     rows: Rows = []
     for shared in plan.overlaps:
-        on_row(f"{shared} shared rows")
-        transfer_plan = Plan(plan.table, rows=shared, local_steps=(5,), grid=(4.0, 8.0), splits=plan.splits)
-        transfer_plan = replace(transfer_plan, most=5 * plan.rounds)
-        results: dict[str, list[float]] = {"transfer": [], "guest alone": [], "host's columns alone": [], "both": []}
+        figures: dict[tuple[str, float | None], list[dict[str, float]]] = {}
         for split in range(plan.splits):
-            parties = shared_tables(data, plan.table, shared, split)
-            inner = development(parties, _job(transfer_plan, 5, 1.0, OpenResidual(), 1))
-            choice = choose(
-                transfer_plan.grid,
-                lambda eta, inner=inner, transfer_plan=transfer_plan: -_last(curve(inner, transfer_plan, 5, eta, 1.0)),
-            )
-            results["transfer"].append(_last(curve(parties, transfer_plan, 5, choice.step, 1.0)))
-            sides = {"guest alone": parties[:1], "host's columns alone": parties[1:], "both": parties}
-            job = _job(transfer_plan, 5, 1.0, OpenResidual(), 1)
+            runs(f"{shared} shared rows, split {split + 1}")
+            parties = shared_tables(data, plan.table, shared, split, plan.held_out)
+            job = _overlap_job(plan, plan.decays[0], len(parties[0]))
+            sides = {"guest's columns": parties[:1], "host's columns": parties[1:], "both": parties}
             for name, side in sides.items():
-                results[name].append(_regression(side, np.asarray(parties[0].y), job, parties[0]))
-        for name, aucs in results.items():
-            rows.append({"shared": shared, "model": name, "auc": mean(aucs), "auc_sd": spread(aucs)})
+                auc = _regression(side, np.asarray(parties[0].y), job, parties[0])
+                figures.setdefault((name, None), []).append({"auc": auc})
+            for decay in plan.decays:
+                what = {"table": parties[0].digest.hex(), "plan": asdict(plan), "decay": decay}
+                result = runs.once(what, partial(_transferred, parties, plan, decay))
+                figures.setdefault(("transfer", decay), []).append(result)
+        for (name, l2), results in figures.items():
+            row = {"shared": shared, "model": name, "l2": l2}
+            for key in results[0]:
+                values = [result[key] for result in results]
+                row |= {key: mean(values), f"{key}_sd": spread(values)}
+            rows.append(row)
+    return rows
+
+
+def _transferred(parties: Sequence[Party], plan: OverlapPlan, l2: float) -> dict[str, float]:
+    """Return AUCs on held-out rows after the first rounds and after all, and on the training rows after all."""
+    job = _overlap_job(plan, l2, len(parties[0]))
+    run = simulate(job, parties)
+    schedule, y = job.schedule(parties[0].register), np.asarray(parties[0].y)
+    trained = [party.take(schedule.train) for party in parties]
+    scores = run.decision({party.name: party.X for party in trained})
+    early = next(record["auc"] for record in run.history if record["round"] == plan.first)
+    last = area_under_curve(y[schedule.train] == 1, np.ravel(scores))
+    return {"early_auc": early, "auc": run.metrics["auc"], "training_auc": last}
+
+
+def _overlap_job(plan: OverlapPlan, l2: float, rows: int) -> Job:
+    setting = Plan(plan.table, one_opening=True)
+    job = _job(setting, plan.q, plan.step, OpenResidual(), plan.rounds, evaluate_every=plan.first)
+    model = job.model.model_copy(update={"l2": l2})
+    return job.model_copy(update={"model": model, "test_fraction": plan.held_out / rows})
+
+
+def costs(data: Path | None, plan: CostsPlan, runs: Runs) -> Rows:
+    """Return seconds and bytes of one round by engine and local steps, in virtual time at 300 Mbps and 20 ms."""
+    engines: dict[str, ResidualProtocol] = {
+        "open": OpenResidual(),
+        "ckks": SealedResidual(engine=Ckks()),
+        "paillier": SealedResidual(engine=Paillier()),
+    }
+    setting, rows = plan.setting, []
+    parties = shared_tables(data, setting.table, setting.rows, 0)
+    for name, rounds in plan.rounds:
+        for way, q in setting.ways():
+            runs(f"{name}, {_named(way, q)}")
+            seen = simulate(_job(way, q, 1.0, engines[name], rounds), parties).costs
+            computed = (seen.seconds(Kind.ENCRYPTION) + seen.seconds(Kind.LOCAL)) / rounds
+            communicated = seen.training / rounds - computed
+            row: dict[str, Any] = {"engine": name, "q": q, "one_opening": way.one_opening}
+            row |= {"computation_s": computed, "communication_s": communicated}
+            rows.append(row | {"mb": seen.bytes / rounds / 1e6})
     return rows
 
 
@@ -371,15 +435,20 @@ def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], No
     return rows
 
 
-def shared_tables(data: Path | None, table: str, rows: int, split: int) -> list[Party]:
-    """Return twice `rows` rows, other ones for each split. DataError if there are fewer."""
+def shared_tables(data: Path | None, table: str, rows: int, split: int, held_out: int | None = None) -> list[Party]:
+    """Return rows to train on and held-out rows (as many if None), other ones for each split.
+
+    Raises:
+        DataError: the table has fewer rows.
+    """
+    needed = rows + (rows if held_out is None else held_out)
     if data is None:
-        parties = made_up(2 * rows)
+        parties = made_up(needed)
     else:
         parties = READERS["default_credit"](data) if table == "fate" else paper_split(data)
-    if len(parties[0]) < 2 * rows:
-        raise DataError(f"the tables share {len(parties[0])} rows, and the plan needs {2 * rows}", "choose fewer rows")
-    chosen = np.random.default_rng(split).permutation(len(parties[0]))[: 2 * rows]
+    if len(parties[0]) < needed:
+        raise DataError(f"the tables share {len(parties[0])} rows, and the plan needs {needed}", "choose fewer rows")
+    chosen = np.random.default_rng(split).permutation(len(parties[0]))[:needed]
     return [party.take(chosen) for party in parties]
 
 
@@ -431,6 +500,11 @@ PARTS = {
         run,
     ),
     "many": Part(ManyPlan(), ManyPlan(60, 2, (1, 3), 3, (1.0,), starts=1), many),
-    "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), rounds=4, splits=1), overlap),
+    "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), 200, first=2, rounds=4, splits=1), overlap),
+    "costs": Part(
+        CostsPlan(Plan("paper")),
+        CostsPlan(Plan("paper", 40, 2, (1, 2), (2,)), (("open", 1), ("ckks", 1))),
+        costs,
+    ),
     "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
 }
