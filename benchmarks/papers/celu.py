@@ -237,7 +237,7 @@ def _cap(plan: Plan) -> float:
 
 SMALL_PLAN = Plan(3200, 0.25, 64, 4, 1, 1, (0.55, 0.6), (0.01, 0.03), 1, 1, ("plain", "celu, pipeline"))
 LONG_PLAN = Plan(
-    rows=131_000, test=0.02, batch=128, width=256, targets=(0.72, 0.74, 0.76, 0.78), splits=1,
+    rows=131_000, test=0.02, batch=128, width=256, targets=(0.72, 0.74, 0.76), splits=1,
     methods=("plain", "fedbcd", "celu", "celu, pipeline"), precision="single",
 )  # fmt: skip
 STEPS_PLAN = Plan(
@@ -253,7 +253,7 @@ PARTS = {
     "steps": Part(LongPlan(STEPS_PLAN, (0.01, 0.02, 0.045, 0.09)), LongPlan(SMALL_PLAN, (0.02, 0.04)), longer),
     "long": Part(LongPlan(LONG_PLAN), LongPlan(SMALL_PLAN, (0.02,)), longer),
     "small": Part(LongPlan(FINE, (0.005, 0.02)), LongPlan(SMALL_PLAN, (0.01,)), longer),
-    "sweep": Part(SweepPlan(Plan(splits=1)), SweepPlan(SMALL_PLAN, (2,), (), ()), sweep),
+    "sweep": Part(SweepPlan(Plan()), SweepPlan(SMALL_PLAN, (2,), (), ()), sweep),
     "sealed": Part(
         celu_sealed.SealedPlan(),
         celu_sealed.SealedPlan(batch=256, epochs=1),

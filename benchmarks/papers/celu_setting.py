@@ -36,7 +36,7 @@ class Plan:
     every: int = 2
     targets: tuple[float, ...] = (0.68, 0.70, 0.72)
     grid: tuple[float, ...] = (0.005, 0.01)
-    splits: int = 3
+    splits: int = 1
     starts: int = 5
     methods: tuple[str, ...] = ("plain", "pipeline", "fedbcd", "celu", "celu, pipeline")
     precision: Precision = "double"

@@ -7,8 +7,8 @@
     many      AUC and rounds with many local steps, with and without a proximal term, on digits
     overlap   AUC by the number of shared rows and by weight decay, on training rows and on 10,000 held-out rows,
               compared with logistic regression on the guest's and the host's columns
-    costs     Table 2: seconds of computation, of communication, and bytes of one round by engine, for the rounds of
-              `small`
+    table2    Table 2: rounds, seconds of computation and of communication, and bytes at one small step, under CKKS and
+              Paillier (`ftl_table2`)
     step      one local step at 500 shared rows: processor seconds of both sides, by engine and width
 
 Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows, because scores
@@ -21,17 +21,17 @@ between them.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from benchmarks.papers import ftl_table2
+from benchmarks.papers.ftl_setting import L2, Plan, job_of, regression_auc, shared_tables
 from benchmarks.papers.study import (
     DIVERGED,
     Choice,
@@ -49,55 +49,17 @@ from benchmarks.papers.study import (
     spread,
     toll,
 )
-from benchmarks.tables import READERS
 from securevfl.base.extras import import_extra
 from securevfl.data.party import Party
-from securevfl.errors import DataError
-from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.job import Job
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD, FedPBCD
-from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from securevfl.runtime.costs import Kind
 from securevfl.training.simulate import simulate
-
-GAMMA, L2 = 0.005, 1e-4
-TEST_FRACTION = 0.5
-ACCEPTED: tuple[str, ...] = ("rank", "columns", "fresh_equations")
-CODED = ("SEX", "EDUCATION", "MARRIAGE")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A plan of rounds by local steps.
-
-    It has the number of shared rows (the same number is held out), units, local steps with an opening each, local steps
-    on one opening, the grid, shares of the host's AUC to reach, the largest number of local steps, splits, whether CKKS
-    trains too, whether networks are linearised between exchanges, so that a round has one opening, and random starts of
-    each split.
-    """
-
-    table: str
-    rows: int = 3000
-    units: int = 8
-    local_steps: tuple[int, ...] = (1, 5, 10)
-    linearised: tuple[int, ...] = (5, 10)
-    grid: tuple[float, ...] = (4.0, 8.0, 16.0)
-    targets: tuple[float, ...] = (0.97, 1.0, 1.02)
-    most: int = 48
-    splits: int = 3
-    sealed: bool = True
-    one_opening: bool = False
-    starts: int = 5
-
-    def ways(self) -> list[tuple[Plan, int]]:
-        """Return the plan with an opening for each step and with a single one, and the local steps of each."""
-        one = replace(self, one_opening=True)
-        return [*((self, q) for q in self.local_steps), *((one, q) for q in self.linearised)]
 
 
 @dataclass(frozen=True)
@@ -141,14 +103,6 @@ class OverlapPlan:
 
 
 @dataclass(frozen=True)
-class CostsPlan:
-    """A setting, and the number of timed rounds of each engine. Rounds under Paillier take minutes."""
-
-    setting: Plan
-    rounds: tuple[tuple[Literal["open", "ckks", "paillier"], int], ...] = (("ckks", 3), ("paillier", 1))
-
-
-@dataclass(frozen=True)
 class StepPlan:
     """Rows and widths of a single step."""
 
@@ -159,7 +113,7 @@ class StepPlan:
 def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     """Return a row for each Q and target, and one for each engine of it."""
     tables = [shared_tables(data, plan.table, plan.rows, split) for split in range(plan.splits)]
-    inner = [development(table, _job(plan, 1, 1.0, OpenResidual(), 1)) for table in tables]
+    inner = [development(table, job_of(plan, 1, 1.0, OpenResidual(), 1)) for table in tables]
     inner_goals, reported = ([goals_of(table, plan) for table in item] for item in (inner, tables))
     choices: list[Choice] = []
     for way, q in plan.ways():
@@ -223,17 +177,8 @@ def _times(item: float, rounds: float | None) -> float | None:
 
 def goals_of(parties: Sequence[Party], plan: Plan) -> list[float]:
     """Return the AUCs to reach on the rows that a job holds out."""
-    alone = _regression(parties[1:], np.asarray(parties[0].y), _job(plan, 1, 1.0, OpenResidual(), 1), parties[0])
+    alone = regression_auc(parties[1:], np.asarray(parties[0].y), job_of(plan, 1, 1.0, OpenResidual(), 1), parties[0])
     return [share * alone for share in plan.targets]
-
-
-def _regression(side: Sequence[Party], y: Any, job: Job, lead: Party) -> float:
-    """Return the AUC of scikit-learn's logistic regression on these columns."""
-    regression = import_extra("sklearn.linear_model", "sklearn", "the baselines").LogisticRegression
-    schedule, X = job.schedule(lead.register), np.hstack([party.X for party in side])
-    X = (X - X[schedule.train].mean(axis=0)) / X[schedule.train].std(axis=0).clip(1e-9)
-    model = regression(max_iter=2000).fit(X[schedule.train], y[schedule.train])
-    return area_under_curve(y[schedule.test] == 1, model.decision_function(X[schedule.test]))
 
 
 def _finish(
@@ -252,7 +197,7 @@ def _finish(
         engines["ckks"] = SealedResidual(engine=Ckks())
     for name, residual in engines.items():
         rounds = 3
-        costs = simulate(_job(plan, q, eta, residual, rounds), tables[0]).costs
+        costs = simulate(job_of(plan, q, eta, residual, rounds), tables[0]).costs
         computed = costs.seconds(Kind.ENCRYPTION) + costs.seconds(Kind.LOCAL)
         a_round |= {f"{name}_s": costs.training / rounds, f"{name}_computing_s": computed / rounds}
         a_round[f"{name}_mb"] = costs.bytes / rounds / 1e6
@@ -269,7 +214,7 @@ def _once(runs: Runs, parties: Sequence[Party], plan: Plan, q: int, eta: float, 
 def curve(parties: Sequence[Party], plan: Plan, q: int, eta: float, last: float, start: int = 0) -> Curve:
     """Return rounds and held-out AUC from a random start, up to the AUC `last`; empty if it diverges."""
     goal = {"metric": "auc", "value": last}
-    job = _job(plan, q, eta, OpenResidual(), max(plan.most // q, 10), evaluate_every=1, target=goal, seed=start)
+    job = job_of(plan, q, eta, OpenResidual(), max(plan.most // q, 10), evaluate_every=1, target=goal, seed=start)
     return _history(parties, job)
 
 
@@ -280,19 +225,6 @@ def _history(parties: Sequence[Party], job: Job) -> Curve:
     except DIVERGED:
         return []
     return [(record["round"], record["auc"]) for record in history]
-
-
-def _job(plan: Plan, q: int, eta: float, residual: ResidualProtocol, rounds: int, **keys: Any) -> Job:
-    return Job(
-        model=Transfer(units=plan.units, hidden=(), gamma=GAMMA, l2=L2, linearised=plan.one_opening),
-        optimizer=FedBCD(local_steps=q, lr=eta),
-        protocol=Protocol(residual=residual),
-        batch_size="all",
-        epochs=rounds,
-        test_fraction=TEST_FRACTION,
-        accepts=ACCEPTED,
-        **keys,
-    )
 
 
 def many(data: Path | None, plan: ManyPlan, runs: Runs) -> Rows:
@@ -333,7 +265,7 @@ def many(data: Path | None, plan: ManyPlan, runs: Runs) -> Rows:
 
 def _many_job(plan: ManyPlan, optimizer: FedBCD, start: int) -> Job:
     setting = Plan("digits", rows=plan.rows, units=plan.units)
-    job = _job(setting, 1, 1.0, OpenResidual(), plan.rounds, evaluate_every=1, seed=start)
+    job = job_of(setting, 1, 1.0, OpenResidual(), plan.rounds, evaluate_every=1, seed=start)
     return job.model_copy(update={"optimizer": optimizer})
 
 
@@ -360,7 +292,7 @@ def overlap(data: Path | None, plan: OverlapPlan, runs: Runs) -> Rows:
             job = _overlap_job(plan, plan.decays[0], len(parties[0]))
             sides = {"guest's columns": parties[:1], "host's columns": parties[1:], "both": parties}
             for name, side in sides.items():
-                auc = _regression(side, np.asarray(parties[0].y), job, parties[0])
+                auc = regression_auc(side, np.asarray(parties[0].y), job, parties[0])
                 figures.setdefault((name, None), []).append({"auc": auc})
             for decay in plan.decays:
                 what = {"table": parties[0].digest.hex(), "plan": asdict(plan), "decay": decay}
@@ -389,30 +321,9 @@ def _transferred(parties: Sequence[Party], plan: OverlapPlan, l2: float) -> dict
 
 def _overlap_job(plan: OverlapPlan, l2: float, rows: int) -> Job:
     setting = Plan(plan.table, one_opening=True)
-    job = _job(setting, plan.q, plan.step, OpenResidual(), plan.rounds, evaluate_every=plan.first)
+    job = job_of(setting, plan.q, plan.step, OpenResidual(), plan.rounds, evaluate_every=plan.first)
     model = job.model.model_copy(update={"l2": l2})
     return job.model_copy(update={"model": model, "test_fraction": plan.held_out / rows})
-
-
-def costs(data: Path | None, plan: CostsPlan, runs: Runs) -> Rows:
-    """Return seconds and bytes of one round by engine and local steps, in virtual time at 300 Mbps and 20 ms."""
-    engines: dict[str, ResidualProtocol] = {
-        "open": OpenResidual(),
-        "ckks": SealedResidual(engine=Ckks()),
-        "paillier": SealedResidual(engine=Paillier()),
-    }
-    setting, rows = plan.setting, []
-    parties = shared_tables(data, setting.table, setting.rows, 0)
-    for name, rounds in plan.rounds:
-        for way, q in setting.ways():
-            runs(f"{name}, {_named(way, q)}")
-            seen = simulate(_job(way, q, 1.0, engines[name], rounds), parties).costs
-            computed = (seen.seconds(Kind.ENCRYPTION) + seen.seconds(Kind.LOCAL)) / rounds
-            communicated = seen.training / rounds - computed
-            row: dict[str, Any] = {"engine": name, "q": q, "one_opening": way.one_opening}
-            row |= {"computation_s": computed, "communication_s": communicated}
-            rows.append(row | {"mb": seen.bytes / rounds / 1e6})
-    return rows
 
 
 def _last(result: Curve) -> float:
@@ -429,58 +340,10 @@ def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], No
         spent = {}
         for rounds in (1, 3):
             started = time.process_time()
-            simulate(_job(transfer_plan, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
+            simulate(job_of(transfer_plan, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
             spent[rounds] = time.process_time() - started
         rows.append({"engine": "ckks", "rows": plan.rows, "units": units, "cpu_s": (spent[3] - spent[1]) / 2})
     return rows
-
-
-def shared_tables(data: Path | None, table: str, rows: int, split: int, held_out: int | None = None) -> list[Party]:
-    """Return rows to train on and held-out rows (as many if None), other ones for each split.
-
-    Raises:
-        DataError: the table has fewer rows.
-    """
-    needed = rows + (rows if held_out is None else held_out)
-    if data is None:
-        parties = made_up(needed)
-    else:
-        parties = READERS["default_credit"](data) if table == "fate" else paper_split(data)
-    if len(parties[0]) < needed:
-        raise DataError(f"the tables share {len(parties[0])} rows, and the plan needs {needed}", "choose fewer rows")
-    chosen = np.random.default_rng(split).permutation(len(parties[0]))[:needed]
-    return [party.take(chosen) for party in parties]
-
-
-def paper_split(data: Path) -> list[Party]:
-    """Return default_credit in FedBCD's split: bills and payments (18 columns), and the client (15, one a category).
-
-    Amounts are logarithms, because they span five orders of magnitude.
-    """
-    with gzip.open(data / "UCI_Credit_Card.csv.gz", "rt") as file:
-        head, *lines = csv.reader(file)
-    table = {name: np.array(values, float) for name, values in zip(head, zip(*lines, strict=True), strict=True)}
-    y = table.pop("default.payment.next.month").astype(int)
-    paid = [name for name in table if name.startswith(("PAY", "BILL"))]
-    guest = np.column_stack([_logged(table[name]) if "AMT" in name else table[name] for name in paid])
-    kinds = [(name, kind) for name in CODED for kind in np.unique(table[name])]
-    host = np.column_stack(
-        [_logged(table["LIMIT_BAL"]), table["AGE"], *(table[name] == kind for name, kind in kinds)]
-    ).astype(float)
-    return [Party("bank", guest, y, columns=paid, aligned=True), Party("shop", host, aligned=True)]
-
-
-def _logged(amounts: Any) -> Any:
-    return np.sign(amounts) * np.log1p(np.abs(amounts))
-
-
-def made_up(rows: int) -> list[Party]:
-    """Return two parties' views of one hidden number, on which the label depends."""
-    generator = np.random.default_rng(0)
-    hidden = generator.normal(size=(rows, 1))
-    columns = [hidden @ np.ones((1, d)) + generator.normal(size=(rows, d)) for d in (5, 4)]
-    y = (hidden[:, 0] + 0.3 * generator.normal(size=rows) > 0).astype(int)
-    return [Party("bank", columns[0], y, aligned=True), Party("shop", columns[1], aligned=True)]
 
 
 PARTS = {
@@ -501,10 +364,6 @@ PARTS = {
     ),
     "many": Part(ManyPlan(), ManyPlan(60, 2, (1, 3), 3, (1.0,), starts=1), many),
     "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), 200, first=2, rounds=4, splits=1), overlap),
-    "costs": Part(
-        CostsPlan(Plan("paper")),
-        CostsPlan(Plan("paper", 40, 2, (1, 2), (2,)), (("open", 1), ("ckks", 1))),
-        costs,
-    ),
+    "table2": Part(ftl_table2.FULL, ftl_table2.QUICK, ftl_table2.run),
     "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
 }

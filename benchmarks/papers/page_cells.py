@@ -32,7 +32,7 @@ def rounds_cell(row: Row, prefix: str = "") -> str:
         The cell. "median 27 (12 of 15)" counts the starts that reach the target.
     """
     if row[f"{prefix}rounds"] is not None:
-        return spread(row, f"{prefix}rounds")
+        return spread(row, f"{prefix}rounds") if f"{prefix}rounds_sd" in row else number(row[f"{prefix}rounds"], 0)
     if f"{prefix}reached" not in row:
         return "-"
     total = len(row[f"{prefix}runs"]) if f"{prefix}runs" in row else row["splits"]
