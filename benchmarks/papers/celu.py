@@ -256,7 +256,7 @@ PARTS = {
     "sweep": Part(SweepPlan(Plan()), SweepPlan(SMALL_PLAN, (2,), (), ()), sweep),
     "sealed": Part(
         celu_sealed.SealedPlan(),
-        celu_sealed.SealedPlan(batch=256, epochs=1),
+        celu_sealed.SealedPlan(batch=256, epochs=1, grid=(0.03,)),
         celu_sealed.run,
         lambda row: bool(row["residual"] != "open"),  # fresh keys and noise
     ),

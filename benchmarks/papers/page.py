@@ -26,7 +26,6 @@ from benchmarks.papers.page_fdml import fdml_auc, fdml_noise, fdml_order, fdml_s
 from benchmarks.papers.page_fdskl import fdskl_errors, fdskl_progress, fdskl_scaling
 from benchmarks.papers.page_fedbcd import fedbcd_linear, fedbcd_loss, fedbcd_mnist, fedbcd_rule, fedbcd_turns
 from benchmarks.papers.page_ftl import (
-    ftl_costs,
     ftl_fate,
     ftl_many,
     ftl_overlap,
@@ -81,8 +80,6 @@ def text(results: Path) -> str:
                 parts.append(f"\n{sections[name](part)}\n{origin.words(part['origin'], part['sample'])}\n")
         if paper == "celu" and {"long", "seconds"} <= result.keys():
             parts.append(f"\n{celu_line(result)}")
-        if paper == "ftl" and {"small", "costs"} <= result.keys():
-            parts.append(f"\n{ftl_table2(result)}")
         if lacking := [f"`--only {name}`" for name in sections if name not in result]:
             parts.append(f"\nNot run to its end here: {', '.join(lacking)}.\n")
     return "".join(parts)
@@ -135,7 +132,7 @@ PAPER_PAGES: dict[str, tuple[str, dict[str, Section]]] = {
             "fate": ftl_fate,
             "many": ftl_many,
             "overlap": ftl_overlap,
-            "costs": ftl_costs,
+            "table2": ftl_table2,
             "step": ftl_step,
         },
     ),
