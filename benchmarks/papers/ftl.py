@@ -348,7 +348,7 @@ def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], No
 
 PARTS = {
     "credit": Part(
-        Plan("paper", targets=(0.94, 0.97, 0.985), splits=2, sealed=False),
+        Plan("paper", targets=(0.94, 0.97, 0.985), splits=1, sealed=False),
         Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2),
         run,
     ),
@@ -358,7 +358,7 @@ PARTS = {
         small,
     ),
     "fate": Part(
-        Plan("fate", splits=2, sealed=False),
+        Plan("fate", splits=1, sealed=False),
         Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2),
         run,
     ),

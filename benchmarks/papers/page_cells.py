@@ -50,7 +50,8 @@ def typical(row: Row, prefix: str = "") -> float | None:
 def starts(plan: Mapping[str, Any]) -> str:
     """Format the numbers of splits and of random starts; a plan without starts has one for each split."""
     number_of_starts = plan.get("starts", 1)
-    return f"{plan['splits']} splits, {number_of_starts} random start{'s' * (number_of_starts != 1)} each"
+    splits = "one split" if plan["splits"] == 1 else f"{plan['splits']} splits"
+    return f"{splits}, {number_of_starts} random start{'s' * (number_of_starts != 1)} each"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -132,8 +132,8 @@ def celu_cosines(part: Part) -> str:
         "fifth of the training, and the share of rows beyond xi, which get the weight 0.\n\n"
         + table(["vector", "fifth of the training", *names.values(), "% beyond xi"], cells)
         + f"\nIn the last fifth, 95 % of the rows have a cosine above {number(last[0]['q5'], 4)} (outputs) and "
-        f"{number(last[1]['q5'], 4)} (derivatives), so weights of rows change next to nothing in this setting: rounds "
-        "by xi in the table before differ by less than their deviations.\n"
+        f"{number(last[1]['q5'], 4)} (derivatives), so weights of rows are close to 1 in this setting. The "
+        "table before has the rounds by xi.\n"
     )
 
 
