@@ -26,6 +26,7 @@ from benchmarks.papers.page_fdml import fdml_auc, fdml_noise, fdml_order, fdml_s
 from benchmarks.papers.page_fdskl import fdskl_errors, fdskl_progress, fdskl_scaling
 from benchmarks.papers.page_fedbcd import fedbcd_linear, fedbcd_loss, fedbcd_mnist, fedbcd_rule, fedbcd_turns
 from benchmarks.papers.page_ftl import (
+    ftl_costs,
     ftl_fate,
     ftl_many,
     ftl_overlap,
@@ -78,6 +79,9 @@ def text(results: Path) -> str:
         for name, part in result.items():
             if name in sections:
                 parts.append(f"\n{sections[name](part)}\n{origin.words(part['origin'], part['sample'])}\n")
+        if paper == "ftl" and {"table2", "costs"} <= result.keys():
+            costs = result["costs"]
+            parts.append(f"\n{ftl_costs(costs, result['table2'])}\n{origin.words(costs['origin'], costs['sample'])}\n")
         if paper == "celu" and {"long", "seconds"} <= result.keys():
             parts.append(f"\n{celu_line(result)}")
         if lacking := [f"`--only {name}`" for name in sections if name not in result]:

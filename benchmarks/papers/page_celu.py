@@ -20,8 +20,8 @@ def celu_rounds(part: Part) -> str:
         for row in rows
     ]
     return (
-        "### Rounds with kept exchanges\n"
-        f"{plan['rows']:,} made-up clicks, batches of {plan['batch']}, Z of {plan['width']} numbers, one epoch, "
+        "### Rounds with stored exchanges\n"
+        f"{plan['rows']:,} generated clicks, batches of {plan['batch']}, Z of {plan['width']} numbers, one epoch, "
         f"AdaGrad, R = 5, "
         f"W = 5, xi = 60, depth 3, {starts(plan)}, an evaluation every {plan['every']} rounds.\n\n"
         + table(["method", "AUC", "own step", "rounds", "one step", "rounds", "of plain"], cells)
@@ -50,9 +50,9 @@ def celu_steps(part: Part) -> str:
             )
     head = ["method", "step", *(f"to {number(target, 2)}" for target in targets), "last, of plain", "highest AUC"]
     return (
-        "### Steps and kept exchanges\n"
-        f"{plan['rows']:,} made-up clicks, batches of {plan['batch']:,}, Z of {plan['width']} numbers in 4 bytes, one "
-        "epoch, AdaGrad, R = 5 unless the name has another R, W = 5, xi = 60, depth 3 under a pipeline, "
+        "### Steps and stored exchanges\n"
+        f"{plan['rows']:,} generated clicks, batches of {plan['batch']:,}, Z of {plan['width']} numbers in 4 bytes, "
+        "one epoch, AdaGrad, R = 5 unless the name has another R, W = 5, xi = 60, depth 3 under a pipeline, "
         f"{starts(plan)}, an evaluation every {plan['every']} rounds; all steps that were tried.{_ends(plan)}\n\n"
         + table(head, cells)
         + f"\n{_reasons(rows, plan['methods'], targets[-1])}"
@@ -164,10 +164,10 @@ def celu_long(part: Part) -> str:
     ]
     return (
         "### A thousand rounds\n"
-        f"{plan['rows']:,} made-up clicks, batches of {plan['batch']}, Z of {plan['width']} numbers in 4 "
+        f"{plan['rows']:,} generated clicks, batches of {plan['batch']}, Z of {plan['width']} numbers in 4 "
         "bytes, one epoch, "
         f"AdaGrad, R = 5, W = 5, xi = 60, depth 3, {starts(plan)}, an evaluation every {plan['every']} rounds; the "
-        "same step for all methods, the best for plain training in the first table. In batches this small kept "
+        "same step for all methods, the best for plain training in the first table. In batches this small stored "
         f"exchanges in a pipeline take more rounds at it.{_ends(plan)}\n\n"
         + table(["step", "method", "AUC", "rounds", "of plain", "highest AUC"], cells)
     )
@@ -212,11 +212,11 @@ def celu_small(part: Part) -> str:
     ]
     return (
         "### A thousand rounds of small steps\n"
-        f"{plan['rows']:,} made-up clicks, batches of {plan['batch']:,}, Z of {plan['width']} numbers in 4 bytes, one "
-        f"epoch, AdaGrad, R = 5, W = 5, xi = 60, {starts(plan)}, an evaluation every {plan['every']} rounds. A "
+        f"{plan['rows']:,} generated clicks, batches of {plan['batch']:,}, Z of {plan['width']} numbers in 4 bytes, "
+        f"one epoch, AdaGrad, R = 5, W = 5, xi = 60, {starts(plan)}, an evaluation every {plan['every']} rounds. A "
         "pipeline has 3 exchanges in flight, *2 in flight* two of CELU: while one is on its way, earlier ones are "
         "used. The paper's "
-        f"31,540 rounds are of small steps too; .02 is the larger step that was tried.{_ends(plan)}\n\n"
+        f"31,540 rounds are of small steps too; 0.02 is the larger step that was tried.{_ends(plan)}\n\n"
         + table(["step", "method", "AUC", "rounds", "of plain", "highest AUC"], cells)
     )
 
