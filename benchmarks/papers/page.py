@@ -26,14 +26,15 @@ from benchmarks.papers.page_fdml import fdml_auc, fdml_noise, fdml_order, fdml_s
 from benchmarks.papers.page_fdskl import fdskl_errors, fdskl_progress, fdskl_scaling
 from benchmarks.papers.page_fedbcd import fedbcd_linear, fedbcd_loss, fedbcd_mnist, fedbcd_rule, fedbcd_turns
 from benchmarks.papers.page_ftl import (
-    ftl_costs,
     ftl_fate,
     ftl_many,
     ftl_overlap,
     ftl_paper,
+    ftl_round_costs,
     ftl_small,
     ftl_step,
     ftl_table2,
+    ftl_totals,
 )
 from benchmarks.papers.pictures import draw
 
@@ -80,8 +81,7 @@ def text(results: Path) -> str:
             if name in sections:
                 parts.append(f"\n{sections[name](part)}\n{origin.words(part['origin'], part['sample'])}\n")
         if paper == "ftl" and {"table2", "costs"} <= result.keys():
-            costs = result["costs"]
-            parts.append(f"\n{ftl_costs(costs, result['table2'])}\n{origin.words(costs['origin'], costs['sample'])}\n")
+            parts.append(f"\n{ftl_totals(result['costs'], result['table2'])}")
         if paper == "celu" and {"long", "seconds"} <= result.keys():
             parts.append(f"\n{celu_line(result)}")
         if lacking := [f"`--only {name}`" for name in sections if name not in result]:
@@ -137,6 +137,7 @@ PAPER_PAGES: dict[str, tuple[str, dict[str, Section]]] = {
             "many": ftl_many,
             "overlap": ftl_overlap,
             "table2": ftl_table2,
+            "costs": ftl_round_costs,
             "step": ftl_step,
         },
     ),
