@@ -83,8 +83,8 @@ class ShareHolder(Secret, ABC):
             columns: approximate number of columns of W; it affects only the speed.
             uses: number of such messages that the evaluator will multiply by the same prepared W; it affects only the
                 speed.
-            rows: the number of rows for which the layout of the message is chosen; 0 for those of V. The products of
-                several V can be added up only if their layouts are equal.
+            rows: the number of rows for which the layout, the division into blocks, is chosen; 0 for those of V. The
+                products of several V can be added up only if their layouts are equal.
 
         Returns:
             The message for the evaluator.

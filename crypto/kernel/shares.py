@@ -148,7 +148,10 @@ class ShareParameters(RingParameters):
             return super().asked(sealed, key)
         layout = self.layout(*read_header(self.engine, QUERY_HEADER, SEEDED_QUERY, sealed, key))
         if not is_seedable(self.primes, self.ring.bits, layout):
-            raise CryptoError(f"{self.engine}: a seeded query has another layout", code="SVFL-CRYPTO-CIPHERTEXT")
+            raise CryptoError(
+                f"{self.engine}: an encrypted query is divided into other blocks than agreed",
+                code="SVFL-CRYPTO-CIPHERTEXT",
+            )
         check_length(self.engine, SEEDED_QUERY, sealed, QUERY_HEADER.size + self.seeded_query_size(layout))
         return layout
 
@@ -182,7 +185,9 @@ class KernelHolder(RingHolder):
         values = np.frombuffer(secret, np.int8).astype(np.float64)
         if np.abs(values).max() > 1:
             raise CryptoError(
-                "shares on the kernel: the bytes are not an exported key", "export it again", code="SVFL-CRYPTO-KEY"
+                "shares on the kernel: the bytes are not a stored secret key",
+                "export the key again",
+                code="SVFL-CRYPTO-KEY",
             )
         self._opener = KernelSecretKey(self._parameters.primes, values)
 
@@ -331,7 +336,7 @@ class KernelEvaluator(ProductHider, RingEvaluator):
         """Add a product to another one in place; see `ShareEvaluator.add`. Raises CryptoError for another layout."""
         if replace(product.layout, n=total.layout.n) != total.layout or product.columns != total.columns:
             raise CryptoError(
-                f"{self._parameters.engine}: queries about the same batch have different layouts",
+                f"{self._parameters.engine}: encrypted queries about the same batch are divided into different blocks",
                 "use the same version at all parties",
                 code="SVFL-CRYPTO-CIPHERTEXT",
             )

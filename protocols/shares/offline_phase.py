@@ -112,7 +112,9 @@ def _decode_record(data: bytes) -> _Record:
         return _RECORD_DECODER.decode(data)
     except (msgspec.DecodeError, ValueError):
         raise FrameError(
-            "a stored preprocessing record is damaged", "generate the chunk again", code="SVFL-FILE-DAMAGED"
+            "a stored record of random numbers for the training is damaged",
+            "generate the preprocessing chunk again",
+            code="SVFL-FILE-DAMAGED",
         ) from None
 
 
@@ -320,7 +322,7 @@ class OfflinePhase:
         return iterations * max((chunk.size / chunk.count for chunk in chunks), default=0.0) <= self.store.free_bytes
 
     def _base(self) -> bytes:
-        """Return a digest of this party's state before the next chunk; the chunk fits only this state."""
+        """Return a digest of this party's state before the next chunk; only from this state can the chunk be used."""
         digest = hashlib.sha256(self._iteration.to_bytes(8, "little"))
         for name in sorted(self._r):
             digest.update(name.encode() + np.ascontiguousarray(self._r[name], "<u8").tobytes())
@@ -427,7 +429,7 @@ class OfflinePhase:
             totals[batch] = self._ring.reduce(totals[batch] + share) if batch in totals else share
 
     def _lifted(self, changes: ByBatch) -> ByBatch:
-        """Multiply shares of W^T psi by the power of two that encoding W of a smaller batch left out."""
+        """Multiply shares of W^T psi by the power of two by which W is encoded more coarsely in a smaller batch."""
         lifts = {batch: np.uint64(self._params.encoding.lift(self._params.rows[batch])) for batch in changes}
         return {batch: self._ring.reduce(words << lifts[batch]) for batch, words in changes.items()}
 

@@ -372,7 +372,7 @@ class _Search:
 
     @property
     def _choice(self) -> list[Disclosure]:
-        """What the party with labels discloses by naming the chosen alternative; one search enters it once."""
+        """What the party with labels discloses by naming the chosen alternative; counted once for each search."""
         return choice_disclosures(len(self.alternatives), next(iter(self.shapes.values())))
 
     def _check_measurements(self, view: PreConsentView) -> None:

@@ -1,4 +1,4 @@
-"""Tests of encrypted products that an evaluator adds up before it hides them: one reply about several blocks."""
+"""Encrypted products that the evaluator adds up before it masks them: one reply about several blocks of rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_one_reply_is_the_product_of_all_blocks(seeded: bool) -> None:
     assert len(reply) == len(single)
     errors = ShareRing(BITS).signed(ShareRing(BITS).reduce(share + holder.open(reply) - expected))
     assert np.abs(errors).max() <= 1
-    assert (errors != 0).sum() <= 3  # the bound of one value is 1e-3: four of 210 are off once in a million runs
+    # a value is off by one with probability 1e-3 at most, so four of 210 are off in one of a million runs
+    assert (errors != 0).sum() <= 3
 
 
 def test_products_of_other_layouts_or_columns_cannot_be_added() -> None:
@@ -72,7 +73,7 @@ def test_products_of_other_layouts_or_columns_cannot_be_added() -> None:
 
 
 def test_noise_of_added_products_adds_up() -> None:
-    """Two products that are just exact enough are not exact enough together."""
+    """The noise of two products adds up: each is exact enough alone, but their sum is not."""
     holder, evaluator = endpoints()
     query, _ = holder.encrypt_uniform(9000, OUTPUTS, columns=12)
     unit = evaluator.prepare(np.full((9000, 1), 1 << 24), once=True).deviation(1) / 2**24
