@@ -127,6 +127,21 @@ def cached_exchanges() -> str:
     )
 
 
+def shared_rows() -> list[str]:
+    """Return the rows of the table of AUCs by the number of shared rows."""
+    from benchmarks.papers.page_cells import number, pick
+
+    rows, lines = results("ftl", "overlap"), []
+    for shared in dict.fromkeys(row["shared"] for row in rows):
+        alone, little, much = (
+            pick(rows, shared=shared, model=model, l2=l2)
+            for model, l2 in (("host's columns", None), ("transfer", 0.0001), ("transfer", 0.03))
+        )
+        cells = alone["auc"], little["auc"], little["training_auc"], much["auc"]
+        lines.append(f"| {shared:,} | {' | '.join(number(cell, 3) for cell in cells)} |")
+    return lines
+
+
 def small_steps() -> list[str]:
     from benchmarks.papers.page_cells import pick
 
@@ -183,7 +198,13 @@ def noise() -> list[str]:
     return [f"the held-out AUC is {none} without noise, {eight} at epsilon 8 and {two} at 2. At epsilon 1 no run ends"]
 
 
-QUOTED = {"fdskl": fdskl_errors, "rounds": kept_exchanges, "neural": convolutional_rounds, "fdml": noise}
+QUOTED = {
+    "fdskl": fdskl_errors,
+    "rounds": kept_exchanges,
+    "neural": convolutional_rounds,
+    "fdml": noise,
+    "transfer": shared_rows,
+}
 
 
 @pytest.mark.parametrize("page", QUOTED)
