@@ -365,6 +365,5 @@ PARTS = {
     "many": Part(ManyPlan(), ManyPlan(60, 2, (1, 3), 3, (1.0,), starts=1), many),
     "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), 200, first=2, rounds=4, splits=1), overlap),
     "table2": Part(ftl_table2.FULL, ftl_table2.QUICK, ftl_table2.run),
-    "costs": Part(ftl_table2.FULL, ftl_table2.QUICK, ftl_table2.costs),
     "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
 }

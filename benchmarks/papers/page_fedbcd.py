@@ -59,9 +59,10 @@ def fedbcd_turns(part: Part) -> str:
         "weights to the other party. With two parties this is one exchange, as in FedBCD-p. Seconds are virtual and "
         "medians over the starts.\n\n"
         + table(head, cells)
-        + f"\nAt one constant step of {plain['one_step']:g}, FedSGD takes {number(typical(plain, 'one_'))} rounds "
-        f"(median), FedBCD-s with Q = 1 takes {number(typical(one, 'one_'))}, and with Q = 50 "
-        f"{number(typical(many, 'one_'))}. A dash is a median that is not reached.\n"
+        + f"\nAt one constant step of {plain['one_step']:g}, the median of the rounds is "
+        f"{number(typical(plain, 'one_'))} for FedSGD, {number(typical(one, 'one_'))} for FedBCD-s with Q = 1, and "
+        + ("not reached" if typical(many, "one_") is None else number(typical(many, "one_")))
+        + " with Q = 50.\n"
     )
 
 
