@@ -67,7 +67,7 @@ def test_a_command_without_its_data_reports_that(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         main(["fedbcd"])
     assert "pass the folder of the real tables as --data" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="linear, mnist, rule"):
+    with pytest.raises(SystemExit, match="linear, turns, loss, mnist, rule"):
         main(["fedbcd", "--quick", "--only", "trees"])
 
 
