@@ -18,7 +18,7 @@ from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
 ASSUMPTIONS = (
-    "every party follows the protocol and may study what it received (semi-honest); certificates say who is who"
+    "every party follows the protocol and may study what it received (semi-honest); certificates identify the parties"
 )
 LEARNED_TITLE = "Who learns what, at most, in a complete run"
 LATER = "later"
@@ -187,6 +187,8 @@ def ledger_sections(
         rows = tuple((item.receiver, item.before, item.after, item.limit or "none") for item in forecast.rows)
         table = SheetTable(("To", "So far", "With this job", "Your limit"), rows, flexible=1) if rows else None
         texts = [*forecast.notes]
+        if not rows:
+            texts.append(f"The training discloses nothing about the table of {name}, so no limit applies to it.")
         if trusted[name]:
             texts.append(
                 f"{name} trusts {', '.join(trusted[name])} to ask only the same equations again in jobs with equal "
