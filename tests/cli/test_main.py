@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +389,32 @@ def test_the_help_lists_all_commands_in_groups() -> None:
     }, "one line for each command"
     heads = [match[1] for line in lines if (match := re.match("╭─ (.*?) ─+╮$", line))]
     assert heads == ["Options", *HELP_GROUPS]
+
+
+def commands_of(command: Any, context: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each command, also those within a group, with the words that call it."""
+    yield words, command
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        yield from commands_of(command.get_command(context, name), context, (*words, name))
+
+
+def test_every_help_fits_a_terminal_with_whole_words() -> None:
+    """On 80 columns no line is longer, no word is cut or broken, and a text fills its lines."""
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("securevfl", [], resilient_parsing=True)
+    every = dict(commands_of(group, context))
+    assert len(every) > 30
+    for words, command in every.items():
+        printed = CliRunner().invoke(app, [*words, "--help"], terminal_width=80).output
+        lines = printed.splitlines()
+        assert max(map(len, lines)) <= 80, words
+        texts = [command.help, *(parameter.help for parameter in command.params if hasattr(parameter, "help"))]
+        names = [name for parameter in command.params for name in parameter.opts if name.startswith("-")]
+        expected = {word for text in [*filter(None, texts), *names] for word in text.split()}
+        assert expected - set(re.sub("[│╭╮╰╯─]", " ", printed).split()) == set(), words
+        prose = [line.strip() for line in printed.partition("╭")[0].splitlines()]
+        for above, below in pairwise(prose[3:]):
+            assert not above or not below or len(above) + len(below.split()[0]) >= 78, (words, above)
 
 
 def test_every_command_reads_tables_with_data() -> None:
