@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from securevfl.base.roles import ACTIVE, Roles
 from securevfl.consent.forecast import LedgerForecast
-from securevfl.consent.learned_table import LEARNED_NOTE, NOTHING_COUNTED, SIZES_TEXT, learned_table
+from securevfl.consent.learned_table import LEARNED_NOTE, LEARNED_TITLE, NOTHING_COUNTED, SIZES_TEXT, learned_table
 from securevfl.consent.sheet_document import SheetBlock, SheetSection, SheetTable, Statement, section
 from securevfl.consent.sheet_lines import tool_lines
 from securevfl.data.column_types import decided_from_values
@@ -20,7 +20,6 @@ from securevfl.job import Job
 ASSUMPTIONS = (
     "every party follows the protocol and may study what it received (semi-honest); certificates identify the parties"
 )
-LEARNED_TITLE = "Who learns what, at most, in a complete run"
 LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
 _OTHERWISE = (
