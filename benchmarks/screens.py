@@ -218,7 +218,7 @@ def photographed(page: Path, width: int, colours: str, picture: Path, height: in
             [browser(), *options, page.resolve().as_uri()], capture_output=True, timeout=300, check=True
         )
     image = Image.open(picture).convert("RGB").crop((0, 0, width, height))
-    image.quantize(64, dither=Image.Dither.NONE).save(picture, optimize=True)
+    image.quantize(128, dither=Image.Dither.NONE).save(picture, optimize=True)
 
 
 def program() -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from securevfl.training.model_part import ModelPart
 
-NO_METRICS = "No metrics, because there are too few rows."
+TOO_FEW_ROWS = "No metrics, because there are too few rows."
 MAX_HEAD = 24  # maximum number of characters of a party's name above a column
 
 
@@ -37,7 +37,7 @@ def print_metrics(out: Console, part: ModelPart, alone: LocalQuality | None) -> 
         errors = f" {STD_ERROR_NOTE}" if part.metric_std_errors else ""
         out.print(f"Measured on the {part.evaluated_on}{rows}.{positive}{errors}")
     else:
-        out.print(NO_METRICS)
+        out.print(TOO_FEW_ROWS)
     if part.by_class:
         out.print("\nEach class against the others", style="bold")
         out.print(_class_table(part.by_class))

@@ -18,7 +18,7 @@ from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
 ASSUMPTIONS = (
-    "every party follows the protocol and may study what it received (semi-honest); certificates identify the parties"
+    "Every party follows the protocol and may study what it received (semi-honest). Certificates identify the parties."
 )
 LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
