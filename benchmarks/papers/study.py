@@ -44,7 +44,7 @@ class Choice:
 
 
 def choose(grid: Sequence[float], merit: Callable[[float], float]) -> Choice:
-    """Find the smallest step of least merit (rounds to the targets). While it is at an edge, the grid grows by its ratio.
+    """Find the smallest step of least merit (rounds to the targets). While it is at an edge, the grid grows.
 
     A grid of one step does not grow.
     """

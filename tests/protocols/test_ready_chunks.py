@@ -115,8 +115,7 @@ def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     """The rule's steps differ from iteration to iteration, so skipping must count them."""
     phase, ring = ahead(7), ShareRing(64)
     steps = SimpleNamespace(step=lambda r, v, visit: r + v * np.uint64(visit))
-    # type: ignore[assignment]
-    phase._ring, phase._params = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)
+    phase._ring, phase._params = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, (), ())
     phase.store.write(
