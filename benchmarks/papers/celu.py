@@ -227,7 +227,7 @@ def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
 
 
 def _kept(runs: Runs, parties: Sequence[Party], plan: Plan, method: str, step: float, split: int) -> Curve:
-    """Return one training, which is run once."""
+    """Return the result of one training, which is run only the first time."""
     what = {"setting": asdict(plan), "rows": len(parties[0]), "method": method, "step": step, "split": split}
     result = runs.once(what, lambda: curve(parties, plan, CELU_VARIANTS[method](step), split))
     return [(rounds, auc) for rounds, auc in result]

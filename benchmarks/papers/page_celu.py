@@ -223,7 +223,7 @@ def _times(
             if best is None or a_round is None:
                 continue
             took = best["rounds"] * a_round
-            full = took if full is None else full  # plain, double, which is the first one
+            full = took if full is None else full  # plain training in double precision, which comes first
             cells.append(
                 [
                     *(f"{setting['batch']:,}", number(target, 2), method, precision, f"{best['step']:g}"),

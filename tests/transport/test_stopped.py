@@ -1,4 +1,4 @@
-"""`securevfl join` that is stopped, has no room on disk or finds an earlier model: one line at both ends, at once."""
+"""If `securevfl join` is stopped, lacks disk space or finds an earlier model, both parties print one line at once."""
 
 import json
 import resource
@@ -46,7 +46,7 @@ def meeting(meet: Any) -> Any:
 
 @pytest.fixture
 def start(meeting: Any, running: list[Any]) -> Start:
-    """Starts `join` at a party."""
+    """Start `join` at a party."""
 
     def begin(name: str, *options: str, again: bool = False) -> "subprocess.Popen[str]":
         kit = meeting.kit(name)
@@ -106,7 +106,7 @@ def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Star
 @pytest.mark.parametrize(("full", "other"), [("shop", "bank"), ("bank", "shop")])
 @pytest.mark.long
 def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start, full: str, other: str) -> None:
-    """The room ends during the training; a disk that is full before it is found before the party connects."""
+    """The disk becomes full during the training; a disk that is full earlier is noticed before the party connects."""
     peer, party = start(other), start(full)
     until_round(meeting, 12)
     resource.prlimit(party.pid, resource.RLIMIT_FSIZE, (1500, 1500))
