@@ -214,7 +214,7 @@ def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
 
 
 def _kept(runs: Runs, parties: Sequence[Party], plan: Plan, method: str, step: float, split: int, start: int) -> Curve:
-    """Return one training, which is run once."""
+    """Return the result of one training, which is run only the first time."""
     what = {"setting": asdict(plan), "rows": len(parties[0]), "method": method, "step": step, "split": split}
     optimizer = CELU_VARIANTS[method](step)
     result = runs.once(what | {"start": start}, lambda: curve(parties, plan, optimizer, split, start))

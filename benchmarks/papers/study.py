@@ -44,7 +44,7 @@ class Choice:
 
 
 def choose(grid: Sequence[float], merit: Callable[[float], float]) -> Choice:
-    """Find the smallest step of least merit; the grid grows by its ratio while that is at an edge.
+    """Find the smallest step of least merit (rounds to the targets). While it is at an edge, the grid grows.
 
     A grid of one step does not grow.
     """
@@ -84,7 +84,9 @@ def reached(curve: Curve, target: float) -> float | None:
 
 
 def toll(curve: Curve, targets: Sequence[float], cap: float) -> float:
-    """Sum the rounds to all targets; an unreached one counts as twice the cap plus the missing AUC."""
+    """Sum the rounds to all targets. An unreached target counts as twice the largest number
+    of rounds plus the missing AUC.
+    """
     if not curve:
         return NEVER
     best = max(auc for _, auc in curve)
@@ -136,7 +138,7 @@ class Runs:
                 self._known |= json.loads(line)
 
     def __call__(self, words: str) -> None:
-        """Report the next run."""
+        """Report that this run starts next."""
         self._say(words)
 
     def once(self, what: Mapping[str, Any], make: Callable[[], Any]) -> Any:

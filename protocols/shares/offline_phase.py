@@ -482,10 +482,26 @@ class OfflinePhase:
             vectors,
             factor,
             cache=cache,
-            sealed=self._query_of_sums if purpose else None,
+            sealed=self._query_of_sums if purpose else None if sums is None else partial(self._query_of_steps, vectors),
             remote=self._remote,
             sums=sums,
         )
+
+    def _query_of_steps(self, vectors: Mapping[int, int], name: str, block: int) -> bytes:
+        """Receive a holder's encrypted psi for a block whose product is stored until the last block of its batch.
+
+        CryptoError is raised if it has another layout than holders use (`ShareScheme.check_query`).
+        """
+        products, params = self.session.products, self._params
+        query, rows = products.receive_query(name, block), params.blocks[block].rows
+        products.scheme.check_query(
+            query,
+            (rows, vectors[block]),
+            columns=self._factor_width,
+            uses=params.chunks,
+            rows=layout_rows(products.scheme, params, params.blocks[block]),
+        )
+        return query
 
     def _query_of_sums(self, name: str, block: int) -> bytes:
         """Return a holder's encrypted r for a block's X @ r, which is received once a batch."""
