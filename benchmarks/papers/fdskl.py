@@ -282,7 +282,7 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
 def _split(
     table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int, runs: Runs
 ) -> dict[str, float] | None:
-    """Return one split by FDSKL, run once; None if it diverges."""
+    """Return the result of FDSKL on one split, trained only once. None if it diverges."""
 
     def made() -> dict[str, float] | None:
         try:
@@ -299,7 +299,7 @@ def _split(
 def _first_that_stays(
     table: Table, setting: Setting, model: Kernel, steps: Sequence[float], precondition: bool, splits: int, runs: Runs
 ) -> tuple[float, list[dict[str, float]]]:
-    """Return the runs of all splits at the first of these steps at which no training diverges."""
+    """Return the results of all splits for the first of these step sizes with which no training diverges."""
     for eta in steps:
         results: list[dict[str, float]] = []
         for seed in range(splits):

@@ -116,8 +116,35 @@ def kept_exchanges() -> list[str]:
         f"{rounds('plain', 0.02)}. At .045, the best step for plain training, they take "
         f"{rounds('celu', 0.045)} and {rounds('plain', 0.045)}",
         *small_steps(),
+        cached_exchanges(),
         *sealed_aucs(),
     ]
+
+
+def cached_exchanges() -> str:
+    from benchmarks.papers.page_cells import number, pick
+
+    rows = [row for row in results("celu", "sweep") if row["target"] == 0.7 and row["xi"] == 60.0]
+    one, five, eight = (number(pick(rows, R=5, W=w)["rounds"]) for w in (1, 5, 8))
+    return (
+        f"R = 5 takes {one} rounds to 0.70 with W = 1, {five} with W = 5 and {eight} with W = 8, and plain training "
+        f"{number(pick(rows, R=1)['rounds'])}"
+    )
+
+
+def shared_rows() -> list[str]:
+    """Return the rows of the table of AUCs by the number of shared rows."""
+    from benchmarks.papers.page_cells import number, pick
+
+    rows, lines = results("ftl", "overlap"), []
+    for shared in dict.fromkeys(row["shared"] for row in rows):
+        alone, little, much = (
+            pick(rows, shared=shared, model=model, l2=l2)
+            for model, l2 in (("host's columns", None), ("transfer", 0.0001), ("transfer", 0.03))
+        )
+        cells = alone["auc"], little["auc"], little["training_auc"], much["auc"]
+        lines.append(f"| {shared:,} | {' | '.join(number(cell, 3) for cell in cells)} |")
+    return lines
 
 
 def small_steps() -> list[str]:
@@ -176,7 +203,13 @@ def noise() -> list[str]:
     return [f"the held-out AUC is {none} without noise, {eight} at epsilon 8 and {two} at 2. At epsilon 1 no run ends"]
 
 
-QUOTED = {"fdskl": fdskl_errors, "rounds": kept_exchanges, "neural": convolutional_rounds, "fdml": noise}
+QUOTED = {
+    "fdskl": fdskl_errors,
+    "rounds": kept_exchanges,
+    "neural": convolutional_rounds,
+    "fdml": noise,
+    "transfer": shared_rows,
+}
 
 
 @pytest.mark.parametrize("page", QUOTED)
