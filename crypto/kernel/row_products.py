@@ -144,7 +144,7 @@ class RowScheme(LinearScheme):
         return MAX_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """Return the number of bits in an answer with cut values; see `LinearScheme.opened_bits`."""
+        """Return the number of bits in an answer whose values have few bits each; see `LinearScheme.opened_bits`."""
         return (columns + MIN_CHECKS) * word
 
     def opened_size(self, shape: OpeningShape) -> int:
@@ -326,7 +326,7 @@ class PreparedRows:
     Args:
         J: the matrix; several processes may each store some of its rows.
         norms: the norms of its columns.
-        max_bytes: limit on the bytes of encoded rows that each part may cache.
+        max_bytes: limit on the bytes of encoded rows that each process may cache.
     """
 
     def __init__(self, J: ChunkedMatrix, norms: ColumnNorms, max_bytes: int) -> None:
@@ -384,7 +384,7 @@ class RowProduct:
         bound: the public bound on absolute values in g.
 
     Attributes:
-        block_count: number of sample blocks of g that have been received; parts of J may still be multiplying them.
+        block_count: number of sample blocks of g that have been received, even if they are not multiplied yet.
     """
 
     def __init__(self, parameters: RowParameters, encoding: RowEncoding, scale: OpeningScale, bound: float) -> None:
@@ -393,7 +393,7 @@ class RowProduct:
         self.bound = bound
         self.block_count = 0
         self._parameters = parameters
-        self._waiting: dict[int, SealedBlocks] = {}  # for each part of J, received blocks that are too few for a call
+        self._waiting: dict[int, SealedBlocks] = {}  # for each process with rows of J, blocks that it has not got
         self._futures: list[Future[Any]] = []
 
     @property
@@ -402,7 +402,7 @@ class RowProduct:
         return self.scale.layout.sample_blocks - self.block_count
 
     def add(self, sealed: SealedBlocks, prepared: PreparedRows) -> None:
-        """Send encrypted sample blocks to the parts of J that have the same rows, which multiply them."""
+        """Send encrypted sample blocks to the processes that have the same rows of J, which multiply them."""
         for number, part in enumerate(prepared.J.parts):
             if not (blocks := self.blocks_in(part, sealed.blocks)):
                 continue
@@ -419,7 +419,7 @@ class RowProduct:
         self.block_count += len(sealed.blocks)
 
     def blocks_in(self, part: MatrixPart, blocks: range) -> range:
-        """Return those of the sample blocks that have rows in a part of J."""
+        """Return those of the sample blocks that have rows in one process's part of J."""
         s = self.scale.layout.s
         return range(max(blocks.start, part.start // s), min(blocks.stop, -(-part.stop // s)))
 
@@ -516,7 +516,7 @@ class RowEvaluator(Evaluator):
     def encode(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None = None) -> None:
         """Encode the rows of J in this process in advance; see `Evaluator.encode`.
 
-        Parts of J in other processes encode their rows when they multiply them.
+        Other processes with rows of J encode their rows when they multiply them.
         """
         product, received = self._read(prepared, sealed, onto)
         for part in prepared.J.parts:

@@ -3,9 +3,11 @@
 The holder has V (n, c) and a secret key, and the evaluator has W (n, d); their random-looking shares (d, c) add up to
 the product. This package's arithmetic (shares.py) and SEAL (crypto/lattice/lattice_shares.py) implement encryption,
 multiplication, hiding and decryption. shares.py lists the steps and explains who learns what. A query is the holder's
-message with encrypted V, and a reply is the evaluator's answer. q is the modulus of ciphertexts, and t = 2^L. A layout
-(ring_layout.py) is the way in which matrices are divided into blocks: r outputs (columns of V) and s rows in a block. P
-is the number of primes whose product is q.
+message with encrypted V, and a reply is the evaluator's answer. A coin is 32 random bytes that the nonces (random
+bytes) of both parties determine; part of a public key is computed from it, so that the holder cannot choose that part.
+q is the modulus of ciphertexts, and t = 2^L. A layout
+(ring_layout.py) is the way in which matrices are divided into blocks: r outputs (columns of V) and s rows in a block.
+P is the number of primes whose product is q.
 """
 
 from __future__ import annotations

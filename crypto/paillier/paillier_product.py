@@ -90,7 +90,7 @@ class PaillierScheme(LinearScheme):
         return PAILLIER_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """Return the number of bits in an answer with cut values; see `LinearScheme.opened_bits`."""
+        """Return the number of bits in an answer whose values have few bits each; see `LinearScheme.opened_bits`."""
         slots = choose_packing(self.bits, rows)
         return columns * word + PAILLIER_CHECKS * (slots.width - slots.residual_bits)
 

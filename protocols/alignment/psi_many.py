@@ -200,7 +200,8 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
     values = prf.serve(work, begin)()  # step 1
     if not work.journal.count("store"):
-        # the journal stores the store before it is sent: a different store after a resume would reveal the ids in both
+        # the key-value store is in the journal before it is sent: another one after a resume would reveal the ids in
+        # both
         if two_parties:
             seed, table = b"", values[ascending_order(values[:, :2]), :2]
         else:

@@ -132,7 +132,7 @@ def ready(work: AlignmentWork) -> bool:
 
 
 def questions(rows: int) -> int:
-    """Return about how many ids P_1 can ask P_i if it has stated that it has `rows` rows: one id for each slot."""
+    """Return about how many ids P_1 can ask about if it has stated `rows` rows: one id for each slot of its store."""
     return okvs.table_rows(rows)
 
 

@@ -52,7 +52,7 @@ from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
-# the openings of a run must have a statistical distance of at most 2^-40 from ones that reveal only J^T g
+# statistical distance between the decrypted values of a run and values that reveal only gradients: at most 2^-40
 MAX_DISTANCE_BITS = 40
 
 
@@ -159,7 +159,7 @@ class SealedResidual(Encrypted, ResidualProtocol):
         return self.engine.scheme().strength
 
     def openings(self, values: int, epochs: int, *, columns: int, once: int = 0) -> str:
-        """Describe how close decrypted values are to values that reveal only J^T g; see `ResidualProtocol.openings`."""
+        """Describe how little decrypted values reveal in addition to gradients; see `ResidualProtocol.openings`."""
         scheme = self.engine.scheme()
         opened, checks = values - (-once // epochs) + columns * scheme.checks, columns * scheme.checks * epochs
         run = scheme.distance_bits(opened * epochs)

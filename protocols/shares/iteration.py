@@ -4,8 +4,9 @@ Party A has the labels (role "active"), B is its partner, and C is any further p
 share holders. Every party k has columns X_k (n, d) and weights theta_k (d, c), for n rows of a batch and c outputs of
 the model per row. W_k (n, d) is X_k scaled by the step size. All values are integers modulo 2^L in fixed point
 (fixed_point.py). Weights, forward sums H = sum_k X_k @ theta_k, residuals g (n, c) and gradients are additively shared:
-each party has a random-looking summand. The offline phase (offline_phase.py) has computed products with random vectors
-in advance, so that:
+each party has a random-looking summand. The offline phase (offline_phase.py) computes *chunks* of material, products
+with random vectors for some epochs, in advance. In iterations of many rows, table entries are short; they are *lifted*
+to L bits by messages 8a and 8b (`TrainingRole`). The material gives:
 
     theta_k = s_k + sum_h r_kh     party k has s_k, and every holder h other than k has r_kh
     g = psi_A + psi_B + delta      psi_h is a random mask (n, c) that only holder h knows; delta is sent in step 9
@@ -13,8 +14,8 @@ in advance, so that:
     chi, pad(j)                    for each row and output, an oblivious transfer gave B a random index chi below 2^b
                                    and the number pad(chi), and gave A all 2^b numbers pad(j)
 
-A row's table T_y lists the residual for label y at 2^b forward sums. Steps 0 to 4 belong to the offline phase. One
-iteration:
+A row's table T_y lists the residual for label y at 2^b forward sums. Comments refer to these steps by number; steps 0
+to 4 belong to the offline phase. One iteration:
 
 6. C -> A   h_C - kappa                              kappa: random numbers from a key that B and C have in common
 7. B -> A   offset = (i_B - chi) mod 2^b             i_B: the top b bits of h_B + kappa (added up for all C)
@@ -23,9 +24,6 @@ iteration:
 9. B -> A, C   delta = g_B - psi_B
    k        adds to its shares of the weights: its shares of W_k^T psi_h, and W_k^T times its share of g, which is
             psi_A + delta at A, g_B at B, and delta at C
-
-In iterations of many rows, entries are short and are *lifted* to L bits by further messages 8a and 8b (`TrainingRole`,
-carry_lift.py). Comments refer to these steps by number.
 """
 
 from __future__ import annotations
@@ -155,7 +153,7 @@ def lookup_requests(blocks: int, *, lifts: bool) -> list[RequestStep]:
     Returns:
         The requests.
     """
-    # lag: number of requests from that for a block to that which contains its delta
+    # lag: how many requests after the request for a block contains the delta of this block
     steps, lag = list[RequestStep](), 4 if lifts else 2
 
     def one(number: int, distance: int) -> range:

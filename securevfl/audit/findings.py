@@ -1,10 +1,17 @@
-"""The result of an audit: findings, inferences, a verdict and an exit code."""
+"""The result of an audit: findings, inferences, a verdict and an exit code.
+
+A declaration states what each message of a protocol may disclose; a finding is a message that contradicts it. An
+inference is the result of an attack, which is scored twice: on the real view, which is everything that a party received
+in a run, and on the ideal view, which contains only the results that the declaration allows the party to learn.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from securevfl.disclosure.outputs import Output
 from securevfl.protocols.declarations import MessageDeclaration
 
 MIN_EXCESS = 0.03
@@ -13,7 +20,7 @@ MIN_EXCESS = 0.03
 NO_MESSAGE = "none: the attack needs no message, only the party's columns and a few labels; give the party no labels"
 """The remedy of attacks that need no message."""
 
-_STRONG, _WEAK = 0.8, 0.6  # an inference is strong from the first label AUC on, and weak below the second
+_STRONG, _WEAK = 0.8, 0.6  # an inference about labels is strong from the first AUC on, and weak below the second
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,7 @@ class Audit:
         facts: date, job, tables and versions, by name.
         exposed_labels: for each party with labels, statements on labels that rare values in other parties' columns
             disclose.
+        outputs: everything that a complete run discloses, as the consent sheet lists it.
     """
 
     label: str
@@ -143,6 +151,7 @@ class Audit:
     lead: str = ""
     facts: dict[str, str] = field(default_factory=dict)
     exposed_labels: dict[str, list[str]] = field(default_factory=dict)
+    outputs: Sequence[Output] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return the result as lists and dicts that can be written as JSON."""

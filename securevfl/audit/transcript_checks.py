@@ -314,7 +314,7 @@ def outputs(received: ReceivedMessages, outcome: Outcome) -> None:
 
 
 def _wrong_total(parts: Sequence[NDArray[Any]], total: NDArray[Any], space: Any) -> bool:
-    """Return whether a total differs from the sum of its parts by more than the tolerance of its space."""
+    """Return whether a total differs from the sum of its parts by more than rounding in its number space allows."""
     if isinstance(space, Circle):
         exact = np.sum([part.astype(np.uint64) for part in parts], axis=0)
         difference = (exact - total.astype(np.uint64)) % np.uint64(2**space.bits)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
-from inspect import Parameter, signature
+from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
@@ -120,7 +120,7 @@ class TablesOptions:
         typer.Option(
             metavar="NAME=FILE",
             help="A party's table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder, or the address of a PostgreSQL "
-            "database (postgresql://HOST/DATABASE, with --query). Repeat for each party.",
+            "database (postgresql://..., with --query). Repeat for each party.",
         ),
     ] = None
     query: Annotated[
@@ -174,12 +174,16 @@ class TablesOptions:
             values |= {name: checked} if equals else dict.fromkeys(names, checked)
         return values
 
+    def check_names(self, names: Collection[str]) -> None:
+        """Raise ConfigError if an option is about a party whose table this command does not read."""
+        for option, items in (("--id", self.id_column), ("--columns", self.columns), ("--duplicates", self.duplicates)):
+            _check_names(option, items or (), names)
+
     def options(self, job_file: Path, names: Collection[str], drop: Sequence[str] = ()) -> dict[str, ReadOptions]:
         """Return how each party's table is read."""
         from securevfl.data.read_options import ReadOptions
 
-        for option, items in (("--id", self.id_column), ("--columns", self.columns), ("--duplicates", self.duplicates)):
-            _check_names(option, items or (), names)
+        self.check_names(names)
         ids, types = self.id_columns(names), self.types(job_file)
         duplicates = self.repeated_ids(job_file, names)
         return {
@@ -308,7 +312,10 @@ class SizedTablesOptions(TablesOptions):
         sizes = {other: int(columns) for other, columns in pairs}
         peers_file = job_file.parent / "peers.toml"
         names = Peers.load(peers_file).parties if peers_file.exists() else (*sizes, name)
-        missing = [other for other in names if other not in sizes and other != name]
+        others = [other for other in names if other != name]
+        if others:
+            _check_names("--size", self.size or (), others)
+        missing = [other for other in others if other not in sizes]
         party = read_aligned(name, path, job, self.options(job_file, [name], job.prepare.drop)[name])
         if missing or len(names) < 2:
             options = " ".join(f"--size {other}=COLUMNS" for other in missing) or "--size NAME=COLUMNS"
@@ -317,7 +324,7 @@ class SizedTablesOptions(TablesOptions):
                 f"add {options}\n{sizes_line(job, party)}",
                 code="SVFL-COMMAND-USAGE",
             )
-        return party, {other: sizes[other] for other in names if other != name}
+        return party, {other: sizes[other] for other in others}
 
 
 def _is_count(text: str) -> bool:
@@ -601,6 +608,11 @@ class SessionOptions(PeerOptions):
             yield
 
 
+def help_text(command: Callable[..., None]) -> str:
+    """Return the docstring of a command with one line for each paragraph, which a terminal of any width can wrap."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (getdoc(command) or "").split("\n\n"))
+
+
 def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with an option for each field of its option groups, for typer.
 
@@ -631,7 +643,7 @@ def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         with redirect_stdout(sys.stderr) if text_to_stderr else nullcontext():
             command(**options)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__name__, run.__doc__ = command.__name__, help_text(command)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in expanded}
     run.__signature__ = original.replace(parameters=expanded)  # type: ignore[attr-defined]
     return run

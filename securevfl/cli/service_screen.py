@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
 MAX_EVENTS = 4  # number of latest events on the screen
 ALL_PEERS = "all peers"
 MAX_BUDGETS = 8  # maximum number of budgets on the screen
+DIGEST = re.compile("[0-9a-f]{16,}")
 MAX_PEER = 24  # longer names of peers are cut to this number of characters
 
 
@@ -124,8 +126,8 @@ class RequestTally:
     def __str__(self) -> str:
         """Return the numbers of answered, refused and failed requests as a sentence."""
         figures = self.figures(0, 0)
-        answered = f"{figures.requests:,} requests answered, {figures.rows:,} rows scored"
-        return f"{answered}, {figures.refused:,} requests refused, {figures.failed:,} failed"
+        answered = f"{_counted(figures.requests, 'request')} answered, {_counted(figures.rows, 'row')} scored"
+        return f"{answered}, {_counted(figures.refused, 'request')} refused, {figures.failed:,} failed"
 
 
 class Rate:
@@ -160,15 +162,13 @@ class Rate:
 def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
     """Return the unused part of each limit, which holds for all peers together.
 
-    Of several tables, the one with the least left is shown.
+    Of several tables, the one with the least left is shown. Disclosures about other tables that share rows with it
+    count, too.
     """
     from securevfl.disclosure.ledger import total_of
 
     contents = ledger.read()
-    by_table = [
-        [entry for entry in contents.counted if entry.table == name]
-        for name in dict.fromkeys(entry.table for entry in contents.counted)
-    ]
+    by_table = [ledger.table_disclosures(name)[0] for name in dict.fromkeys(entry.table for entry in contents.counted)]
     budgets = []
     for kind, limit in contents.limits.items():
         peers = sorted({entry.disclosure.learner for entry in contents.counted if entry.disclosure.kind == kind})
@@ -179,6 +179,10 @@ def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
         largest = max(totals, key=lambda total: total.share if limit.share else total.count)
         budgets.append(Budget(kind, peers[0] if len(peers) == 1 else ALL_PEERS, str(limit), limit.left(largest)))
     return budgets
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 class ServiceScreen:
@@ -221,8 +225,8 @@ class ServiceScreen:
 
     def _counts(self, figures: ServiceFigures) -> list[str]:
         counts = [
-            f"{figures.requests:,} requests",
-            f"{figures.rows:,} rows scored ({self._rate.of(figures.rows):.1f} a second)",
+            _counted(figures.requests, "request"),
+            f"{_counted(figures.rows, 'row')} scored ({self._rate.of(figures.rows):.1f} a second)",
             f"{figures.refused:,} refused",
             *([] if figures.failed is None else [f"{figures.failed:,} failed"]),
         ]
@@ -254,7 +258,9 @@ class ServiceScreen:
             sessions = f"{figures.sessions} of {figures.max_sessions}"
             state.add_row("sessions", Text(sessions, style="yellow" if full else ""))
             state.add_row("rate", f"{self._rate.of(figures.rows):.1f} rows a second over the last minute")
-            state.add_row("answered", f"{figures.requests:,} requests, {figures.rows:,} rows scored")
+            state.add_row(
+                "answered", f"{_counted(figures.requests, 'request')}, {_counted(figures.rows, 'row')} scored"
+            )
             refused = f"{figures.refused:,}" + (f", the latest: {figures.refusal}" if figures.refusal else "")
             state.add_row("refused", Text(refused, style="yellow" if figures.refused else ""))
             if figures.failed is not None:
@@ -287,8 +293,13 @@ class _EventHandler(logging.Handler):
         facts = json.loads(record.getMessage())
         when, event = facts.pop("time"), facts.pop("event")
         del facts["party"]
-        details = ", ".join(f"{key} {fact}" for key, fact in facts.items())
+        details = ", ".join(f"{key.replace('_', ' ')} {fact}" for key, fact in facts.items() if not _is_digest(fact))
         self._screen.note(f"{when[11:19]} {event}" + (f": {details}" if details else ""))
+
+
+def _is_digest(fact: object) -> bool:
+    """Return whether a fact of an event is a digest or another long identifier, which only the log shows."""
+    return isinstance(fact, str) and DIGEST.fullmatch(fact) is not None
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def _read_predictions(party: Party, file: Path, table: option_groups.TableOption
     from securevfl.data.readers import column_names
 
     key = id_columns(table.id_column, column_names(table.data, table.id_column))
-    heads = key.names if len(key.names) > 1 else ["id"]
+    heads = key.prediction_names
     with file.open(newline="", encoding="utf-8") as lines:
         rows = csv.DictReader(lines)
         if not {*heads, "prediction"} <= set(rows.fieldnames or ()):

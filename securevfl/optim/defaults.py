@@ -9,6 +9,7 @@
     a model with `defaults`       these defaults, on shares; if rows are held out, a model that can end early takes
                                   long steps until evaluations show no improvement
 
+Protocols: "shares" trains on additive shares of model outputs; the others send residuals (output minus label).
 Defaults never send residuals in the clear and never accept a leak. An optimizer without a protocol trains on shares if
 it can, and otherwise with residuals encrypted under CKKS. Keys that the user has set are never changed.
 """

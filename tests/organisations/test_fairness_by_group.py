@@ -1,4 +1,4 @@
-"""Rates by group if another party has the groups: against plain counts, through the gate, and without other values."""
+"""Rates by group if another party has the groups: compared with plain counts, recorded, and without other values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from securevfl.credit.fairness_by_group import (
 )
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE
-from securevfl.errors import LabelError, LeakageError, PartiesError, TableError
+from securevfl.errors import LabelError, LeakageError, PartiesError, ProtocolError, TableError
 from securevfl.protocols.shares.group_counts import COUNT_STEP, GroupCounts, bits_per_count, disclosed_counts
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.party_threads import run_threads
@@ -129,8 +129,18 @@ def look(file: Path, outcomes: np.ndarray, names: list[str], marks: np.ndarray, 
     return run_threads({"bank": partial(module._request, bank, outcomes, peer="shop"), "shop": give}, WallClock)["bank"]
 
 
+def test_groups_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Their rates would replace each other in the result, which has names as keys."""
+    marks = np.eye(3, dtype=int)[np.arange(N) % 3]
+    outcomes = np.eye(4, dtype=int)[np.arange(N) % 4]
+    assert list(look(tmp_path / "first", outcomes, ["a", "b", "c"], marks)) == ["a", "b", "c"]
+    for names in (["a", "b", "a"], ["a", "a", "a"]):
+        with raises_code(ProtocolError, "SVFL-PROTOCOL-VALUES", party="shop"):
+            look(tmp_path / "".join(names), outcomes, names, marks)
+
+
 def read_from(rows: np.ndarray, names: tuple[str, ...], opened: np.ndarray) -> np.ndarray:
-    """Return the group of each of these rows (4 x m), where m rows of each outcome were given 16, 32 .. as marks."""
+    """Return the group of each of these rows (4 x m), where m rows of each outcome had the marks 16, 32 and so on."""
     sums = np.rint(np.mod(opened, 2 ** bits_per_count(N) * COUNT_STEP) / (2 * COUNT_STEP)).astype(int)  # groups x 4
     read = ((sums[:, :, None] >> np.arange(rows.shape[1])) & 1).astype(bool)
     return np.array(names)[read.argmax(axis=0)]

@@ -188,7 +188,7 @@ class ColumnAttack(Attack):
     )
 
     def attacker_name(self, job: Job, attacker: str, lead: str) -> str:
-        """Return the party with labels if residuals are sealed, or else `AttackerRole.ANY`."""
+        """Return the party with labels if residuals are encrypted, or else `AttackerRole.ANY`."""
         return lead if job.protocol.seals else str(AttackerRole.ANY)
 
 

@@ -39,9 +39,11 @@ class MarkedPairs(PairsAttack):
         evaluations = max_evaluations(len(rows.f))
         rng = np.random.default_rng([pair.seed, 9])
         share, chance = (marked_gain(rows, evaluations, rng, marks=marks) for marks in (True, False))
+        exact = exact_rows(rows)
+        shifted = "1 row is" if exact == 1 else f"{exact:,} rows are"
         detail = (
-            f"{evaluations} evaluations of {len(rows.f)} rows; by shifting rows instead, "
-            f"{exact_rows(rows)} rows are learned exactly in each evaluation"
+            f"{evaluations} evaluations of {len(rows.f):,} rows; by shifting rows instead, {shifted} learned exactly "
+            "in each evaluation"
         )
         return Score(share, share, chance, detail, noise=1 / len(rows.f) ** 0.5)
 
@@ -76,6 +78,6 @@ def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator,
 
 
 def exact_rows(rows: EvaluatedRows) -> int:
-    """Return the number of rows that one evaluation reveals exactly, each shifted into a separate window."""
+    """Return the number of rows whose outputs one evaluation reveals exactly, each shifted to levels of its own."""
     widest = 2.0 ** math.ceil(math.log2(max(2 * float(np.abs(rows.f).max()), rows.levels.size)))
     return max(0, 2 * int(2 * rows.levels.reach / widest) - 1)

@@ -1,4 +1,9 @@
-"""The options of a job on secret shares, and the check that its optimizer can train on shares."""
+"""The options of a job on secret shares, and the check that its optimizer can train on shares.
+
+Parties hold random-looking shares of weights and residuals; the party with labels and its partner, the share holders,
+have shares of all of them. An evaluation *opens* (reveals) values to the party with labels: one sum of losses, and for
+the final model pairs of a rounded score and a label in random order.
+"""
 
 from __future__ import annotations
 
