@@ -1,4 +1,4 @@
-"""The shared tables of tests contain what real tables contain: zeros, ties, few whole numbers, repeats, a rare class."""
+"""The shared tables of tests contain what real tables do: zeros, ties, few whole numbers, repeats, a rare class."""
 
 from __future__ import annotations
 
