@@ -286,7 +286,7 @@ def opened(folder: Path, arguments: argparse.Namespace) -> Floats:
         plan = SharesFacts.restore(cast(SharesJob, job(arguments)), sizes, len(names)).plan
         rule = plan.rule.with_intercept() if name == names[0] else plan.rule
         held_out = [part.state["own"], *(item.state["others"][name] for item in parts.values() if item is not part)]
-        words = np.stack([rule.theta(item, visits) for item in held_out]).sum(axis=0)
+        words = np.stack([rule.result(item, visits) for item in held_out]).sum(axis=0)
         theta = plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))
         start = 0
         for X, _ in columns(folder, name, arguments.columns):

@@ -138,27 +138,28 @@ def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int],
 def test_safe_steps_restart_heavy_ball_after_a_rollback(
     turned: tuple[tuple[int, int], ...],
 ) -> None:
-    """Against the same steps in floats; the result is the mean of the latest fifth."""
+    """Against the same steps in floats; the model after any number of steps is the mean of the latest fifth."""
     safe_job = oscillating_job(optimizer=vfl.BlockDescent(lr=1.0))
     assert trains_on_shares(safe_job)
     rule = make_plan(safe_job, rows=100, batches=1, parties=2, rollbacks=turned).rule
     changes, turns = np.random.default_rng(1).integers(-1000, 1000, 12), dict(turned)
     state, points, step, start = rule.start(np.zeros((1, 1), np.uint64)), [0.0], 1.0, 0
-    before, pairs = 0.0, heavy_ball(12)
+    before, pairs, models = 0.0, heavy_ball(12), [0.0]
     for visit, change in enumerate(changes):
         if visit in turns:
             before = points[visit] = points[turns[visit]]
             step, start, pairs = step / 2, visit, heavy_ball(12 - visit)
+            models[visit] = points[visit]
         length, factor = pairs[visit - start]
         points.append(points[visit] - step * length * change + factor * (points[visit] - before))
         before = points[visit]
+        latest = max(1, (visit + 1 - start) // 5)
+        models.append(float(np.mean(points[-latest:])))
         state = rule.step(state, np.array([[change]]).view(np.uint64), visit)
-    latest = (12 - start) // 5
-    if latest:
-        points[-1] = float(np.mean(points[-latest:]))
-    for visits, expected in enumerate(points):
-        theta = rule.theta(state[: visits + 1], visits).view(np.int64)[0, 0] / 2**rule.m
-        assert abs(theta - expected) <= np.abs(changes).sum() / 2 ** (rule.m + 1)
+    for visits, (point, model) in enumerate(zip(points, models, strict=True)):
+        for words, expected in ((rule.theta, point), (rule.result, model)):
+            combined = words(state[: visits + 1], visits).view(np.int64)[0, 0] / 2**rule.m
+            assert abs(combined - expected) <= np.abs(changes).sum() / 2 ** (rule.m + 1)
 
 
 def test_default_steps_of_linear_models_are_safe() -> None:

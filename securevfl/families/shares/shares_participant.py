@@ -675,7 +675,7 @@ class SharesParticipant(Participant):
         self._state = shares = opened_weights.open_weights(self._context, params, shares, levels, permit, learners)
         self._record_model()
         if self._context.me in learners:
-            theta = params.rule_of(self._context.me).theta(shares.own_share, shares.iterations)
+            theta = params.rule_of(self._context.me).result(shares.own_share, shares.iterations)
             self._weights = params.encoding.decode_weights(theta)
         if self._weights is not None and self._training is not None and self._inputs is not None:
             data = self._training.data
