@@ -274,7 +274,7 @@ def can_roll_back(job: SharesJob, rollbacks: Rollbacks = ()) -> bool:
     """
     step = job.optimizer.first / 2 ** len(rollbacks)
     optimizer = job.optimizer
-    return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.evaluation_interval > 0
+    return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.evaluates_between_rounds
 
 
 def _momentum_of(job: SharesJob, batches: int) -> MomentumMethod:
