@@ -193,7 +193,7 @@ def main() -> None:
     warnings.simplefilter("ignore", DataNotice)
     heads = "stop", "gap", "rounded: stop", "mean gap", "95 %", "1/(2n): stop", "mean gap", "95 %"
     print(f"{'table':<15}{'rows':>8}" + "".join(f"{head:>14}" for head in heads), flush=True)
-    totals = list[tuple[float, float, float]]()
+    totals = dict[str, list[list[float]]]()
     for name in options.tables:
         table = losses(name, options.data)
         gaps = table.exact - table.exact[-1]
@@ -205,7 +205,7 @@ def main() -> None:
             remaining = np.array([gaps[best] for _, best in stops])
             means.append(float(np.mean([table.rounds[end] for end, _ in stops])))
             cells += [f"{means[-1]:.1f}", f"{remaining.mean():+.5f}", f"{np.percentile(remaining, 95):+.5f}"]
-        totals.append((means[0], means[1], means[2]))
+        totals.setdefault("two" if READERS[name][1] == "logistic" else "several", []).append(means)
         print(f"{name:<15}{table.rows:>8,}" + "".join(f"{cell:>14}" for cell in cells), flush=True)
         evaluated = ", ".join(f"{t}: {gap:+.5f}" for t, gap in zip(table.rounds, gaps, strict=True))
         deviation = (table.measured[:, 1:] - table.measured[:, :-1]).std(axis=0).mean()
@@ -213,8 +213,9 @@ def main() -> None:
             f"{'':<15}{evaluated}; standard error of a gain {deviation:.5f}, at most {table.rounding * 2**0.5:.5f}",
             flush=True,
         )
-    means = np.mean(totals, axis=0)
-    print(f"mean iterations: {means[0]:.1f} exact, {means[1]:.1f} rounded, {means[2]:.1f} with 1/(2n)")
+    for classes, iterations in totals.items():
+        exact, rounded, strict = np.mean(iterations, axis=0)
+        print(f"{classes} classes, mean iterations: {exact:.1f}, {rounded:.1f} rounded, {strict:.1f} with 1/(2n)")
 
 
 if __name__ == "__main__":
