@@ -67,7 +67,7 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("gain", [STOPS_AT_ONCE, NEVER_STOPS])
-def test_all_parties_stop_alike_and_no_more_is_opened_than_the_sheet_states(
+def test_all_parties_stop_alike_and_open_what_the_sheet_states(
     kind: str, gain: float, tmp_path: Path
 ) -> None:
     """The iterations after which the model is evaluated are 8 and 12, and 20 if the training does not stop."""
@@ -106,7 +106,7 @@ def test_a_training_whose_loss_decreases_runs_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_the_model_is_the_mean_of_the_latest_iterations_before_the_stop(count: int) -> None:
+def test_the_measured_model_is_returned(count: int) -> None:
     """It is the model that was measured: that of a training with as many iterations and the same coefficients."""
     parties = separated(count)
     fine = {"shares": {"table_bits": 8, "step": 0.125}}
@@ -129,20 +129,8 @@ def test_the_model_is_the_mean_of_the_latest_iterations_before_the_stop(count: i
     assert loss == pytest.approx(exact, abs=6 * rounding_deviation(exact, len(rows), 0.25, 0.125))
 
 
-def test_growing_subsets_are_evaluated_only_on_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 40 iterations the first 16 use subsets; the first evaluation is after 18, so the earliest stop is after 30."""
-    for name, value in (("MIN_GROWING_ROWS", 200), ("MIN_SUBSET_ROWS", 60)):
-        monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
-    parties = random_parties(2, 400)
-    job = stopping_job(STOPS_AT_ONCE, epochs=40)
-    assert "3 sums of losses" in vfl.explain(job, parties)
-    run = vfl.simulate(job, parties)
-    assert [record["round"] for record in run.history if "loss" in record] == [18, 30]
-    assert {part.rounds for part in run.parts.values()} == {30}
-
-
 @pytest.mark.parametrize("cut", [5, 8, 11, 12])
-def test_a_resumed_run_stops_where_it_would_have_stopped_and_opens_no_sum_twice(cut: int, tmp_path: Path) -> None:
+def test_a_resumed_run_stops_alike_and_opens_no_sum_twice(cut: int, tmp_path: Path) -> None:
     parties, events = random_parties(2, 400, ids=True), list[Event]()
     job = stopping_job(STOPS_AT_ONCE)
 
@@ -173,7 +161,7 @@ def test_stored_parts_score_as_the_run_does(tmp_path: Path) -> None:
     assert [part.rounds for part in stored.parts.values()] == [12, 12]
 
 
-def test_the_best_model_is_returned_if_the_last_one_is_clearly_worse() -> None:
+def test_a_clearly_better_earlier_model_is_returned() -> None:
     """With random labels, and a third as many columns as rows, the loss of held-out rows increases from the start."""
     draw = np.random.default_rng(0)
     parties = parties_of([draw.normal(size=(160, 25)) for _ in range(2)], draw.integers(0, 2, 160))
@@ -221,7 +209,7 @@ def test_options_that_contradict_an_early_stop_are_refused(kind: str) -> None:
         stopping_job(0.001, **REFUSED[kind])
 
 
-def test_a_job_that_stops_early_has_the_rows_and_iterations_of_the_default() -> None:
+def test_options_that_are_left_out_are_those_of_the_default() -> None:
     job, default = stopping_job(0.0005, epochs=40), vfl.Job(model="logistic")
     left_out = vfl.Job(model="logistic", optimizer=BlockDescent(early_stop=0.0005), accepts=tuple(leak_kinds()))
     assert left_out == job

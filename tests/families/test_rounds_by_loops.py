@@ -46,7 +46,7 @@ def test_measured_rounds_are_those_of_a_loop_over_rounds(interval: int) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 8, 16])
-def test_evaluations_of_an_early_stop_are_those_of_a_loop_over_rounds(after: int) -> None:
+def test_early_stop_rounds_are_those_of_a_loop(after: int) -> None:
     """After 8, 12, 18 and 30 rounds, then half as many more, but neither in early rounds nor just before the end."""
     numbers = [8, 12, 18, 30, 45, 67, 100, 150, 225]
     for rounds in range(1, 250):

@@ -104,7 +104,7 @@ def test_what_cannot_be_tuned_is_refused(job: vfl.Job, grid: Any) -> None:
         alternative_jobs(job, grid)
 
 
-def test_alternatives_of_a_job_that_stops_early_run_all_iterations() -> None:
+def test_alternatives_do_not_stop_early() -> None:
     """They are measured once, at their end, and so is the chosen one, so that all are compared after equal work."""
     job = vfl.Job(model="logistic", optimizer=vfl.BlockDescent(early_stop=0.001))
     for alternative in alternative_jobs(job, {"l2": (0.1, 1)}).values():

@@ -331,11 +331,10 @@ def _combinations(
     momentum: MomentumMethod,
     penalty: Penalty | None,
 ) -> tuple[Combination, Combination]:
-    """Return for each number t of iterations the coefficients (t,) of all gradients so far; see `_block_descent`.
+    """Return functions that map t to the coefficients (t,) of all gradients so far; see `_block_descent`.
 
-    Returns:
-        Functions that map t to the coefficients of the point y, and to those of the model, which may be a mean of the
-        points since the last rollback.
+    The first one is for the point y after t iterations, the second one for the model, which may be a mean of the points
+    since the last rollback.
     """
     targets, decay = dict(rollbacks), 0.0 if penalty is None else optimizer.first * penalty.decay
     root = None if penalty is None else penalty.root
