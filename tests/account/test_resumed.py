@@ -149,6 +149,7 @@ def test_stored_evaluations_are_those_that_were_measured(tmp_path: Path) -> None
         standard_errors={"auc": 0.01},
         score_baseline=baseline,
         start_loss=0.7,
+        loss_rounding=0.01,
         by_class={"late": {"auc": 0.8}},
         notes=["a statement"],
     )
