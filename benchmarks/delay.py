@@ -110,16 +110,21 @@ class SlowLine:
         with suppress(OSError):
             while True:
                 near, _ = self._server.accept()
-                try:
-                    far = socket.create_connection(("127.0.0.1", self._target))
-                except OSError:
-                    near.close()
-                    continue
-                for one, other, way in ((near, far, self._to), (far, near, self._back)):
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    due: queue.Queue[tuple[float, bytes]] = queue.Queue()
-                    self._start(self._take, one, way, due)
-                    self._start(self._deliver, other, due)
+                self._start(self._connect, near)
+
+    def _connect(self, near: socket.socket) -> None:
+        """Connect to the target a round trip after the caller has connected, as TCP does over a distance."""
+        time.sleep(2 * self._delay)
+        try:
+            far = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            near.close()
+            return
+        for one, other, way in ((near, far, self._to), (far, near, self._back)):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            due: queue.Queue[tuple[float, bytes]] = queue.Queue()
+            self._start(self._take, one, way, due)
+            self._start(self._deliver, other, due)
 
     def _take(self, source: socket.socket, way: Direction, due: queue.Queue[tuple[float, bytes]]) -> None:
         with suppress(OSError):

@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -280,19 +280,35 @@ def opened(folder: Path, arguments: argparse.Namespace) -> Floats:
     """Return f of all rows by the sum of both parts' weights."""
     names = NAMES[: arguments.parties]
     parts = {name: ModelPart.load(folder / f"{name}.json") for name in names}
+    weights = trained_weights(job(arguments), parts)
     total = np.zeros(arguments.rows)
     for name, part in parts.items():
-        sizes, visits = part.state["sizes"], part.state["visits"]
-        plan = SharesFacts.restore(cast(SharesJob, job(arguments)), sizes, len(names)).plan
-        rule = plan.rule.with_intercept() if name == names[0] else plan.rule
-        held_out = [part.state["own"], *(item.state["others"][name] for item in parts.values() if item is not part)]
-        words = np.stack([rule.result(item, visits) for item in held_out]).sum(axis=0)
-        theta = plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))
         start = 0
         for X, _ in columns(folder, name, arguments.columns):
-            total[start : start + len(X)] += part.scaling(X) @ theta[: arguments.columns, 0]
+            total[start : start + len(X)] += part.scaling(X) @ weights[name][: arguments.columns, 0]
             start += len(X)
     return total
+
+
+def trained_weights(job: vfl.Job, parts: Mapping[str, ModelPart]) -> dict[str, Floats]:
+    """Return the weights (d, c) of each party's columns, from all parties' shares; the leading party comes first.
+
+    Args:
+        job: the job of the training.
+        parts: the parts of the model by party.
+
+    Returns:
+        The weights by party; those of the leading party have one more row, the intercept.
+    """
+    weights = {}
+    for name, part in parts.items():
+        sizes, iterations = part.state["sizes"], part.state["visits"]
+        plan = SharesFacts.restore(cast(SharesJob, job), sizes, len(parts)).plan
+        rule = plan.rule.with_intercept() if part.leads else plan.rule
+        shares = [part.state["own"], *(item.state["others"][name] for item in parts.values() if item is not part)]
+        words = np.stack([rule.result(share, iterations) for share in shares]).sum(axis=0)
+        weights[name] = plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))
+    return weights
 
 
 def labels(folder: Path) -> Floats:

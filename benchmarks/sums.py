@@ -1,4 +1,4 @@
-"""The cost of sums: time by number of parties for each topology (FDSKL 2020, Figure 4), and masks in CPU time.
+"""The cost of sums: time by number of parties for each topology (FDSKL 2020, Figure 4 (?)), and masks in CPU time.
 
     python benchmarks/sums.py --json sums.json --plot docs/figures/sum_time.svg
 

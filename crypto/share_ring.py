@@ -43,7 +43,7 @@ class ShareRing:
     def __init__(self, bits: int) -> None:
         if not 1 <= bits <= 64:
             raise ConfigError(
-                f"a ring of shares cannot have {bits} bits", "use 1 to 64 bits", code="SVFL-CRYPTO-PARAMETERS"
+                f"secret shares cannot have {bits} bits", "use 1 to 64 bits", code="SVFL-CRYPTO-PARAMETERS"
             )
         self.bits = bits
         self.mask = np.uint64(2**bits - 1)
@@ -133,7 +133,7 @@ class ShareRing:
         if self._short:
             bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
             if bits[count * self.bits :].any():
-                raise RangeError("received shares with a bit beyond the last word", code="SVFL-PROTOCOL-VALUES")
+                raise RangeError("received shares with unused bits that are not 0", code="SVFL-PROTOCOL-VALUES")
             octets = np.zeros((count, 2), np.uint8)
             packed = np.packbits(bits[: count * self.bits].reshape(count, self.bits), axis=1, bitorder="little")
             octets[:, : packed.shape[1]] = packed
@@ -195,7 +195,8 @@ class IntegerFactor:
     def __init__(self, ring: ShareRing, A: Integers) -> None:
         if A.ndim != 2 or 0 in A.shape or A.dtype.kind != "i":
             raise RangeError(
-                f"the factor of a product of shares is not a matrix of signed integers: shape {A.shape} of {A.dtype}",
+                f"shares can be multiplied by a matrix of signed integers only, not by one of {A.dtype} with shape "
+                f"{A.shape}",
                 code="SVFL-CRYPTO-SHAPE",
             )
         self.ring = ring
@@ -210,7 +211,7 @@ class IntegerFactor:
         limb = _EXACT_BITS - (inner * self._largest).bit_length()
         if limb < 8:
             raise RangeError(
-                "the factor of a product of shares has entries that are too large for its size",
+                "the matrix by which shares are multiplied has entries that are too large for its size",
                 "use fewer fixed-point bits",
                 code="SVFL-CRYPTO-RANGE",
             )

@@ -80,11 +80,11 @@ class ShareHolder(Secret, ABC):
 
         Args:
             V: words (n, c) below 2^L.
-            columns: approximate number of columns of W; it affects only the speed.
-            uses: number of such messages that the evaluator will multiply by the same prepared W; it affects only the
-                speed.
-            rows: the number of rows for which the layout of the message is chosen; 0 for those of V. The products of
-                several V can be added up only if their layouts are equal.
+            columns: approximate number of columns of W. Like `uses`, it affects the layout, the division into blocks,
+                and so the speed, but not the result.
+            uses: number of such messages that the evaluator will multiply by the same prepared W.
+            rows: the number of rows for which the layout is chosen; 0 for those of V. The
+                products of several V can be added up only if their layouts are equal.
 
         Returns:
             The message for the evaluator.
@@ -99,7 +99,7 @@ class ShareHolder(Secret, ABC):
         Args:
             n: number of rows of V.
             c: number of columns of V.
-            columns: approximate number of columns of W; it affects only the speed.
+            columns: approximate number of columns of W; see `encrypt`.
             uses: number of messages that are multiplied by one W; see `encrypt`.
             rows: the number of rows for which the layout is chosen; see `encrypt`.
 
@@ -278,6 +278,25 @@ class ShareScheme(ABC):
 
         Raises:
             NotImplementedError: if the scheme has no such part.
+        """
+        raise NotImplementedError
+
+    def check_query(self, sealed: bytes, shape: tuple[int, int], *, columns: int, uses: int, rows: int) -> None:
+        """Check that an encrypted V has the layout that its holder chooses for these sizes.
+
+        The evaluator stores products that it adds up (`ShareEvaluator.multiply`) until it hides their sum, and their
+        size depends on the layout. With another layout, a holder could make it use much more memory.
+
+        Args:
+            sealed: the holder's message with encrypted V.
+            shape: the agreed shape (n, c) of V.
+            columns: as in `ShareHolder.encrypt`, like `uses` and `rows`.
+            uses: number of V that are multiplied by the same W.
+            rows: number of rows for which the layout is chosen; 0 for those of V.
+
+        Raises:
+            CryptoError: if the message is malformed or has another layout.
+            NotImplementedError: if the scheme does not add up products.
         """
         raise NotImplementedError
 

@@ -21,11 +21,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "FedBCD with AdaGrad": {"optimizer": {"name": "fedbcd", "lr": 0.3, "rule": "adagrad"}},
     "FedBCD with Adam": {"optimizer": {"name": "fedbcd", "lr": 0.3, "rule": "adam"}},
+    "FedPBCD with Adam": {"optimizer": {"name": "fedpbcd", "lr": 0.3, "mu": 0.1, "rule": "adam"}},
     "CELU-VFL": {"optimizer": {"name": "celu", "lr": 0.3}},
     "Pipeline": {"optimizer": {"name": "pipeline", "lr": 0.3}},
     "BlockNewton": {"optimizer": {"name": "block_newton"}},
     "BlockDescent": {"optimizer": {"name": "block_descent"}},
     "FDML": {"optimizer": {"name": "fdml", "lr": 0.3}},
+    "FDML, all know the labels": {"optimizer": {"name": "fdml", "lr": 0.3, "shows_labels": True}},
     "FDSKL": {"optimizer": {"name": "fdskl"}, "model": KERNEL},
 }
 """The options of each row of the table; the model is logistic regression unless the row has another one."""
@@ -37,7 +39,8 @@ if securevfl accepts it, otherwise the number of the refusal below. The model is
 kernel model. Each refusal states the reason and the nearest option that is accepted. `python -m docs.made_pages`
 generates this page.
 
-FDSKL sends no residual, so its jobs name only a `sum`: `protocol = {sum = "auto"}`.
+FDSKL sends no residual, and nor does FDML if all parties know the labels. Their jobs therefore name only a `sum`:
+`protocol = {sum = "auto"}`.
 
 On shares, a step must be linear in the residual: no party sees residuals, gradients or losses, and the share holders
 can only add them and multiply them by constants that are fixed in advance. [Which mode](which-mode.md) helps to choose

@@ -55,7 +55,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Install or allow the package that the message names, or leave out the option that needs it.",
     ),
     "SVFL-JOB-KEY-SIZE": ErrorCode(
-        "An encryption key or a ring is below 128-bit security.",
+        "An encryption key or an encryption modulus offers less than 128-bit security.",
         "Use at least 3,072 bits for Paillier keys, and the default parameters for all others.",
     ),
     "SVFL-JOB-CLUSTER": ErrorCode(

@@ -2,7 +2,7 @@
 
     SecureVFLError
     |-- ConfigError         a job or an option that cannot be used
-    |   |-- KeySizeError    a key or a ring below 128-bit security
+    |   |-- KeySizeError    a key or a modulus below 128-bit security
     |   |-- PartiesError    too few parties, or a wrong name, role or number of parties with labels
     |   |-- ConsentError    a consent sheet that this party has not agreed to
     |   `-- LeakageError    a disclosure that the job has not accepted, or that a limit forbids
@@ -130,7 +130,7 @@ class ConfigError(SecureVFLError):
 
 
 class KeySizeError(ConfigError):
-    """An encryption key or a ciphertext ring is so small that it offers less than 128 bits of security."""
+    """An encryption key or an encryption modulus offers less than 128 bits of security."""
 
     default_code = "SVFL-JOB-KEY-SIZE"
 

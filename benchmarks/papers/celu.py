@@ -1,13 +1,13 @@
 """CELU-VFL (Fu et al. 2022): rounds and virtual time to an AUC with cached exchanges and without.
 
-    rounds    Figures 4 and 5: rounds to shares of the way, some 1,000 rounds of AdaGrad on generated clicks, by method
+    rounds    Figures 4 and 5 (?): rounds to shares of the way by method, 1,000 rounds of AdaGrad on generated clicks
     steps     rounds to AUCs by step and method, in batches of 1,024 rows with Z of 256 numbers
-    sweep     Table 2: rounds by R, W and xi at the step of the method `celu`
+    sweep     Table 2 (?): rounds by R, W and xi at the step of the method `celu`
     long      the same over 1,000 rounds of 128 rows, at the best step of plain training in `rounds`
     small     the same over 1,000 rounds of 1,024 rows, at steps as small as this number of rounds allows
     sealed    AUC of a linear model on a real table in the open and under CKKS (`celu_sealed`)
-    seconds   Figure 6: virtual seconds of a round with Z of 256 numbers, by method, with 8 and 4 bytes a number, on a
-              half-duplex link as in the paper: at the paper's 4,096 rows, and at the rows of `long` on a link that is
+    seconds   Figure 6 (?): virtual seconds of a round with Z of 256 numbers, by method, with 8 and 4 bytes a number, on
+              a half-duplex link as in the paper: at the paper's 4,096 rows, and at the rows of `long` on a link that is
               slower by the same factor, so that the ratio of transfer and computing is the paper's
 
 Two parties, a top model at the active one, residuals in the open. Methods:
@@ -107,7 +107,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Table 2: a setting, and the values of R, W and xi around the usual ones, at one step."""
+    """Table 2 (?): a setting, and the values of R, W and xi around the usual ones, at one step."""
 
     setting: Plan
     R: tuple[int, ...] = (3, 5, 8)

@@ -1,7 +1,8 @@
 """FDML (Hu et al. 2019) on a9a: against models of all columns in one place and of one party's columns alone.
 
-    auc        Table I, Figures 2 and 3: final AUC, and rounds and virtual seconds until it is within `AUC_TOLERANCE` of
-               that of pooled columns, by staleness, by the location of predictions and labels, and with a slow party
+    auc        Table I, Figures 2 and 3 (?): final AUC, losses and objective, and rounds and virtual seconds until the
+               AUC is within `AUC_TOLERANCE` of that of pooled columns, by staleness, by the location of predictions and
+               labels, and with a slow party
     slowness   seconds of synchronous training against stale sums if parties stop at random: see `slowness`
     order      the paper's order of an iteration (pull, update, push) against ours (push, pull, update), synchronous
     stored     the cost of a batch at the server, and AUC with noise: see `stored`

@@ -1,8 +1,8 @@
 """FedBCD (Liu et al. 2019): rounds to a held-out AUC by local steps Q, by the number of parties and by the rule.
 
-    linear   Table 1 and Figure 3 (MIMIC-III), with logistic regression on support2 instead: FedSGD, FedBCD-p with Q of
-             1 to 25, FedBCD-s, two, five and seventeen parties, constant steps and steps eta0 / sqrt(t + 1). The target
-             is 0.995 of the AUC that scikit-learn reaches on the pooled columns of the same rows
+    linear   Table 1 and Figure 3 (?), MIMIC-III, with logistic regression on support2 instead: FedSGD, FedBCD-p with Q
+             of 1 to 25, FedBCD-s, two, five and seventeen parties, constant steps and steps eta0 / sqrt(t + 1). The
+             target is 0.995 of the AUC that scikit-learn reaches on the pooled columns of the same rows
     mnist    Table 1 (MNIST), convolutional parties: see `mnist`
     rule     the same with one eta0 / sqrt(t + 1) for all
 

@@ -134,7 +134,7 @@ def ftl_many(part: Part) -> str:
     targets = " / ".join(f"{target:.2f}" for target in plan["targets"])
     return (
         "### Many local steps\n"
-        "The paper's Figure 4, and FedPBCD: left and right halves of scikit-learn's digits, even against odd, "
+        "The paper's Figure 4 (?), and FedPBCD: left and right halves of scikit-learn's digits, even against odd, "
         f"{plan['rows']} rows in common and {plan['rows']} held out, {plan['units']} units, in the open, "
         f"{plan['rounds']} rounds, {plan['starts']} random starts, mu = {plan['mu']:g}. The step is the one of "
         f"{', '.join(f'{step:g}' for step in plan['grid'])} with the highest AUC after the last round on validation "

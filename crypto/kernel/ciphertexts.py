@@ -35,7 +35,7 @@ REPLY_FIRST_LABEL = "public first polynomials of a reply"
 
 
 def column_groups(layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
-    """Yield groups of column blocks in the order of an answer: a slice of blocks, and a slice of the d columns."""
+    """Yield for each group of column blocks, in an answer's order, a slice of the blocks and one of the columns."""
     F = layout.column_blocks(d)
     for start in range(0, F, BLOCKS_PER_GROUP):
         stop = min(F, start + BLOCKS_PER_GROUP)
@@ -153,7 +153,7 @@ class KernelSecretKey(Secret):
 
 
 def _multiplier(primes: Primes, first: Floats, second: Floats, r: int, width: int) -> Floats:
-    """Return the matrices that multiply by b, only their first `width` rows, above those for a: (P, M, width + r, r).
+    """Return matrices (P, M, width + r, r) that multiply by both parts of a public key: `width` rows by b, then r by a.
 
     This is a function and not a method, because the cache of a method would refer to its object, so that old keys would
     stay in memory until the garbage collector finds the reference cycle.

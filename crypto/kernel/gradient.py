@@ -2,15 +2,16 @@
 
 The key holder encrypts g (n, c), and the evaluator multiplies it by its matrix J (n, d). `row_products` explains the
 protocol and who learns what. Polynomials have N = 4096 coefficients modulo q, the product of four primes of 24 bits, so
-q has 96 bits. Polynomials are multiplied by their values at M points (ntt.py). Of a decrypted polynomial, only the
+q has 96 bits. A ciphertext is a pair of polynomials (c0, c1). Polynomials are multiplied by their values at M points
+(ntt.py). Of a decrypted polynomial, only the
 coefficients with entries of J^T g are computed ("wanted" ones). A random number, the dither, is added to each modulo q,
 and the result is rounded. The dither hides the noise in decrypted values: that of g's encryption times J, with a
 standard deviation of at most sqrt(10.5) * T for the bound T on J, and about 240 from an encryption of zero.
 
-Rows of g and J are divided into blocks, the columns of J into F blocks, and the columns of g ("outputs") into blocks of
-r (ring_layout.py). Arrays of residues begin with axes for the P primes and the M points. Encoded rows of J are stored
-in float32, which represents residues of 24 bits exactly. No step depends on secret values: products perform the same
-steps for zeros, and the time of rejection sampling depends on discarded words alone.
+A layout (ring_layout.py) divides rows of g and J into blocks, the columns of J into F blocks, and the columns of g
+("outputs") into blocks of r. Arrays of residues begin with axes for the P primes and the M points. Encoded rows of J
+are stored in float32, which represents residues of 24 bits exactly. No step depends on secret values: products perform
+the same steps for zeros, and the time of rejection sampling depends on discarded words alone.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ KERNEL_GRADIENT_ENGINE = "gradient on the kernel"
 """Name of this implementation in error messages."""
 SEALED_SECOND_LABEL = "public second polynomials of a sealed residual"
 """Label of the generator that computes the second polynomials of an encrypted g from the seed in its message."""
-_PRODUCTS_PER_BATCH = 8  # approximate number of products with the same encoded J, for the choice of the layout
+_PRODUCTS_PER_BATCH = 8  # approximate number of products with the same encoded J; it affects the layout
 
 KERNEL_PROFILE = Profile((24, 24, 24, 24), 72, 68, 2.0**21, NOISE_STD * math.sqrt(1 + 2 * DEGREE * 2 / 3))
 
@@ -79,7 +80,7 @@ class GradientParameters(RowParameters):
         return answer_size(self.primes, layout, d)
 
     def query(self, layout: RingLayout, width: int, sealed: bytes, blocks: int, F: int) -> Floats:
-        """Return encrypted row blocks as residues (P, M, width + r, blocks), c0 above c1; see `RowParameters.query`."""
+        """Read encrypted rows for `width` outputs (P, M, width + r, blocks), c0 above c1; see `RowParameters.query`."""
         first = unpack(self.primes, memoryview(sealed)[SYMMETRIC_KEY_BYTES:], (layout.points, width, blocks))
         second = uniform(
             Prg(sealed[:SYMMETRIC_KEY_BYTES], SEALED_SECOND_LABEL), self.primes, (layout.points, layout.r, blocks)

@@ -155,7 +155,9 @@ def g_scale(parameters: RowParameters, layout: RingLayout, bound: float) -> floa
     scale: float = 0.49 * parameters.modulus / column_cap(parameters, layout) / bound
     if not math.isfinite(scale):
         raise RangeError(
-            "the bound on g is too small for a fixed-point scale", "use a larger scale of g", code="SVFL-CRYPTO-RANGE"
+            "the bound of the residuals g is too small for a fixed-point scale",
+            "use a larger scale of g",
+            code="SVFL-CRYPTO-RANGE",
         )
     return scale
 

@@ -76,7 +76,7 @@ class Profile:
         return math.hypot(NOISE_STD * self.T, self.zero)
 
     def distance_bits(self, values: int) -> float:
-        """Return -log2 of the largest statistical distance of a run with `values` openings from a noise-free run."""
+        """Return -log2 of the largest statistical distance that noise causes in a run that decrypts `values` values."""
         return self.k - math.log2(self.noise * math.sqrt(2 * FISHER_FACTOR * values))
 
 

@@ -122,7 +122,7 @@ class RowScheme(LinearScheme):
     def __init__(self, parameters: RowParameters, columns: int) -> None:
         if columns < 1:
             raise ConfigError(
-                f"{parameters.engine}: J cannot have {columns} columns",
+                f"{parameters.engine}: the evaluator's matrix J cannot have {columns} columns",
                 "set `columns` to the expected number of columns, at least 1",
                 code="SVFL-CRYPTO-PARAMETERS",
             )
@@ -144,7 +144,7 @@ class RowScheme(LinearScheme):
         return MAX_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """Return the number of bits in an answer with cut values; see `LinearScheme.opened_bits`."""
+        """Return the number of bits in an answer whose values have few bits each; see `LinearScheme.opened_bits`."""
         return (columns + MIN_CHECKS) * word
 
     def opened_size(self, shape: OpeningShape) -> int:
@@ -231,14 +231,19 @@ class RowHolder(KeyHolder):
         """Encrypt g in several messages; see `KeyHolder.encrypt_pieces`."""
         g, engine = np.asarray(g, np.float64), self._parameters.engine
         if g.ndim != 2 or 0 in g.shape:
-            raise RangeError(f"{engine}: g of shape {g.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
+            raise RangeError(
+                f"{engine}: residuals g of shape {g.shape} are not a matrix with entries", code="SVFL-CRYPTO-SHAPE"
+            )
         if not (math.isfinite(bound) and bound > 0):
             raise RangeError(
-                f"{engine}: the bound on g is not a positive finite number", "correct it", code="SVFL-CRYPTO-RANGE"
+                f"{engine}: the bound of the residuals g is not a positive finite number",
+                "correct it",
+                code="SVFL-CRYPTO-RANGE",
             )
         if not np.all(np.abs(g) <= bound):
             raise RangeError(
-                f"{engine}: g has values that are not finite or exceed the bound {bound}", code="SVFL-CRYPTO-RANGE"
+                f"{engine}: the residuals g have values that are not finite or exceed the bound {bound}",
+                code="SVFL-CRYPTO-RANGE",
             )
         layout = self._parameters.choose(*g.shape, (self._widest or self._columns) + MIN_CHECKS, self._openings)
         return self._pieces(layout, g * g_scale(self._parameters, layout, bound), bound)
@@ -307,7 +312,8 @@ def opening_message(magic: bytes, key: bytes, values: Floats, shape: OpeningShap
         return OPENED_HEADER.pack(magic, key, outputs * columns, len(values) - outputs * columns) + body
     if outputs != 1:
         raise RangeError(
-            f"values of {word} bits were agreed for {outputs} outputs, but that is possible for one output only",
+            f"{outputs} model outputs were agreed, with decrypted values cut to {word} bits; values can be cut only "
+            "if there is one output",
             "agree on complete values",
             code="SVFL-CRYPTO-SHAPE",
         )
@@ -320,7 +326,7 @@ class PreparedRows:
     Args:
         J: the matrix; several processes may each store some of its rows.
         norms: the norms of its columns.
-        max_bytes: limit on the bytes of encoded rows that each part may cache.
+        max_bytes: limit on the bytes of encoded rows that each process may cache.
     """
 
     def __init__(self, J: ChunkedMatrix, norms: ColumnNorms, max_bytes: int) -> None:
@@ -378,7 +384,7 @@ class RowProduct:
         bound: the public bound on absolute values in g.
 
     Attributes:
-        block_count: number of sample blocks of g that have been received; parts of J may still be multiplying them.
+        block_count: number of sample blocks of g that have been received, even if they are not multiplied yet.
     """
 
     def __init__(self, parameters: RowParameters, encoding: RowEncoding, scale: OpeningScale, bound: float) -> None:
@@ -387,7 +393,7 @@ class RowProduct:
         self.bound = bound
         self.block_count = 0
         self._parameters = parameters
-        self._waiting: dict[int, SealedBlocks] = {}  # for each part of J, received blocks that are too few for a call
+        self._waiting: dict[int, SealedBlocks] = {}  # for each process with rows of J, blocks that it has not got
         self._futures: list[Future[Any]] = []
 
     @property
@@ -396,7 +402,7 @@ class RowProduct:
         return self.scale.layout.sample_blocks - self.block_count
 
     def add(self, sealed: SealedBlocks, prepared: PreparedRows) -> None:
-        """Send encrypted sample blocks to the parts of J that have the same rows, which multiply them."""
+        """Send encrypted sample blocks to the processes that have the same rows of J, which multiply them."""
         for number, part in enumerate(prepared.J.parts):
             if not (blocks := self.blocks_in(part, sealed.blocks)):
                 continue
@@ -413,7 +419,7 @@ class RowProduct:
         self.block_count += len(sealed.blocks)
 
     def blocks_in(self, part: MatrixPart, blocks: range) -> range:
-        """Return those of the sample blocks that have rows in a part of J."""
+        """Return those of the sample blocks that have rows in one process's part of J."""
         s = self.scale.layout.s
         return range(max(blocks.start, part.start // s), min(blocks.stop, -(-part.stop // s)))
 
@@ -421,7 +427,8 @@ class RowProduct:
         """Return the sum of all products. Raise CryptoError if sample blocks of g are missing."""
         if self.missing:
             raise CryptoError(
-                f"{self._parameters.engine}: received {self.block_count} blocks of g, {self.missing} are missing",
+                f"{self._parameters.engine}: received {self.block_count} encrypted blocks of the residuals g, and "
+                f"{self.missing} are missing",
                 code="SVFL-CRYPTO-CIPHERTEXT",
             )
         while len(self._futures) > 1:
@@ -497,7 +504,8 @@ class RowEvaluator(Evaluator):
         """Encode J for products; see `Evaluator.prepare`."""
         if J.ndim != 2 or 0 in J.shape:
             raise RangeError(
-                f"{self._engine}: J of shape {J.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE"
+                f"{self._engine}: derivatives J of shape {J.shape} are not a matrix with entries",
+                code="SVFL-CRYPTO-SHAPE",
             )
         matrix = J if isinstance(J, ChunkedMatrix) else ChunkedMatrix.local(np.asarray(J, np.float64))
         futures = [part.run(column_norms) for part in matrix.parts]
@@ -508,7 +516,7 @@ class RowEvaluator(Evaluator):
     def encode(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None = None) -> None:
         """Encode the rows of J in this process in advance; see `Evaluator.encode`.
 
-        Parts of J in other processes encode their rows when they multiply them.
+        Other processes with rows of J encode their rows when they multiply them.
         """
         product, received = self._read(prepared, sealed, onto)
         for part in prepared.J.parts:
@@ -526,10 +534,14 @@ class RowEvaluator(Evaluator):
         """Return the sample blocks in a message with the next part of g. Raise CryptoError if its length is wrong."""
         layout, parameters = product.scale.layout, self._parameters
         if not starts_piece(product.block_count):
-            raise CryptoError(f"{self._engine}: a message of g begins within a piece", code="SVFL-CRYPTO-CIPHERTEXT")
+            raise CryptoError(
+                f"{self._engine}: a message with encrypted residuals g begins in the middle of a block",
+                code="SVFL-CRYPTO-CIPHERTEXT",
+            )
         if layout.output_blocks * SYMMETRIC_KEY_BYTES > len(sealed):  # checked before memory for them is allocated
             raise CryptoError(
-                f"{self._engine}: a message of g is too short for its outputs", code="SVFL-CRYPTO-CIPHERTEXT"
+                f"{self._engine}: a message with encrypted residuals g is too short for its number of outputs",
+                code="SVFL-CRYPTO-CIPHERTEXT",
             )
         pieces: dict[int, list[bytes]] = {}
         position, block = SEALED_HEADER.size, product.block_count
@@ -568,11 +580,13 @@ class RowEvaluator(Evaluator):
         layout = checked_layout(parameters.engine, n, c, r, s)
         if not (math.isfinite(bound) and bound > 0):
             raise CryptoError(
-                f"{self._engine}: a message of g has no positive finite bound", code="SVFL-CRYPTO-CIPHERTEXT"
+                f"{self._engine}: a message with encrypted residuals g has no positive finite bound",
+                code="SVFL-CRYPTO-CIPHERTEXT",
             )
         if layout.n != len(prepared.J):
             raise CryptoError(
-                f"{self._engine}: g has {layout.n} rows, but J has {len(prepared.J)}", code="SVFL-CRYPTO-SHAPE"
+                f"{self._engine}: the residuals g have {layout.n} rows, but the matrix J has {len(prepared.J)}",
+                code="SVFL-CRYPTO-SHAPE",
             )
         if onto is None:
             encoding = RowEncoding.of(layout, self._parameters, prepared.norms, prepared.rho(layout))
@@ -582,10 +596,14 @@ class RowEvaluator(Evaluator):
             onto = RowProduct(self._parameters, encoding, scale, bound)
         if (layout, bound) != (onto.scale.layout, onto.bound):
             raise CryptoError(
-                f"{self._engine}: messages of one g have different headers", code="SVFL-CRYPTO-CIPHERTEXT"
+                f"{self._engine}: messages with blocks of the same residuals g have different headers",
+                code="SVFL-CRYPTO-CIPHERTEXT",
             )
         if not onto.missing:
-            raise CryptoError(f"{self._engine}: a peer sent more blocks than agreed", code="SVFL-CRYPTO-CIPHERTEXT")
+            raise CryptoError(
+                f"{self._engine}: a peer sent more blocks of encrypted residuals than agreed",
+                code="SVFL-CRYPTO-CIPHERTEXT",
+            )
         return onto, self._blocks(onto, sealed)
 
     def unblind(self, opened: bytes, mask: RowMask, word: int | None = None) -> Floats:
@@ -601,7 +619,8 @@ class RowEvaluator(Evaluator):
         sent = tuple(layout.c * size for size in rho.shape)
         if (count, checks) != sent:
             raise CryptoError(
-                f"{self._engine}: received {count} values and {checks} checks instead of {sent[0]} and {sent[1]}",
+                f"{self._engine}: received {count} decrypted values and {checks} check values instead of {sent[0]} "
+                f"and {sent[1]}",
                 code="SVFL-CRYPTO-CIPHERTEXT",
             )
         check_length(
@@ -612,7 +631,7 @@ class RowEvaluator(Evaluator):
         )
         if mask.spent:
             raise CryptoError(
-                f"{self._engine}: this mask was already used",
+                f"{self._engine}: the mask that hides this product was already used",
                 "blind the product again: a mask is single-use",
                 code="SVFL-CRYPTO-REUSE",
             )
@@ -625,7 +644,8 @@ class RowEvaluator(Evaluator):
         if not passes_checks(result, rho, levels, within):
             raise OpeningMismatch(
                 f"{self._engine}: the decrypted values do not pass their checks, so none of them is used",
-                "stop, and ask the key holder for the reason: it returned other values, or g exceeds its bound",
+                "stop, and ask the key holder for the reason: it returned other values, or its residuals g exceed "
+                "their bound",
                 code="SVFL-CRYPTO-OPENING",
             )
         worth = mask.scale.g * 2.0**self._parameters.profile.drop * mask.scale.columns

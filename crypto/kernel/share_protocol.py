@@ -3,9 +3,11 @@
 The holder has V (n, c) and a secret key, and the evaluator has W (n, d); their random-looking shares (d, c) add up to
 the product. This package's arithmetic (shares.py) and SEAL (crypto/lattice/lattice_shares.py) implement encryption,
 multiplication, hiding and decryption. shares.py lists the steps and explains who learns what. A query is the holder's
-message with encrypted V, and a reply is the evaluator's answer. q is the modulus of ciphertexts, and t = 2^L. A layout
-(ring_layout.py) is the way in which matrices are divided into blocks: r outputs (columns of V) and s rows in a block. P
-is the number of primes whose product is q.
+message with encrypted V, and a reply is the evaluator's answer. A coin is 32 random bytes that the nonces (random
+bytes) of both parties determine; part of a public key is computed from it, so that the holder cannot choose that part.
+q is the modulus of ciphertexts, and t = 2^L. A layout
+(ring_layout.py) is the way in which matrices are divided into blocks: r outputs (columns of V) and s rows in a block.
+P is the number of primes whose product is q.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ class RingParameters(ABC):
         """Return the coin unchanged. Raise CryptoError if it has the wrong length."""
         if len(coin) != COIN_BYTES:
             raise CryptoError(
-                f"{self.engine}: the coin has {len(coin)} bytes instead of {COIN_BYTES}",
+                f"{self.engine}: the coin, a random seed that both parties know, has {len(coin)} bytes instead of "
+                f"{COIN_BYTES}",
                 "derive it with common_coin",
                 code="SVFL-CRYPTO-KEY",
             )
@@ -236,7 +239,9 @@ class RingHolder(ShareHolder):
         check_length(parameters.engine, magic, exported, FINGERPRINT_BYTES + public + parameters.secret_size)
         if exported[FINGERPRINT_BYTES:][:4] != magic:
             raise CryptoError(
-                f"{parameters.engine}: the bytes are not an exported key", "export it again", code="SVFL-CRYPTO-KEY"
+                f"{parameters.engine}: the bytes are not a stored secret key",
+                "export the key again",
+                code="SVFL-CRYPTO-KEY",
             )
         holder = cls.__new__(cls)
         holder._parameters, holder._key = parameters, exported[:FINGERPRINT_BYTES]
@@ -249,13 +254,13 @@ class RingHolder(ShareHolder):
         parameters = self._parameters
         if V.ndim != 2 or 0 in V.shape or V.dtype != np.uint64 or columns < 1 or uses < 1:
             raise RangeError(
-                f"{parameters.engine}: V of shape {V.shape} and type {V.dtype} is not a matrix of words",
+                f"{parameters.engine}: the holder's V of shape {V.shape} and type {V.dtype} is not a matrix of uint64",
                 code="SVFL-CRYPTO-SHAPE",
             )
         if (parameters.ring.mask < V).any():
             raise RangeError(
-                f"{parameters.engine}: V has words of 2^{parameters.ring.bits} or larger",
-                "reduce them first",
+                f"{parameters.engine}: the holder's V has entries of 2^{parameters.ring.bits} or larger",
+                f"reduce them modulo 2^{parameters.ring.bits} first",
                 code="SVFL-CRYPTO-RANGE",
             )
         n, c = V.shape
@@ -280,7 +285,9 @@ class RingHolder(ShareHolder):
         c, r, s, d = read_header(parameters.engine, REPLY_HEADER, parameters.magic[2], reply, self._key)
         layout = parameters.layout(s, c, r, s)  # n does not affect replies; s rows give one block
         if d < 1:
-            raise CryptoError(f"{parameters.engine}: a reply has no column", code="SVFL-CRYPTO-CIPHERTEXT")
+            raise CryptoError(
+                f"{parameters.engine}: the evaluator's reply has no column", code="SVFL-CRYPTO-CIPHERTEXT"
+            )
         check_length(
             parameters.engine, parameters.magic[2], reply, REPLY_HEADER.size + parameters.reply_size(layout, d)
         )
@@ -418,7 +425,8 @@ class RingEvaluator(ShareEvaluator):
         """Encode W for products; see `ShareEvaluator.prepare`."""
         if W.ndim != 2 or 0 in W.shape or W.dtype.kind != "i":
             raise RangeError(
-                f"{self._parameters.engine}: W of shape {W.shape} and type {W.dtype} is not a matrix of integers",
+                f"{self._parameters.engine}: the evaluator's W of shape {W.shape} and type {W.dtype} is not a matrix "
+                "of integers",
                 code="SVFL-CRYPTO-SHAPE",
             )
         prepared = self._prepared(np.ascontiguousarray(W), once)
@@ -455,7 +463,7 @@ def check_noise(parameters: RingParameters, deviation: float) -> None:
 
 def _too_large(engine: str) -> RangeError:
     return RangeError(
-        f"{engine}: W has entries that are too large for shares of this size",
+        f"{engine}: the evaluator's matrix W has entries that are too large for shares of this size",
         "use fewer fixed-point bits",
         code="SVFL-CRYPTO-RANGE",
     )
@@ -464,4 +472,7 @@ def _too_large(engine: str) -> RangeError:
 def check_same_rows(parameters: RingParameters, layout: RingLayout, n: int) -> None:
     """Raise CryptoError unless a query has as many rows as W, which has n."""
     if n != layout.n:
-        raise CryptoError(f"{parameters.engine}: V has {layout.n} rows, but W has {n}", code="SVFL-CRYPTO-SHAPE")
+        raise CryptoError(
+            f"{parameters.engine}: the holder's V has {layout.n} rows, but the evaluator's W has {n}",
+            code="SVFL-CRYPTO-SHAPE",
+        )

@@ -29,6 +29,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -91,6 +92,8 @@ QUERY_FIRST_LABEL = "public first polynomials of a query"
 """Label of the generator that computes the polynomials c0* from the seed in a seeded query."""
 SEEDED_QUERY = b"SKU1"
 """The letters at the beginning of a query that contains a seed and remainders (seeded_vectors.py)."""
+PART_HEADER = struct.Struct("<d")
+"""Header of the part of a product that another process of the same party has computed: the deviation of its noise."""
 _TILE_COEFFICIENTS = 1 << 18  # coefficients of W that are transformed at a time, to limit memory
 
 
@@ -148,7 +151,7 @@ class ShareParameters(RingParameters):
             return super().asked(sealed, key)
         layout = self.layout(*read_header(self.engine, QUERY_HEADER, SEEDED_QUERY, sealed, key))
         if not is_seedable(self.primes, self.ring.bits, layout):
-            raise CryptoError(f"{self.engine}: a seeded query has another layout", code="SVFL-CRYPTO-CIPHERTEXT")
+            raise _other_blocks(self)
         check_length(self.engine, SEEDED_QUERY, sealed, QUERY_HEADER.size + self.seeded_query_size(layout))
         return layout
 
@@ -159,6 +162,14 @@ class ShareParameters(RingParameters):
     def reply_size(self, layout: RingLayout, d: int) -> int:
         """Return the number of bytes of a reply; see `RingParameters.reply_size`."""
         return seeded_answer_size(self.primes, layout, d)
+
+
+def _other_blocks(parameters: ShareParameters) -> CryptoError:
+    return CryptoError(
+        f"{parameters.engine}: an encrypted query is divided into other blocks than agreed",
+        "use the same version at all parties",
+        code="SVFL-CRYPTO-CIPHERTEXT",
+    )
 
 
 _parameters = functools.lru_cache(maxsize=16)(ShareParameters)
@@ -182,7 +193,9 @@ class KernelHolder(RingHolder):
         values = np.frombuffer(secret, np.int8).astype(np.float64)
         if np.abs(values).max() > 1:
             raise CryptoError(
-                "shares on the kernel: the bytes are not an exported key", "export it again", code="SVFL-CRYPTO-KEY"
+                "shares on the kernel: the bytes are not a stored secret key",
+                "export the key again",
+                code="SVFL-CRYPTO-KEY",
             )
         self._opener = KernelSecretKey(self._parameters.primes, values)
 
@@ -331,7 +344,7 @@ class KernelEvaluator(ProductHider, RingEvaluator):
         """Add a product to another one in place; see `ShareEvaluator.add`. Raises CryptoError for another layout."""
         if replace(product.layout, n=total.layout.n) != total.layout or product.columns != total.columns:
             raise CryptoError(
-                f"{self._parameters.engine}: queries about the same batch have different layouts",
+                f"{self._parameters.engine}: encrypted queries about the same batch are divided into different blocks",
                 "use the same version at all parties",
                 code="SVFL-CRYPTO-CIPHERTEXT",
             )
@@ -344,7 +357,9 @@ class KernelEvaluator(ProductHider, RingEvaluator):
     def join(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> ProductTotal:
         """Add up products that workers have computed; see `ShareEvaluator.join`.
 
-        Workers check the noise of their products. That of the sum is not known here, and counts as none.
+        Raises:
+            CryptoError: if a part has the wrong length.
+            RangeError: if the noise of the sum exceeds the tolerance, although that of each part does not.
         """
         primes, layout = self._parameters.primes, self._parameters.asked(sealed, self._key)
         shapes = [
@@ -354,13 +369,16 @@ class KernelEvaluator(ProductHider, RingEvaluator):
         ]
         sizes = [packed_size(primes, math.prod(shape)) for shape in shapes]
         for part in parts:
-            check_length(self._parameters.engine, b"SKT2", part, sum(sizes))
+            check_length(self._parameters.engine, b"SKT2", part, PART_HEADER.size + sum(sizes))
+        deviation = math.hypot(*(PART_HEADER.unpack_from(part)[0] for part in parts))
+        check_noise(self._parameters, deviation)
 
         def totals() -> Iterator[Floats]:
-            for start, size, shape in zip(np.cumsum([0, *sizes]).tolist(), sizes, shapes, strict=False):
+            starts = np.cumsum([PART_HEADER.size, *sizes]).tolist()
+            for start, size, shape in zip(starts, sizes, shapes, strict=False):
                 yield np.sum([unpack(primes, memoryview(part)[start : start + size], shape) for part in parts], axis=0)
 
-        return ProductTotal(layout, d, list(map(primes.reduce, totals())), 0.0)
+        return ProductTotal(layout, d, list(map(primes.reduce, totals())), deviation)
 
 
 class KernelShares(RingShares):
@@ -445,13 +463,22 @@ class KernelShares(RingShares):
         columns = min(d, self._parameters.choose(n, c, d, uses).columns)
         return float(self._parameters.noise(n * columns, largest))
 
+    def check_query(self, sealed: bytes, shape: tuple[int, int], *, columns: int, uses: int, rows: int) -> None:
+        """Check the layout of an encrypted V; see `ShareScheme.check_query`."""
+        (n, c), parameters = shape, self._parameters
+        layout = parameters.asked(sealed, sealed[4 : 4 + FINGERPRINT_BYTES])
+        if layout != replace(parameters.choose(rows or n, c, columns, uses), n=n):
+            raise _other_blocks(parameters)
+
     def multiply(self, W: Integers, sealed: bytes) -> bytes:
         """Multiply W with an encrypted V, without a key and without randomness; see `ShareScheme.multiply`."""
         parameters = self._parameters
         layout = parameters.asked(sealed, sealed[4 : 4 + FINGERPRINT_BYTES])
         check_same_rows(parameters, layout, len(W))
-        totals = _totals(parameters, PreparedWords(parameters, np.ascontiguousarray(W), once=True), layout, sealed)
-        return b"".join(pack(parameters.primes, total) for total in totals)
+        prepared = PreparedWords(parameters, np.ascontiguousarray(W), once=True)
+        deviation = PART_HEADER.pack(prepared.deviation(min(layout.columns, prepared.shape[1])))
+        totals = _totals(parameters, prepared, layout, sealed)
+        return deviation + b"".join(pack(parameters.primes, total) for total in totals)
 
     def seconds(self, n: int, c: int, d: int) -> float:
         """Estimate the seconds of a product; see `ShareScheme.seconds`."""

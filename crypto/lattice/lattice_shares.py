@@ -63,7 +63,7 @@ def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1) -
 
 
 def primes(bits: int) -> tuple[int, int, int]:
-    """Return the numbers of bits of the three primes for shares of `bits` bits; the special prime is the last one."""
+    """Return the bits of the three primes for shares of `bits` bits; SEAL uses the last only while it encrypts."""
     size = min(_MAX_PRIME_BITS, -(-(bits + _MIN_NOISE_BITS) // 16) * 8)
     return size, size, _SPECIAL_BITS
 

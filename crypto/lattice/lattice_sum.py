@@ -228,8 +228,8 @@ class LatticeAdder(Adder):
         shape = _Shape(len(v), terms, 1, 1, float(bound))
         if shape.steps < _MIN_STEPS or not shape.scale < math.inf:
             raise RangeError(
-                f"lattice sum: there is no precise scale for {terms} terms with this bound",
-                "use fewer terms, or scale v",
+                f"lattice sum: a sum of {terms} vectors with this bound has no precise fixed-point scale",
+                "add fewer vectors, or scale the vectors",
                 code="SVFL-CRYPTO-RANGE",
             )
         ring, integers = self._ring, np.zeros((shape.polynomials, DEGREE), np.int64)
@@ -254,7 +254,7 @@ class LatticeAdder(Adder):
         shapes = [_parse(ring, part, self._fingerprint) for part in parts]
         if len({(shape.m, shape.terms, shape.bound) for shape in shapes}) > 1:
             raise CryptoError(
-                "lattice sum: the vectors differ in length, bound or terms",
+                "lattice sum: the vectors differ in length, bound or number of summands",
                 "use the same values at all parties",
                 code="SVFL-CRYPTO-SHAPE",
             )

@@ -90,7 +90,7 @@ class PaillierScheme(LinearScheme):
         return PAILLIER_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """Return the number of bits in an answer with cut values; see `LinearScheme.opened_bits`."""
+        """Return the number of bits in an answer whose values have few bits each; see `LinearScheme.opened_bits`."""
         slots = choose_packing(self.bits, rows)
         return columns * word + PAILLIER_CHECKS * (slots.width - slots.residual_bits)
 
@@ -131,7 +131,7 @@ class PaillierHolder(KeyHolder):
         """Encrypt g in one message; see `KeyHolder.encrypt`."""
         G = np.asarray(g, dtype=np.float64)
         if G.ndim != 2 or not G.size:
-            raise RangeError(f"g of shape {G.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
+            raise RangeError(f"residuals g of shape {G.shape} are not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
         n, c = G.shape
         public = self._key.public
         slots = choose_packing(public.bits, n)
@@ -243,12 +243,14 @@ class PaillierEvaluator(Evaluator):
         matrix = as_array(J)
         if matrix is None:
             raise ConfigError(
-                "Paillier needs J in memory, but this batch is read in blocks",
-                "use smaller batches, or the engine Ckks",
+                "Paillier needs the matrix J of a batch in memory, but this batch is read in blocks",
+                'use smaller batches, or residual = "ckks"',
                 code="SVFL-JOB-UNSUPPORTED",
             )
         if np.ndim(matrix) != 2 or not np.size(matrix):
-            raise RangeError(f"J of shape {np.shape(matrix)} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
+            raise RangeError(
+                f"derivatives J of shape {np.shape(matrix)} are not a matrix with entries", code="SVFL-CRYPTO-SHAPE"
+            )
         n, d = np.shape(matrix)
         slots = choose_packing(self._public.bits, n)
         ints, scales = fixed_point_integers.encode_columns(matrix, slots.column_bits)
@@ -274,7 +276,7 @@ class PaillierEvaluator(Evaluator):
         """Return the encrypted product J^T g; see `Evaluator.transpose_product`. g must be in one message."""
         if onto is not None:
             raise CryptoError(
-                "received a second message of g, but Paillier uses one",
+                "received a second message with encrypted residuals g, but Paillier uses one",
                 "run the same version of securevfl on both sides",
                 code="SVFL-CRYPTO-CIPHERTEXT",
             )
@@ -282,7 +284,9 @@ class PaillierEvaluator(Evaluator):
         header, body, promised = read_message(sealed, MessageKind.SEALED, public.fingerprint)
         (n, c, _), slots = header.sizes, _layout(public, header)
         if (n, public.bits) != (prepared.n, prepared.bits):
-            raise CryptoError(f"J was prepared for {prepared.n} rows, but g has {n}", code="SVFL-CRYPTO-SHAPE")
+            raise CryptoError(
+                f"the matrix J has {prepared.n} rows, but the residuals g have {n}", code="SVFL-CRYPTO-SHAPE"
+            )
         ciphertexts = read_numbers(body, promised, c * slots.sealed_count, public.size)
         public.check_units(ciphertexts)
         outputs = slots.opened_count(prepared.d + PAILLIER_CHECKS)
@@ -342,7 +346,8 @@ class PaillierEvaluator(Evaluator):
         if not all(mask.checks.fits(targets[k * width : (k + 1) * width]) for k in range(c)):
             raise OpeningMismatch(
                 "the decrypted values do not pass their checks, so none of them is used",
-                "stop, and ask the key holder for the reason: it returned other values, or g exceeds its bound",
+                "stop, and ask the key holder for the reason: it returned other values, or its residuals g exceed "
+                "their bound",
                 code="SVFL-CRYPTO-OPENING",
             )
         reals = [fixed_point_integers.decode(t, header.bound, slots.residual_bits) for t in targets]

@@ -88,13 +88,15 @@ class _FieldEndpoint(TransferEndpoint):
     def __init__(self, coin: bytes, bits: int, pad_octets: int) -> None:
         if not 1 <= bits <= 8:
             raise ConfigError(
-                f"a transfer cannot select one of 2^{bits} entries",
+                f"an oblivious transfer cannot select one of 2^{bits} entries",
                 "use 1 to 8 bits",
                 code="SVFL-CRYPTO-PARAMETERS",
             )
         if pad_octets not in PAD_TYPES:
             raise ConfigError(
-                f"pads cannot have {pad_octets} bytes", "use 1, 2 or 8 bytes", code="SVFL-CRYPTO-PARAMETERS"
+                f"pads, the random numbers that hide entries, cannot have {pad_octets} bytes",
+                "use 1, 2 or 8 bytes",
+                code="SVFL-CRYPTO-PARAMETERS",
             )
         super().__init__(coin)
         self._hash = RowHash(derive_key(coin, FIELD_TRANSFER_LABEL, bits, pad_octets)[:16])
@@ -284,7 +286,7 @@ class TransferSender(_FieldEndpoint):
         number, start = self._next(rows)
         if len(message) != message_bytes(rows, self._bits):
             raise CryptoError(
-                f"received {len(message)} bytes of transfers instead of {message_bytes(rows, self._bits)}",
+                f"received {len(message)} bytes of oblivious transfers instead of {message_bytes(rows, self._bits)}",
                 "use the same job at both parties",
                 code="SVFL-PROTOCOL-SIZE",
             )

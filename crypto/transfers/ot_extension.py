@@ -85,7 +85,7 @@ class TransferEndpoint(Secret):
         """Return the number of the next block and the number of its first row, and advance both."""
         if not 1 <= rows <= MAX_BLOCK_ROWS:
             raise ConfigError(
-                f"a block of transfers cannot have {rows} rows",
+                f"a block of oblivious transfers cannot have {rows} rows",
                 f"use several blocks of 1 to {MAX_BLOCK_ROWS} rows",
                 code="SVFL-CRYPTO-PARAMETERS",
             )
@@ -183,7 +183,7 @@ class OtSender(TransferEndpoint):
         """Return the rows q (rows, 2) of a block as words, after the check."""
         if len(message) != message_bytes(rows):
             raise CryptoError(
-                f"received {len(message)} bytes of transfers instead of {message_bytes(rows)}",
+                f"received {len(message)} bytes of oblivious transfers instead of {message_bytes(rows)}",
                 "use the same job at both parties",
                 code="SVFL-PROTOCOL-SIZE",
             )

@@ -99,7 +99,7 @@ def puncture(secret: bytes, keys: Sequence[bytes], context: bytes, message: byte
     """
     if len(message) != TREES_BYTES:
         raise CryptoError(
-            f"received {len(message)} bytes of trees instead of {TREES_BYTES}",
+            f"received {len(message)} bytes of seed trees instead of {TREES_BYTES}",
             "run the same version of securevfl on both sides",
             code="SVFL-PROTOCOL-SIZE",
         )
@@ -120,7 +120,7 @@ def puncture(secret: bytes, keys: Sequence[bytes], context: bytes, message: byte
         words += checks
         blocks.append([_seed(leaf) if leaf else b"" for leaf in nodes])
     if not hmac.compare_digest(_digest(context, words), next(sent)):
-        raise CryptoError("the received trees of seeds are inconsistent", code="SVFL-PROTOCOL-CHEATING")
+        raise CryptoError("the received seed trees contradict each other", code="SVFL-PROTOCOL-CHEATING")
     return blocks
 
 

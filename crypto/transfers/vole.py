@@ -186,7 +186,7 @@ class VoleReceiver(Secret):
         """
         if len(answer) != size.answer_bytes:
             raise CryptoError(
-                f"received {len(answer)} bytes of trees instead of {size.answer_bytes}",
+                f"received {len(answer)} bytes of seed trees instead of {size.answer_bytes}",
                 "run the same version of securevfl on both sides",
                 code="SVFL-PROTOCOL-SIZE",
             )
@@ -232,7 +232,10 @@ class VoleReceiverPiece(Secret):
     def check(self, confirmed: bytes) -> None:
         """Check the sender's message of step 4. If this raises CryptoError, discard the session and its secrets."""
         if not hmac.compare_digest(self._expected, confirmed):
-            raise CryptoError("the received trees do not belong to one value of Delta", code="SVFL-PROTOCOL-CHEATING")
+            raise CryptoError(
+                "the received seed trees do not belong to one value of Delta, the secret factor of their sender",
+                code="SVFL-PROTOCOL-CHEATING",
+            )
 
     def outcome(self) -> tuple[Words, Words]:
         """Return a and c (outcomes, 2). This method may be called once only, because it overwrites the leaves."""

@@ -154,7 +154,9 @@ class TableClient:
         while remaining:
             message = channel.recv(server, TableTags)  # step 0
             if len(message.tags) % _HALF_BYTES or not message.tags or not 0 <= message.remaining < 1 << 40:
-                raise ProtocolError(f"{server} sent an invalid list of tags", code="SVFL-PROTOCOL-VALUES", party=server)
+                raise ProtocolError(
+                    f"{server} sent an invalid list of digests of ids", code="SVFL-PROTOCOL-VALUES", party=server
+                )
             parts.append(message.tags)
             remaining = message.remaining
         words = np.frombuffer(b"".join(parts), ">u8").astype(np.uint64).reshape(-1, 2)

@@ -171,7 +171,8 @@ def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Word
     head = work.channel.recv(passive, StoreHeader)  # step 2
     if head.slots != okvs.table_rows(rows) or len(head.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
-            f"{passive} sent a store of {head.slots} slots, but its {rows} rows need {okvs.table_rows(rows)}",
+            f"{passive} sent a key-value store of {head.slots} entries, but its {rows} rows need "
+            f"{okvs.table_rows(rows)}",
             code="SVFL-PROTOCOL-SIZE",
             party=passive,
         )
@@ -199,7 +200,8 @@ def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
     values = prf.serve(work, begin)()  # step 1
     if not work.journal.count("store"):
-        # the journal stores the store before it is sent: a different store after a resume would reveal the ids in both
+        # the key-value store is in the journal before it is sent: another one after a resume would reveal the ids in
+        # both
         if two_parties:
             seed, table = b"", values[ascending_order(values[:, :2]), :2]
         else:

@@ -40,7 +40,7 @@ from securevfl.protocols.alignment.psi_work import (
 
 
 def questions(rows: int) -> int:
-    """Return about how many ids P_1 can ask P_i if it has stated that it has `rows` rows: one id for each point."""
+    """Return about how many ids P_1 can ask about if it has stated `rows` rows: one id for each point."""
     return rows
 
 

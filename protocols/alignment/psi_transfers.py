@@ -132,7 +132,7 @@ def ready(work: AlignmentWork) -> bool:
 
 
 def questions(rows: int) -> int:
-    """Return about how many ids P_1 can ask P_i if it has stated that it has `rows` rows: one id for each slot."""
+    """Return about how many ids P_1 can ask about if it has stated `rows` rows: one id for each slot of its store."""
     return okvs.table_rows(rows)
 
 
@@ -162,7 +162,8 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
         points = work.channel.recv(passive, BaseOtChoices).points  # step 0
         if len(points) != ROW_BASES * EDWARDS_POINT_BYTES:
             raise ProtocolError(
-                f"{passive} sent {len(points)} bytes of choices instead of {ROW_BASES * EDWARDS_POINT_BYTES}",
+                f"{passive} sent {len(points)} bytes of choices for base transfers instead of "
+                f"{ROW_BASES * EDWARDS_POINT_BYTES}",
                 code="SVFL-PROTOCOL-SIZE",
                 party=passive,
             )
@@ -247,7 +248,8 @@ def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
     request = work.channel.recv(work.active, VoleRequest)  # step 1
     if request.slots != slots or len(request.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
-            f"{work.active} announced a store of {request.slots} slots, but a store for {begin.rows} ids has {slots}",
+            f"{work.active} announced a key-value store of {request.slots} entries, but one for {begin.rows} ids has "
+            f"{slots}",
             code="SVFL-PROTOCOL-SIZE",
             party=work.active,
         )

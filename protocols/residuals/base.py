@@ -3,8 +3,8 @@
 For a batch of n rows and c model outputs per row, the residual g (n, c) is the derivative of the loss by the outputs.
 The active party, which has the labels, computes and publishes it. A passive party, which has only columns, has the
 Jacobian J of its forward outputs by its parameters, and learns the gradient J^T g. An exchange is one published
-residual with all requests about it. If g is encrypted, the active party decrypts ("opens") products for passive
-parties.
+residual with all requests about it. If g is encrypted, the active party decrypts products for passive parties; each
+decryption is an opening. A reply is a residual as a passive party received it.
 
 A `ResidualProtocol` can be combined with any sum protocol. It is an immutable option of a job that creates one role
 object for each party.

@@ -86,7 +86,7 @@ class Exchanges:
             if not self._changed.wait_for(lambda: self._server_stopped or not self._over_limit(to), timeout):
                 late = ", ".join(self._over_limit(to))
                 raise TransportError(
-                    f"{me}: after {timeout:g} s {late} still has more than {limit} exchanges open",
+                    f"{me}: after {timeout:g} s {late} still uses more than {limit} earlier residuals",
                     code="SVFL-PEER-AWAY",
                 )
             if self._server_stopped:
@@ -112,8 +112,9 @@ class Exchanges:
             left = 0 if exchange is None else exchange.left.get(passive, 0)
             if exchange is None or not left:
                 raise LimitError(
-                    f"{self._context.me}: {passive} requested a gradient of exchange {number}, which is closed to it "
-                    f"or has no openings left; the parties agreed on {self._agreement.openings} openings",
+                    f"{self._context.me}: {passive} requested a gradient of residual number {number}, which it has "
+                    f"finished using, or of which it already received the {self._agreement.openings} gradients that "
+                    "the parties agreed on",
                     code="SVFL-PROTOCOL-LIMIT",
                     party=passive,
                 )

@@ -52,7 +52,7 @@ from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
-# the openings of a run must have a statistical distance of at most 2^-40 from ones that reveal only J^T g
+# statistical distance between the decrypted values of a run and values that reveal only gradients: at most 2^-40
 MAX_DISTANCE_BITS = 40
 
 
@@ -159,7 +159,7 @@ class SealedResidual(Encrypted, ResidualProtocol):
         return self.engine.scheme().strength
 
     def openings(self, values: int, epochs: int, *, columns: int, once: int = 0) -> str:
-        """Describe how close decrypted values are to values that reveal only J^T g; see `ResidualProtocol.openings`."""
+        """Describe how little decrypted values reveal in addition to gradients; see `ResidualProtocol.openings`."""
         scheme = self.engine.scheme()
         opened, checks = values - (-once // epochs) + columns * scheme.checks, columns * scheme.checks * epochs
         run = scheme.distance_bits(opened * epochs)
@@ -255,7 +255,8 @@ class SealedActive(ActiveResidual):
         if not self._server.join(timeout):
             late = ", ".join(sorted(self._exchanges.asking))
             raise TransportError(
-                f"{self._context.me}: {late} has not closed within {timeout:g} s after the last residual",
+                f"{self._context.me}: {late} has not reported within {timeout:g} s after the last residual that it "
+                "needs no more gradients",
                 code="SVFL-PEER-AWAY",
             )
 
@@ -351,8 +352,8 @@ class SealedPassive(PassiveResidual):
         if message.exchange != exchange:
             active = self._context.active
             raise ProtocolError(
-                f"{self.me}: {active} sent a piece of exchange {message.exchange} before exchange {exchange} was "
-                "complete",
+                f"{self.me}: {active} sent a piece of encrypted residual {message.exchange} before residual "
+                f"{exchange} was complete",
                 code="SVFL-PROTOCOL-MESSAGE",
                 party=active,
             )
@@ -480,14 +481,15 @@ class SealedReply(Reply):
         agreement, me = self._residual.agreement, self._residual.me
         if self._closed:
             raise LimitError(
-                f"{me}: exchange {self.exchange} is closed, because at most {agreement.max_open_exchanges} exchanges "
-                "are open at the same time",
+                f"{me}: residual number {self.exchange} cannot be used any more, because the parties agreed on at "
+                f"most {agreement.max_open_exchanges} residuals in use at a time",
                 "use a residual before newer ones arrive",
                 code="SVFL-PROTOCOL-LIMIT",
             )
         if not self._left:
             raise LimitError(
-                f"{me}: all {agreement.openings} agreed gradients of exchange {self.exchange} are used",
+                f"{me}: this party already received the {agreement.openings} gradients of residual number "
+                f"{self.exchange} that the parties agreed on",
                 code="SVFL-PROTOCOL-LIMIT",
             )
         self._left -= 1

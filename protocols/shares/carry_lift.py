@@ -72,8 +72,8 @@ class CarryLift:
     def __init__(self, short_bits: int, ring: ShareRing) -> None:
         if not 1 <= short_bits < ring.bits:
             raise RangeError(
-                f"shares of {short_bits} bits cannot be lifted to {ring.bits} bits",
-                "use fewer bits for table entries than for shares",
+                f"shares of {short_bits} bits cannot be extended to {ring.bits} bits",
+                "use fewer bits for entries of the lookup table than for shares",
                 code="SVFL-CRYPTO-PARAMETERS",
             )
         self._ring, self.short_ring = ring, ShareRing(short_bits)

@@ -90,7 +90,7 @@ class DiskStore(PreprocessingStore):
 
     @property
     def unused_chunks(self) -> tuple[int, ...]:
-        """The numbers of the chunks of which no record was used."""
+        """The numbers of those chunks whose records are all unused."""
         return tuple(sorted(number for number, chunk in self._chunks.items() if chunk.next == 0))
 
     def _write(self, number: int, header: bytes, records: Iterable[Record]) -> None:

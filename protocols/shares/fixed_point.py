@@ -13,7 +13,8 @@ matrix by which a party multiplies its gradients. The values and their fractiona
 m is the number of fractional bits of the coefficients in the update rule. An entry of W is finer than eta / n by w
 bits. Terms:
 - *table*: residuals are read from a table of 2^b entries (`table_bits`), at forward sums spaced 2^step apart. Party k
-  computes its index floor(h_k / 2^s) modulo 2^b from its share h_k, with s = f_x + f_W + f_g + m + step.
+  computes its index floor(h_k / 2^s) modulo 2^b from its share h_k, with s = f_x + f_W + f_g + m + step. The *knots*
+  of a table are the forward sums of its entries. A *fine* table has 256 entries; a *coarse* one covers the whole ring.
 - *lift*: short table entries of `lift_bits` bits, of which only the one that is read gets L bits (carry_lift.py).
 `FixedPointEncoding` documents how L and the bits are chosen.
 """
@@ -138,8 +139,9 @@ class FixedPointEncoding:
             )
         if self.lift_bits not in (0, 8, 16) or self.lift_bits >= self.bits:
             raise ConfigError(
-                f"shares: table entries of {self.lift_bits} bits cannot be lifted to {self.bits} bits",
-                "use 8 or 16 bits, or 0 to send entries without a lift",
+                f"shares: entries of the lookup table with {self.lift_bits} bits cannot be extended to shares of "
+                f"{self.bits} bits",
+                "use entries of 8 or 16 bits, or 0 for entries as long as shares",
                 code="SVFL-CRYPTO-PARAMETERS",
             )
 
@@ -199,7 +201,7 @@ class FixedPointEncoding:
         return int(self.clip * 2**self.f_x)
 
     def sum_tolerance(self, products: int) -> float:
-        """Return how large a random error each of the products may have whose total is a forward sum.
+        """Return the largest random error of each product that is part of a forward sum.
 
         Args:
             products: the number of products in a forward sum: X @ r for each pair of a party and a share holder.

@@ -92,7 +92,7 @@ def receive_group_counts(context: PartyContext, marks: Integers, groups: int) ->
         The names of the groups, and the rounded counts (groups, OUTCOME_CELLS).
 
     Raises:
-        ProtocolError: the partner sent another number of names.
+        ProtocolError: the partner sent another number of names, or a name twice.
     """
     (peer,) = context.roles.others(context.me)
     products, (share,) = summed_products(context, _RING_BITS, [marks], [groups], "counts by group")  # steps 1 and 2
@@ -102,6 +102,13 @@ def receive_group_counts(context: PartyContext, marks: Integers, groups: int) ->
         raise ProtocolError(
             f"{peer} sent {len(message.names)} group names instead of {groups}",
             code="SVFL-PROTOCOL-SIZE",
+            party=peer,
+        )
+    if len(set(message.names)) != groups:
+        raise ProtocolError(
+            f"{peer} sent the same name for several groups",
+            "merge groups of one name at that party",
+            code="SVFL-PROTOCOL-VALUES",
             party=peer,
         )
     levels = unpack_words(peer, message.words, ring, share.shape).astype(np.float64)

@@ -4,8 +4,9 @@ Party A has the labels (role "active"), B is its partner, and C is any further p
 share holders. Every party k has columns X_k (n, d) and weights theta_k (d, c), for n rows of a batch and c outputs of
 the model per row. W_k (n, d) is X_k scaled by the step size. All values are integers modulo 2^L in fixed point
 (fixed_point.py). Weights, forward sums H = sum_k X_k @ theta_k, residuals g (n, c) and gradients are additively shared:
-each party has a random-looking summand. The offline phase (offline_phase.py) has computed products with random vectors
-in advance, so that:
+each party has a random-looking summand. The offline phase (offline_phase.py) computes *chunks* of material, products
+with random vectors for some epochs, in advance. In iterations of many rows, table entries are short; they are *lifted*
+to L bits by messages 8a and 8b (`TrainingRole`). The material gives:
 
     theta_k = s_k + sum_h r_kh     party k has s_k, and every holder h other than k has r_kh
     g = psi_A + psi_B + delta      psi_h is a random mask (n, c) that only holder h knows; delta is sent in step 9
@@ -13,8 +14,8 @@ in advance, so that:
     chi, pad(j)                    for each row and output, an oblivious transfer gave B a random index chi below 2^b
                                    and the number pad(chi), and gave A all 2^b numbers pad(j)
 
-A row's table T_y lists the residual for label y at 2^b forward sums. Steps 0 to 4 belong to the offline phase. One
-iteration:
+A row's table T_y lists the residual for label y at 2^b forward sums. Comments refer to these steps by number; steps 0
+to 4 belong to the offline phase. One iteration:
 
 6. C -> A   h_C - kappa                              kappa: random numbers from a key that B and C have in common
 7. B -> A   offset = (i_B - chi) mod 2^b             i_B: the top b bits of h_B + kappa (added up for all C)
@@ -23,9 +24,6 @@ iteration:
 9. B -> A, C   delta = g_B - psi_B
    k        adds to its shares of the weights: its shares of W_k^T psi_h, and W_k^T times its share of g, which is
             psi_A + delta at A, g_B at B, and delta at C
-
-In iterations of many rows, entries are short and are *lifted* to L bits by further messages 8a and 8b (`TrainingRole`,
-carry_lift.py). Comments refer to these steps by number.
 """
 
 from __future__ import annotations
@@ -155,7 +153,7 @@ def lookup_requests(blocks: int, *, lifts: bool) -> list[RequestStep]:
     Returns:
         The requests.
     """
-    # lag: number of requests from that for a block to that which contains its delta
+    # lag: how many requests after the request for a block contains the delta of this block
     steps, lag = list[RequestStep](), 4 if lifts else 2
 
     def one(number: int, distance: int) -> range:
@@ -279,8 +277,8 @@ class TrainingRole(ABC):
         chunk = self._offline.store.chunk(number)
         if chunk.first + chunk.next != self.state.iterations:
             raise ProtocolError(
-                f"shares: preprocessing chunk {number} continues at iteration {chunk.first + chunk.next}, but the "
-                f"training continues at iteration {self.state.iterations}",
+                f"shares: preprocessing chunk {number} (random numbers for some epochs) continues at iteration "
+                f"{chunk.first + chunk.next}, but the training continues at iteration {self.state.iterations}",
                 "generate a new chunk",
                 code="SVFL-STATE",
             )
@@ -291,8 +289,8 @@ class TrainingRole(ABC):
         """Raise ProtocolError unless a peer uses the same chunk of precomputed material as this party."""
         if expected != received:
             raise ProtocolError(
-                f"{name} uses another preprocessing chunk",
-                "generate new chunks together",
+                f"{name} uses another preprocessing chunk (random numbers for some epochs) than this party",
+                "generate new chunks at both parties together",
                 code="SVFL-PROTOCOL-MESSAGE",
                 party=name,
             )
@@ -349,7 +347,7 @@ class TrainingRole(ABC):
         """Split the other holder's values of several blocks. Raises ProtocolError if `data` has another size."""
         if len(data) != sum(sizes):
             raise ProtocolError(
-                f"received {len(data)} bytes about {len(sizes)} blocks instead of {sum(sizes)}",
+                f"received {len(data)} bytes about {len(sizes)} blocks of rows instead of {sum(sizes)}",
                 "use the same job at both parties",
                 code="SVFL-PROTOCOL-SIZE",
             )
@@ -613,7 +611,7 @@ class PartnerParty(TrainingRole):
         size = rows * ring.octets * self._encoding.entries
         if len(entries) != size:
             raise ProtocolError(
-                f"{self._context.active} sent {len(entries)} bytes of tables instead of {size}",
+                f"{self._context.active} sent {len(entries)} bytes of masked table entries instead of {size}",
                 code="SVFL-PROTOCOL-SIZE",
                 party=self._context.active,
             )

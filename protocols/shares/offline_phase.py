@@ -112,7 +112,9 @@ def _decode_record(data: bytes) -> _Record:
         return _RECORD_DECODER.decode(data)
     except (msgspec.DecodeError, ValueError):
         raise FrameError(
-            "a stored preprocessing record is damaged", "generate the chunk again", code="SVFL-FILE-DAMAGED"
+            "a stored record of random numbers for the training is damaged",
+            "generate the preprocessing chunk again",
+            code="SVFL-FILE-DAMAGED",
         ) from None
 
 
@@ -320,7 +322,7 @@ class OfflinePhase:
         return iterations * max((chunk.size / chunk.count for chunk in chunks), default=0.0) <= self.store.free_bytes
 
     def _base(self) -> bytes:
-        """Return a digest of this party's state before the next chunk; the chunk fits only this state."""
+        """Return a digest of this party's state before the next chunk; only from this state can the chunk be used."""
         digest = hashlib.sha256(self._iteration.to_bytes(8, "little"))
         for name in sorted(self._r):
             digest.update(name.encode() + np.ascontiguousarray(self._r[name], "<u8").tobytes())
@@ -427,7 +429,7 @@ class OfflinePhase:
             totals[batch] = self._ring.reduce(totals[batch] + share) if batch in totals else share
 
     def _lifted(self, changes: ByBatch) -> ByBatch:
-        """Multiply shares of W^T psi by the power of two that encoding W of a smaller batch left out."""
+        """Multiply shares of W^T psi by the power of two by which W is encoded more coarsely in a smaller batch."""
         lifts = {batch: np.uint64(self._params.encoding.lift(self._params.rows[batch])) for batch in changes}
         return {batch: self._ring.reduce(words << lifts[batch]) for batch, words in changes.items()}
 
@@ -480,10 +482,26 @@ class OfflinePhase:
             vectors,
             factor,
             cache=cache,
-            sealed=self._query_of_sums if purpose else None,
+            sealed=self._query_of_sums if purpose else None if sums is None else partial(self._query_of_steps, vectors),
             remote=self._remote,
             sums=sums,
         )
+
+    def _query_of_steps(self, vectors: Mapping[int, int], name: str, block: int) -> bytes:
+        """Receive a holder's encrypted psi for a block whose product is stored until the last block of its batch.
+
+        CryptoError is raised if it has another layout than holders use (`ShareScheme.check_query`).
+        """
+        products, params = self.session.products, self._params
+        query, rows = products.receive_query(name, block), params.blocks[block].rows
+        products.scheme.check_query(
+            query,
+            (rows, vectors[block]),
+            columns=self._factor_width,
+            uses=params.chunks,
+            rows=layout_rows(products.scheme, params, params.blocks[block]),
+        )
+        return query
 
     def _query_of_sums(self, name: str, block: int) -> bytes:
         """Return a holder's encrypted r for a block's X @ r, which is received once a batch."""

@@ -7,9 +7,9 @@ is neither A nor B. O is the other holder. Scores are levels: multiples of s, nu
 are processed in blocks:
 
 0. Q -> all   for each row a commitment, which is a keyed digest of its columns at Q; and the rows that Q excludes
-1. R -> all   the rows that it refuses, and those for which it has already stored a score; then all other parties but Q
-              send the same. Rows that nobody refuses are scored: new rows by steps 2 to 5, the others by steps 4 and 5
-              with the stored shares
+1. R -> all   the rows that its score ledger (a record of the scores that it disclosed) refuses, and those for which it
+              has already stored a score; then all other parties but Q send the same. Rows that nobody refuses are
+              scored: new rows by steps 2 to 5, the others by steps 4 and 5 with the stored shares
 2. all        compute shares of H at A and B (forward_sums.py)
 3. O -> R     a message without content: O has stored i_O = floor(h_O / s) mod 2^k, and forgotten the lower bits of h_O
 4. R -> Q     floor((h_R + D) / s) mod 2^k     D: secret, uniform below s, new for every score. R has stored the result.
@@ -276,7 +276,8 @@ class ScoringSession:
             commitments, requested = message.rows, _read_states(requester, message.states, n)
             if len(commitments) != COMMITMENT_BYTES * n:
                 raise ProtocolError(
-                    f"{requester} sent {len(commitments)} bytes of commitments instead of {COMMITMENT_BYTES * n}",
+                    f"{requester} sent {len(commitments)} bytes of commitments to its rows instead of "
+                    f"{COMMITMENT_BYTES * n}",
                     "request the same rows at all parties",
                     code="SVFL-PROTOCOL-SIZE",
                     party=requester,
@@ -414,7 +415,8 @@ class ScoringSession:
         bits = self._score_ring.bits
         if not 0 <= message.finer < bits:
             raise ProtocolError(
-                f"{self._rounding} omitted {message.finer} of the {bits} bits of a score",
+                f"{self._rounding}, which rounds the scores, states that it omitted {message.finer} of the {bits} bits "
+                "of a score, which is impossible",
                 code="SVFL-PROTOCOL-VALUES",
                 party=self._rounding,
             )
@@ -434,8 +436,14 @@ def _read_states(name: str, data: bytes, rows: int) -> NDArray[np.uint8]:
     states = np.frombuffer(data, np.uint8)
     if len(states) != rows:
         raise ProtocolError(
-            f"{name} sent {len(states)} row states instead of {rows}", code="SVFL-PROTOCOL-SIZE", party=name
+            f"{name} answered for {len(states)} rows, whether they may be scored, instead of {rows}",
+            code="SVFL-PROTOCOL-SIZE",
+            party=name,
         )
     if states.max(initial=0) > ROW_STORED:
-        raise ProtocolError(f"{name} sent an unknown row state", code="SVFL-PROTOCOL-VALUES", party=name)
+        raise ProtocolError(
+            f"{name} sent an unknown answer to the question whether a row may be scored",
+            code="SVFL-PROTOCOL-VALUES",
+            party=name,
+        )
     return states

@@ -105,7 +105,7 @@ class PreprocessingStore(ABC):
         """
         if number in self._chunks:
             raise ProtocolError(
-                f"shares: preprocessing chunk {number} was generated twice",
+                f"shares: preprocessing chunk {number} (random numbers for some epochs) was generated twice",
                 "number chunks consecutively",
                 code="SVFL-STATE",
             )
@@ -117,8 +117,8 @@ class PreprocessingStore(ABC):
                 size += len(record[2])
                 if size > available:
                     raise ConfigError(
-                        f"shares: a preprocessing chunk needs more than {available:,} bytes, the free part of the "
-                        f"limit of {self._limit:,}",
+                        "shares: a preprocessing chunk (random numbers for some epochs) needs more than "
+                        f"{available:,} bytes, the free part of the limit of {self._limit:,}",
                         "reduce protocol.shares.chunk",
                         code="SVFL-JOB-TOO-LARGE",
                         bytes=available,
@@ -143,7 +143,8 @@ class PreprocessingStore(ABC):
         """
         if number not in self._chunks:
             raise ProtocolError(
-                f"shares: preprocessing chunk {number} was used, or was never generated",
+                f"shares: preprocessing chunk {number} (random numbers for some epochs) was used already, or was never "
+                "generated",
                 "generate a new chunk",
                 code="SVFL-PROTOCOL-REPEATED",
             )
@@ -168,7 +169,8 @@ class PreprocessingStore(ABC):
         chunk = self.chunk(number)
         if (iteration, part) not in ((chunk.next, 0), (chunk.next - 1, chunk.part)):
             raise ProtocolError(
-                f"shares: iteration {iteration} of preprocessing chunk {number} was used already",
+                f"shares: the random numbers of iteration {iteration} in preprocessing chunk {number} were already "
+                "used",
                 "generate a new chunk",
                 code="SVFL-PROTOCOL-REPEATED",
             )

@@ -1,10 +1,12 @@
 """One reply for a batch of several blocks of rows: its encrypted products are added up before they are hidden.
 
-The steps of a batch are W^T psi, a sum over its rows. If the batch has several blocks, the evaluator multiplies each
-block of W with the query about this block. The sum of these products is the product for the whole batch, and a reply
-about it is as long as one about a single block. So the evaluator adds up the encrypted products, and replies after the
-last block. After the other blocks it sends an empty reply, so that the share holder does not send queries faster than
-they are processed.
+In a training on shares, a share holder sends encrypted random vectors psi (a *query* for each block of rows of a
+batch). Another party, the *evaluator*, multiplies them by its matrix W, its columns times the step size, and replies
+with W^T psi, still encrypted, which is a sum over the rows of the batch. If the batch has several blocks, the evaluator
+multiplies each block of W with the query about this block. The sum of these products is the product for the whole
+batch, and a reply about it is as long as one about a single block. So the evaluator adds up the encrypted products, and
+replies after the last block. After the other blocks it sends an empty reply, so that the share holder does not send
+queries faster than they are processed.
 
 All parties derive from public sizes which replies are empty (`ends_sum`). A block of fewer rows than a polynomial has
 coefficients may have another layout, so it gets a reply of its own.

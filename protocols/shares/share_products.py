@@ -151,13 +151,16 @@ def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.
     offsets = np.frombuffer(data, np.uint8)
     if len(offsets) != rows:
         raise ProtocolError(
-            f"{name} sent {len(offsets)} offsets into tables of residuals instead of one for each of {rows} rows",
+            f"{name} sent {len(offsets)} indices of the lookup table of residuals instead of one for each of {rows} "
+            "rows",
             code="SVFL-PROTOCOL-SIZE",
             party=name,
         )
     if (offsets >= entries).any():
         raise ProtocolError(
-            f"{name} sent an offset into a table of {entries} or more", code="SVFL-PROTOCOL-VALUES", party=name
+            f"{name} sent an index of the lookup table of residuals that is not below {entries}",
+            code="SVFL-PROTOCOL-VALUES",
+            party=name,
         )
     return offsets
 
@@ -208,7 +211,8 @@ class Products:
             greeting = self.recv(name, ProductGreeting)
             if len(greeting.nonce) != COIN_NONCE_BYTES:
                 raise ProtocolError(
-                    f"{name} sent a nonce of {len(greeting.nonce)} bytes instead of {COIN_NONCE_BYTES}",
+                    f"{name} sent a nonce (a random number for one session) of {len(greeting.nonce)} bytes instead of "
+                    f"{COIN_NONCE_BYTES}",
                     code="SVFL-PROTOCOL-SIZE",
                     party=name,
                 )
@@ -390,7 +394,7 @@ class Products:
                 continue
             if share.shape[1] != batches[batch]:
                 raise ProtocolError(
-                    f"{name} sent {share.shape[1]} vectors for batch {batch} instead of {batches[batch]}",
+                    f"{name} sent {share.shape[1]} encrypted vectors for batch {batch} instead of {batches[batch]}",
                     code="SVFL-PROTOCOL-SIZE",
                     party=name,
                 )

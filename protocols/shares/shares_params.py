@@ -63,8 +63,8 @@ class SharesParams:
         """Reject an encoding and an update rule that use different numbers of bits for coefficients."""
         if self.rule.m != self.encoding.m:
             raise ConfigError(
-                f"shares: the encoding has {self.encoding.m} bits for coefficients of the update rule, but the rule "
-                f"uses {self.rule.m}",
+                f"shares: the fixed-point encoding has {self.encoding.m} bits for coefficients of the update rule, but "
+                f"the rule uses {self.rule.m}",
                 "use the same number for both",
                 code="SVFL-JOB-COMBINATION",
             )

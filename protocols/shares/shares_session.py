@@ -2,10 +2,11 @@
 
 The party with labels and its partner are the share holders. A product of a holder's vector with another party's columns
 ends as one additive share at each of the two: random-looking integers that add up to the product. An oblivious transfer
-lets one holder read an entry of a table of the other, which does not learn the entry's index. The offline phase of a
-training, and requests for scores of its model, are separate sessions. Each session has its subchannel, nonces and keys,
-so that sessions can run concurrently. Tables of the training list residuals, *fine tables* (256 entries) losses. The
-*lift* turns two shares of k bits into shares of L bits, so that short table entries can be sent.
+lets one holder read an entry of a table of the other, which does not learn the entry's index; *pads*, random numbers,
+hide all other entries. The offline phase of a training, and requests for scores of its model, are separate sessions.
+Each session has its subchannel, nonces and keys, so that sessions can run concurrently. Tables of the training list
+residuals, *fine tables* (256 entries) losses. The *lift* turns two shares of k bits into shares of L bits, so that
+short table entries can be sent.
 """
 
 from __future__ import annotations

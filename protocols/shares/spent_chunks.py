@@ -56,7 +56,8 @@ class SpentChunks:
                 new = tables.execute("INSERT OR IGNORE INTO used_chunks VALUES (?)", (name,)).rowcount == 1
         if not new:
             raise ProtocolError(
-                "shares: this party has already used this preprocessing chunk (its folder was restored or copied)",
+                "shares: this party has already used the random numbers of this preprocessing chunk; its folder was "
+                "restored or copied",
                 "generate a new chunk",
                 code="SVFL-PROTOCOL-REPEATED",
             )

@@ -125,7 +125,11 @@ class Shuffle:
             ProtocolError: it was used before. Two shuffles in the same order would show which words belong to one row.
         """
         if self._used:
-            raise ProtocolError("this shuffle was used already", "prepare a new one", code="SVFL-PROTOCOL-REPEATED")
+            raise ProtocolError(
+                "the random order of this shuffle was used already",
+                "prepare a new shuffle",
+                code="SVFL-PROTOCOL-REPEATED",
+            )
         self._used = True
 
 
@@ -222,7 +226,9 @@ def _prepare_active(
     size = -(-count // 8)
     if len(data) != size:
         raise ProtocolError(
-            f"{peer} sent {len(data)} bytes of switch settings instead of {size}", code="SVFL-PROTOCOL-SIZE", party=peer
+            f"{peer} sent {len(data)} bytes of settings of the switches instead of {size}",
+            code="SVFL-PROTOCOL-SIZE",
+            party=peer,
         )
     straight = np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little")
     pads = context.meter("transfer", lambda: sender.pads())

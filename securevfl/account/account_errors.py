@@ -1,4 +1,8 @@
-"""Errors of an account's file (the disclosure ledger), with the cause that SQLite or the file system reports."""
+"""Errors of an account's file (the disclosure ledger), with the cause that SQLite or the file system reports.
+
+The commit counter is a small file in another folder. It names the last change of the account, so that an older copy of
+the account is noticed.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ def error_of_sqlite(error: sqlite3.Error, path: Path | None) -> SecureVFLError:
 
 
 def _cause_on_disk(path: Path) -> OSError | None:
-    """Return the reason why no file can be created next to the account, which SQLite does not report; None without."""
+    """Return why no file can be created next to the account, which SQLite does not report; None if one can."""
     trial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.trial")
     try:
         with open(os.open(trial, os.O_RDWR | os.O_CREAT, 0o600), "wb") as file:

@@ -201,7 +201,7 @@ class AccountDatabase:
         return database
 
     def create_tables(self, schema: str) -> None:
-        """Create the tables of one user of the account if they do not exist.
+        """Create the tables of one module that stores data in the account if they do not exist.
 
         Args:
             schema: statements `CREATE TABLE IF NOT EXISTS`, separated by semicolons.

@@ -1,4 +1,9 @@
-"""The result of an audit: findings, inferences, a verdict and an exit code."""
+"""The result of an audit: findings, inferences, a verdict and an exit code.
+
+A declaration states what each message of a protocol may disclose; a finding is a message that contradicts it. An
+inference is the result of an attack, which is scored twice: on the real view, which is everything that a party received
+in a run, and on the ideal view, which contains only the results that the declaration allows the party to learn.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ MIN_EXCESS = 0.03
 NO_MESSAGE = "none: the attack needs no message, only the party's columns and a few labels; give the party no labels"
 """The remedy of attacks that need no message."""
 
-_STRONG, _WEAK = 0.8, 0.6  # an inference is strong from the first label AUC on, and weak below the second
+_STRONG, _WEAK = 0.8, 0.6  # an inference about labels is strong from the first AUC on, and weak below the second
 
 
 @dataclass(frozen=True)

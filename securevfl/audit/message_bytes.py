@@ -6,7 +6,8 @@ removes headers, so that statistics see residues alone. Bytes of another format 
 bytes.
 
 A ciphertext consists of two polynomials (c0, c1); of ciphertexts under a secret key, a seed replaces c1. Rows are
-encrypted ("sealed") in groups called sample blocks. An opening is a key holder's message with decrypted, masked values.
+encrypted ("sealed") in groups called sample blocks, by a layout. A query is a key holder's message with encrypted
+vectors, and an opening one with decrypted, masked values, which may be followed by check values.
 """
 
 from __future__ import annotations

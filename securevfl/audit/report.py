@@ -166,7 +166,7 @@ def _attackers(known: RunFacts) -> tuple[list[str], list[str]]:
 
 def _skipped(job: Job, known: RunFacts) -> list[str]:
     """Return a line with the reason for each attack, leak and party that is skipped."""
-    reasons = {name.replace("_", " "): attack.skip_reason(job) for name, attack in ATTACKS.items()}
+    reasons = {name.replace("_", " "): attack.skip_reason(job, known) for name, attack in ATTACKS.items()}
     reasons |= {f"leak {kind.name}": "no attack carries it out" for kind in job.family.leak_kinds if not kind.attacks}
     if others := _attackers(known)[1]:
         reason = f"{_MAX_ATTACKERS} parties with as many columns or more attack"
@@ -206,7 +206,7 @@ def _attacks(
             pair.bins_recording  # noqa: B018  as above
         failed |= {line: line for line in unrecorded(pair)}
         for name, attack in ATTACKS.items():
-            if attack.skip_reason(unprepared[0]) or name in failed:
+            if attack.skip_reason(unprepared[0], known) or name in failed:
                 continue
             for attacker in passives if attack.attacker_role is AttackerRole.PASSIVE else [known.shape.active]:
                 copied = copy(pair)

@@ -90,7 +90,7 @@ def compare(real: Sequence[Transcript], simulated: Sequence[Transcript], receive
 
 
 def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, Floats]]:
-    """Return all residues as fractions, and statistics of groups of residues, by message type that is not plain."""
+    """Return, for each message type that is not plain, the residues as fractions, and statistics of their groups."""
     fractions: dict[str, list[Floats]] = defaultdict(list)
     rows: dict[str, list[Floats]] = defaultdict(list)
     for run in runs:

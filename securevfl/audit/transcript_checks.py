@@ -191,7 +191,7 @@ def bare(received: ReceivedMessages, outcome: Outcome) -> None:
     engines = any(part.form in ("ciphertext", "key") for item in received.items for part in item.parts)
     for item in received.items:
         if any(part.bare for part in item.parts):
-            outcome.add("bare", item.event.me, f"{item.origin} contains ciphertexts 1 + mN, which anyone can open")
+            outcome.add("bare", item.event.me, f"{item.origin} contains ciphertexts 1 + mN, which anyone can decrypt")
         raw_parts = item.kind == "ciphertext" and any(part.form == "raw" for part in item.parts)
         if raw_parts and engines and item.declared is not None and not item.declared.structured:
             outcome.add("bare", item.event.me, f"{item.origin} is declared encrypted but has no format of a ciphertext")
@@ -314,7 +314,7 @@ def outputs(received: ReceivedMessages, outcome: Outcome) -> None:
 
 
 def _wrong_total(parts: Sequence[NDArray[Any]], total: NDArray[Any], space: Any) -> bool:
-    """Return whether a total differs from the sum of its parts by more than the tolerance of its space."""
+    """Return whether a total differs from the sum of its parts by more than rounding in its number space allows."""
     if isinstance(space, Circle):
         exact = np.sum([part.astype(np.uint64) for part in parts], axis=0)
         difference = (exact - total.astype(np.uint64)) % np.uint64(2**space.bits)

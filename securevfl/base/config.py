@@ -230,5 +230,5 @@ def find_problems(error: ValidationError, kind: type[Config]) -> list[OptionProb
 
 
 def _joint(line: str) -> str:
-    """Return "." if the problem `line` begins with another key, and ": " otherwise."""
+    """Return what separates a key from its problem `line`: "." if the line begins with a nested key, otherwise ": "."""
     return "." if re.match(r"[\w.]+: ", line) else ": "

@@ -10,8 +10,8 @@ A package declares its contributions in one of these groups:
     securevfl.score_columns  an `organisations.prediction.ScoreColumn`: a column that a tool adds to predictions
     securevfl.served_rows    an `organisations.served_rows.ServedRowsCheck`: figures of the rows that a party serves
 
-The optional rooms of securevfl, `securevfl.credit` and `securevfl.audit`, are registered in the same way, and the other
-rooms never import them. A room that is not on this computer provides nothing.
+The optional subpackages of securevfl, `securevfl.credit` and `securevfl.audit`, are registered in the same way, and the
+other subpackages never import them. A subpackage that is not on this computer provides nothing.
 
 Installing a package does not load it. A protocol family is loaded when a job names something unknown, and an attack
 when an audit begins, but only if the party allows the distribution by name in the environment variable SECUREVFL_ALLOW.
@@ -153,7 +153,7 @@ def is_own(point: EntryPoint) -> bool:
 
 
 def _is_on_disk(point: EntryPoint) -> bool:
-    """Return False if an entry point of securevfl refers to an optional room that is not installed, else True."""
+    """Return False if an entry point of securevfl refers to an optional subpackage that is not installed, else True."""
     return not is_own(point) or find_spec(".".join(point.module.split(".")[:2])) is not None
 
 

@@ -27,13 +27,15 @@ Engines = Annotated[
 ]
 Bits = Annotated[int, typer.Option(help="Bits of Paillier keys, also for phe.")]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help='Write {"schema", "machine", "rows"} to this file.')
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the measured figures to this file.")
 ]
 
 
 @bench.command()
 def he(
-    sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows x columns of the batches.")] = "256x15,4096x100",
+    sizes: Annotated[
+        str, typer.Option(metavar="NxD,...", help="Sizes of the batches: rows x columns.")
+    ] = "256x15,4096x100",
     against: Annotated[str, typer.Option(metavar="NAMES", help="Libraries to compare with: any of phe, tenseal.")] = "",
     engines: Engines = "paillier,ckks",
     bits: Bits = 2048,
@@ -90,7 +92,7 @@ def sum_(
 
 @bench.command()
 def start(
-    repetitions: Annotated[int, typer.Option(min=1, help="Number of processes for each figure.")] = 9,
+    repetitions: Annotated[int, typer.Option(min=1, help="Number of processes that measure each figure.")] = 9,
     json: JsonFile = None,
 ) -> None:
     """Time the start of the command and the package: medians over new processes."""

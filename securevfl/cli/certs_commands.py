@@ -12,7 +12,7 @@ from securevfl.errors import PartiesError
 certs_app = typer.Typer(no_args_is_help=True, help="Create and show the certificates that identify the parties.")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the authority.")]
-Days = Annotated[int, typer.Option(min=1, help="Validity in days.")]
+Days = Annotated[int, typer.Option(min=1, help="Validity of the certificate in days.")]
 Replace = Annotated[
     bool, typer.Option("--replace", help="Replace existing files; the old ones stay in the folder under another name.")
 ]

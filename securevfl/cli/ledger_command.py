@@ -77,7 +77,7 @@ def ledger(
         ),
     ] = False,
     distrust: Annotated[
-        list[str] | None, typer.Option("--distrust", metavar="PEER", help="Stop trusting this peer. Repeatable.")
+        list[str] | None, typer.Option("--distrust", metavar="PEER", help="Undo --trust for this peer. Repeatable.")
     ] = None,
     json: options.Json = None,
     page: options.Html = None,

@@ -213,7 +213,7 @@ def explain(
         list[str] | None,
         typer.Option(
             metavar="OPTION=VALUES",
-            help="State what a search over these values would open, as in l2=0.01,0.1,1; see `compare --grid`.",
+            help="State what a search over these values would disclose, as in l2=0.01,0.1,1; see `compare --grid`.",
         ),
     ] = None,
 ) -> None:
@@ -480,6 +480,7 @@ def compare(
                 code="SVFL-COMMAND-USAGE",
                 party=party,
             )
+        tables.check_names([party])
         columns = dict(option_groups.pair("--columns", item, "NAME=FILE.TOML", "") for item in tables.columns or ())
         table = option_groups.TableOptions(
             party,

@@ -174,12 +174,16 @@ class TablesOptions:
             values |= {name: checked} if equals else dict.fromkeys(names, checked)
         return values
 
+    def check_names(self, names: Collection[str]) -> None:
+        """Raise ConfigError if an option is about a party whose table this command does not read."""
+        for option, items in (("--id", self.id_column), ("--columns", self.columns), ("--duplicates", self.duplicates)):
+            _check_names(option, items or (), names)
+
     def options(self, job_file: Path, names: Collection[str], drop: Sequence[str] = ()) -> dict[str, ReadOptions]:
         """Return how each party's table is read."""
         from securevfl.data.read_options import ReadOptions
 
-        for option, items in (("--id", self.id_column), ("--columns", self.columns), ("--duplicates", self.duplicates)):
-            _check_names(option, items or (), names)
+        self.check_names(names)
         ids, types = self.id_columns(names), self.types(job_file)
         duplicates = self.repeated_ids(job_file, names)
         return {
@@ -308,7 +312,10 @@ class SizedTablesOptions(TablesOptions):
         sizes = {other: int(columns) for other, columns in pairs}
         peers_file = job_file.parent / "peers.toml"
         names = Peers.load(peers_file).parties if peers_file.exists() else (*sizes, name)
-        missing = [other for other in names if other not in sizes and other != name]
+        others = [other for other in names if other != name]
+        if others:
+            _check_names("--size", self.size or (), others)
+        missing = [other for other in others if other not in sizes]
         party = read_aligned(name, path, job, self.options(job_file, [name], job.prepare.drop)[name])
         if missing or len(names) < 2:
             options = " ".join(f"--size {other}=COLUMNS" for other in missing) or "--size NAME=COLUMNS"
@@ -317,7 +324,7 @@ class SizedTablesOptions(TablesOptions):
                 f"add {options}\n{sizes_line(job, party)}",
                 code="SVFL-COMMAND-USAGE",
             )
-        return party, {other: sizes[other] for other in names if other != name}
+        return party, {other: sizes[other] for other in others}
 
 
 def _is_count(text: str) -> bool:
@@ -355,18 +362,20 @@ class SearchOptions:
             "--alone", help="Cross-validate on the columns of the party with labels. Nothing is sent; needs --grid."
         ),
     ] = False
-    folds: Annotated[int, typer.Option(min=2, help="Number of folds, with --alone.")] = 5
+    folds: Annotated[int, typer.Option(min=2, help="With --alone: number of folds of the cross-validation.")] = 5
     scoring: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="A score of scikit-learn, such as roc_auc, with --alone; by default the loss."
+            metavar="NAME",
+            help="With --alone: the metric, by its name in scikit-learn, such as roc_auc; by default the loss.",
         ),
     ] = None
     save: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Your part of the chosen model, with --grid and --party; by default NAME.model.json next to the data.",
+            help="With --grid and --party: file for your part of the chosen model; by default NAME.model.json next to "
+            "the data.",
         ),
     ] = None
     checkpoints: Annotated[

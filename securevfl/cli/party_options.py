@@ -59,8 +59,10 @@ JobRepeatedIds = Annotated[
 ]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
 PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="File with the parties and their addresses.")]
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
-SharedJob = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")]
+JobFile = Annotated[
+    Path, typer.Argument(metavar="JOB.TOML", help="The job file: model, optimizer, protocol and batches.")
+]
+SharedJob = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job file, the same at every party.")]
 PeersByJob = Annotated[
     Path | None,
     typer.Option(
@@ -78,7 +80,7 @@ Listen = Annotated[
 ]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the others.")]
 Patience = Annotated[float, typer.Option(min=0.5, help="Seconds without a connection after which a party is lost.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print events on stderr.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the events of the log on stderr.")]
 Ledger = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Your disclosure ledger; by default NAME.ledger in your data folder."),

@@ -86,7 +86,7 @@ class _IdNames:
 
     def __init__(self, rows: NewRows | IndexedRows | None) -> None:
         key, self._written = (None, {}) if rows is None else (rows.key, rows.written)
-        self.heads = key.names if key is not None and key.by_rule and len(key.names) > 1 else ["id"]
+        self.heads = ["id"] if key is None else key.prediction_names
 
     def columns(self, ids: Sequence[Any]) -> dict[str, list[Any]]:
         """Return the id columns (n,) of rows with these ids."""
@@ -105,8 +105,8 @@ class _CsvWriter:
     def __call__(self, ids: list[Any] | None, prediction: Prediction) -> None:
         assert ids is not None, "rows of a file have ids"
         columns = self._names.columns(ids) | {"prediction": prediction.label.tolist()}
-        if prediction.proba is not None and len(prediction.classes) == 2:
-            columns["probability"] = prediction.proba[:, 1].tolist()
+        if (positive_proba := prediction.positive_proba) is not None:
+            columns["probability"] = positive_proba.tolist()
         elif prediction.proba is not None:
             by_class = zip(prediction.classes, prediction.proba.T, strict=True)
             columns |= {f"probability {name}": column.tolist() for name, column in by_class}
@@ -154,7 +154,10 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, opti
     }
     first = next(iter(files))
     rows, _ = join_ids({name: (table.ids, id_keys(name, [table.ids])) for name, table in tables.items()}, first)
-    f = run.decision_of({name: run.parts[name].scaling(table.X[rows[name]]) for name, table in tables.items()})
+    scaled = {name: run.parts[name].scaling(table.X[rows[name]]) for name, table in tables.items()}
+    file_rows = tables[first].file_rows
+    file_rows = rows[first] if file_rows is None else file_rows[rows[first]]
+    f = run.decision_of(scaled, first, file_rows)
     part = run.parts[run.active.asker]
     ids = [tables[first].ids[row] for row in rows[first].tolist()]
     with write_predictions(part, out, rows=tables[first]) as callbacks:

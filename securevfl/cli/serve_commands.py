@@ -37,7 +37,8 @@ def serve(
     ledger: options.Ledger = None,
     max_ids: Annotated[int, typer.Option(min=1, help="Maximum number of ids per request.")] = 10_000,
     monitor: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as in 127.0.0.1:9464.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics at this address, as in 127.0.0.1:9464."),
     ] = None,
     max_sessions: Annotated[int, typer.Option(min=1, help="Maximum number of sessions at a time.")] = 16,
     max_waiting: Annotated[
@@ -131,13 +132,17 @@ def score(
     ledger: options.Ledger = None,
     http: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Stay up and answer HTTP clients there, as in 127.0.0.1:8080."),
+        typer.Option(
+            metavar="HOST:PORT", help="Keep running and answer HTTP clients at this address, as in 127.0.0.1:8080."
+        ),
     ] = None,
     http_token: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token that HTTP clients send.")
     ] = None,
     http_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate for TLS, in PEM.")] = None,
-    http_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of the certificate.")] = None,
+    http_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, in PEM.")
+    ] = None,
     sessions: Annotated[
         int, typer.Option(min=1, help="With --http: number of sessions; each requests one block of rows at a time.")
     ] = 4,

@@ -160,15 +160,13 @@ class Rate:
 def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
     """Return the unused part of each limit, which holds for all peers together.
 
-    Of several tables, the one with the least left is shown.
+    Of several tables, the one with the least left is shown. Disclosures about other tables that share rows with it
+    count, too.
     """
     from securevfl.disclosure.ledger import total_of
 
     contents = ledger.read()
-    by_table = [
-        [entry for entry in contents.counted if entry.table == name]
-        for name in dict.fromkeys(entry.table for entry in contents.counted)
-    ]
+    by_table = [ledger.table_disclosures(name)[0] for name in dict.fromkeys(entry.table for entry in contents.counted)]
     budgets = []
     for kind, limit in contents.limits.items():
         peers = sorted({entry.disclosure.learner for entry in contents.counted if entry.disclosure.kind == kind})

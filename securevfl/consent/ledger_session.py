@@ -155,7 +155,7 @@ class LedgerSession:
             self._reservation.settle(disclosures)
 
     def _weights_identity(self, learner: str) -> str:
-        """Return a digest that identifies the weights that this run opens to a party, the same in every session."""
+        """Return a digest that identifies the weights that this run discloses to a party, the same in every session."""
         return identity_of("weights", self._session[0], self._opened_session, learner)
 
     def _peers(self) -> set[str]:
@@ -174,7 +174,7 @@ class LedgerSession:
         for entry in entries:
             same_run = entry.run == self._session[0]
             if entry.disclosure.identity in weights:
-                continue  # these weights were opened before, so opening them again discloses nothing new
+                continue  # these weights were disclosed before, so sending them again discloses nothing new
             if same_run and entry.disclosure.steps is not None:
                 of_this_run.append(entry.disclosure)
             elif same_run and entry.disclosure.group == "bins":
@@ -270,7 +270,7 @@ class LedgerSession:
         Args:
             until: number of that step, counted from the beginning of the run. An epoch that has begun counts in full,
                 and so does the final evaluation.
-            weights: whether to count the weights that the job opens at its end.
+            weights: whether to count the weights that the job discloses at its end.
 
         Returns:
             The disclosures, one for each key.

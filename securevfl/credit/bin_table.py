@@ -152,6 +152,7 @@ def bin_table(
     merge: Sequence[Sequence[int]] = (),
     max_bins: int = 10,
     min_rows: int = 50,
+    positive: str | None = None,
 ) -> BinTable:
     """Return the bins of a column with rows, bad rates, weights of evidence and information values.
 
@@ -166,6 +167,7 @@ def bin_table(
         merge: numbers of bins to merge, from 1, for each group: [[2, 3]] merges the second and the third bin.
         max_bins: the maximum number of quantile or monotone bins, or of texts with a bin.
         min_rows: the minimum number of rows of such a bin.
+        positive: the name of the positive class, as a job names it; by default 1, true, yes or the rarer class.
 
     Returns:
         The bins. Their `declaration` fixes them for a training.
@@ -173,6 +175,7 @@ def bin_table(
     Raises:
         TableError: if the column does not exist, holds dates, or has no values.
         ConfigError: if the bins do not fit the column.
+        LabelError: if `positive` is given without labels of two classes; ClassError if it is not one of them.
     """
     check_is_party(party)
     table = party.table
@@ -183,7 +186,7 @@ def bin_table(
             code="SVFL-TABLE-COLUMNS",
             column=column,
         )
-    kind, positive = table.type_of(column), positive_class(party)
+    kind, positive_label = table.type_of(column), positive_class(party, positive)
     if kind.kind == "date":
         raise TableError(
             f"party {party.name}: column {column!r} holds dates, which have no bins",
@@ -193,14 +196,14 @@ def bin_table(
         )
     if bins is not None:
         kind = kind.model_copy(update={"bins": bins})
-    if monotone and (positive is None or kind.kind == "category" or kind.bins):
+    if monotone and (positive_label is None or kind.kind == "category" or kind.bins):
         raise ConfigError(
             "monotone bins need a column of numbers without other bins, and labels of two classes at this party",
             "leave out monotone, or the bins of the column",
             code="SVFL-COMMAND-USAGE",
         )
     ((_, values),) = read_columns(table.X, np.arange(len(table.X)), [table.names.index(column)])
-    is_positive = None if positive is None else np.asarray(party.y == positive)
+    is_positive = None if positive_label is None else np.asarray(party.y == positive_label)
     options = Woe(bins=max_bins, rows=min_rows)
     codes = table.special_codes(column)
     if not is_ordinary(values, codes).any():
@@ -228,7 +231,8 @@ def bin_table(
     numbers = step.bin_numbers(values, table.categories.get(column, ())).astype(np.intp)
     counted, iv = _count(numbers, names, is_positive, step, options)
     counted = _with_absent_texts(counted, kind.groups, table.categories.get(column, ()))
-    return BinTable(party.name, column, kind, None if positive is None else class_name(positive), iv, counted)
+    named = None if positive_label is None else class_name(positive_label)
+    return BinTable(party.name, column, kind, named, iv, counted)
 
 
 def _with_absent_texts(bins: Sequence[ColumnBin], groups: Groups, texts: Sequence[str]) -> tuple[ColumnBin, ...]:

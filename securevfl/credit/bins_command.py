@@ -71,14 +71,19 @@ def bins(
     if division.edges is not None:
         refuse_unused(context, ("max_bins", "monotone"), "with --bins", "leave --bins out")
     report.check()
+    party = own_table.read(column)
+    if column in party.types and party.types[column].bins:
+        declared = f"because {own_table.columns} declares the bins of column {column}"
+        refuse_unused(context, ("max_bins",), declared, "leave these bins out of the file")
     listed = bin_table(
-        own_table.read(),
+        party,
         column,
         bins=None if division.edges is None else _read_bins(division.edges),
         monotone=division.monotone,
         merge=[_read_numbers(item) for item in division.merge or ()],
         max_bins=division.max_bins,
         min_rows=division.min_rows,
+        positive=own_table.positive,
     )
     report.write("bins", listed.plain, listed.page)
     out = console()

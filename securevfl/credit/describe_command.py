@@ -26,7 +26,8 @@ def describe(
     from securevfl.credit.description import describe as describe_party
 
     report.check()
-    description = describe_party(*table.read_partly_labelled())
+    party, labelled, empty = table.read_partly_labelled()
+    description = describe_party(party, labelled, positive=table.positive, empty=empty)
     report.write("describe", description.plain, description.page)
     out = console()
     out.print(description.head, soft_wrap=True)

@@ -31,6 +31,7 @@ from securevfl.data.party import Party, check_is_party
 from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts, read_columns
 from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
 from securevfl.display import html
+from securevfl.errors import LabelError
 from securevfl.models.class_labels import class_name, find_classes
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.standard_losses import LogisticLoss
@@ -193,22 +194,30 @@ class Description:
         return html.table(self.heads, self.cells())
 
 
-def describe(party: Party, labelled: Party | None = None) -> Description:
+def describe(
+    party: Party, labelled: Party | None = None, *, positive: str | None = None, empty: Sequence[str] = ()
+) -> Description:
     """Describe this party's table, column by column. Nothing is sent to anyone.
 
     Args:
         party: the party.
         labelled: the party with the rows that have a label, if the others have none; by default all rows have one.
+        positive: the name of the positive class, as a job names it; by default 1, true, yes or the rarer class.
+        empty: names of columns without values, which the party cannot have and which are described after its columns.
 
     Returns:
         The description. Information value and AUC are those of the rows with a label.
+
+    Raises:
+        LabelError: if `positive` is given without labels of two classes.
+        ClassError: if no label is of the class `positive`.
     """
     check_is_party(party)
     labelled = party if labelled is None else labelled
-    table, positive = party.table, positive_class(labelled)
+    table, positive_label = party.table, positive_class(labelled, positive)
     X, rows, at = table.X, np.arange(len(table.X)), range(len(table.names))
     twins, vif = _twins(table, X), _inflation(table, X)
-    is_positive = None if positive is None else labelled.y == positive
+    is_positive = None if positive_label is None else labelled.y == positive_label
     columns = list[ColumnFigures]()
     for j, values in read_columns(X, rows, at):
         column = _figures(table, values, j, vif.get(j), twins.get(j))
@@ -216,17 +225,37 @@ def describe(party: Party, labelled: Party | None = None) -> Description:
             known = values if labelled is party else labelled.X[:, j]
             column = _with_power(column, table, known, is_positive)
         columns.append(column)
+    columns += [_empty_column(name) for name in empty]
     doubled = len(X) - len(np.unique(_digests_of_rows(X)))
-    named = None if is_positive is None else (class_name(positive), float(is_positive.mean()))
+    named = None if is_positive is None else (class_name(positive_label), float(is_positive.mean()))
     unlabelled = len(party) - len(labelled)
     return Description(party.name, len(X), doubled, named, tuple(columns), decided_from_values(table.types), unlabelled)
 
 
-def positive_class(party: Party) -> Any:
-    """Return the positive class; None if the party has no labels of two classes."""
+def positive_class(party: Party, positive: str | None = None) -> Any:
+    """Return the positive class of a party's labels.
+
+    Args:
+        party: the party.
+        positive: the name of the positive class, as a job names it; by default 1, true, yes or the rarer class.
+
+    Returns:
+        The class; None if the party has no labels of two classes.
+
+    Raises:
+        LabelError: if `positive` is given without labels of two classes.
+        ClassError: if no label is of the class `positive`.
+    """
     if party.y is None or len(np.unique(party.y)) != 2:
+        if positive is not None:
+            raise LabelError(
+                f"party {party.name} has no labels of two classes, and {positive!r} is named as the positive one",
+                "name the column of labels with --label, or leave --positive out",
+                code="SVFL-LABEL-CLASSES",
+                party=party.name,
+            )
         return None
-    return find_classes(party.name, LogisticLoss(), party.y)[1]
+    return find_classes(party.name, LogisticLoss(), party.y, positive)[1]
 
 
 def _with_power(column: ColumnFigures, table: Columns, values: Floats, is_positive: NDArray[np.bool_]) -> ColumnFigures:
@@ -277,6 +306,12 @@ def _figures(table: Columns, values: Floats, j: int, vif: float | None, twin: st
         tuple(notes),
         table.type_of(name).origin,
     )
+
+
+def _empty_column(name: str) -> ColumnFigures:
+    """Return the figures of a column without values; every row has the same, a missing one."""
+    notes = ("no values: a training refuses the column",)
+    return ColumnFigures(name, "number", 1.0, 0, 1.0, None, None, None, None, None, notes, "values")
 
 
 def _kind(table: Columns, name: str) -> Kind:

@@ -34,7 +34,11 @@ def drift(
     row_ids: IdOptions = IdOptions(),
     alarms: Annotated[
         float,
-        typer.Option(min=1e-6, max=0.5, help="Probability that a column is reported as shifted although none is."),
+        typer.Option(
+            min=1e-6,
+            max=0.5,
+            help="Probability that the command reports a shifted column although no column has shifted.",
+        ),
     ] = 0.01,
     report: ReportOptions = ReportOptions(),
 ) -> None:

@@ -12,15 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from securevfl.credit.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
 from securevfl.data.baseline import SCORE_COLUMN
 from securevfl.data.columns import Columns
+from securevfl.data.composite_ids import id_columns
 from securevfl.data.read_options import ReadOptions
-from securevfl.data.readers import read_table
+from securevfl.data.readers import column_names, read_table
 from securevfl.display import html
-from securevfl.errors import TableError
+from securevfl.errors import IdError, TableError
 from securevfl.organisations.served_rows import ColumnShifts
 from securevfl.training.model_part import ModelPart
 
@@ -41,7 +40,7 @@ def drift(
         part: the party's part of the model.
         data: the file of new rows.
         scores: a file of predictions as `securevfl predict` writes it, at the party that receives scores.
-        options: the id column, and what happens to several rows of one id.
+        options: the id column of both files, and what happens to several rows of one id.
         alarms: probability that any column is reported as shifted if none is.
 
     Returns:
@@ -51,10 +50,14 @@ def drift(
     known = part.preparation.types
     table = read_table(Path(data), replace(options, label_column="", chosen=part.columns, known=known))
     column_drifts = measure_drift(column_baselines, table.columns, alarms=alarms)
-    return column_drifts if scores is None else [*column_drifts, _of_scores(part, Path(scores), alarms)]
+    if scores is None:
+        return column_drifts
+    id_names = id_columns(options.id_column, column_names(data, options.id_column)).prediction_names
+    return [*column_drifts, _of_scores(part, Path(scores), id_names, alarms)]
 
 
-def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
+def _of_scores(part: ModelPart, path: Path, id_names: Sequence[str], alarms: float) -> Drift:
+    """Return the drift of the scores in a file of predictions, whose id columns have these names."""
     score_baselines = [item for item in part.baseline if item.column == SCORE_COLUMN]
     if not score_baselines:
         raise TableError(
@@ -63,19 +66,21 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
             code="SVFL-MODEL-UNSUPPORTED",
             party=part.name,
         )
-    table = read_table(path, ReadOptions(label_column="")).columns
-    name = "probability" if "probability" in table.names else "prediction"
-    if name not in table.names:
+    id_column = ",".join(id_names)
+    try:
+        names = column_names(path, id_column)
+    except IdError:
+        names = []
+    name = "probability" if "probability" in names else "prediction"
+    if name not in names:
         raise TableError(
-            f"{path}: the file has no predictions",
-            "pass a file that securevfl predict wrote",
+            f"{path}: the file has no predictions with the columns {', '.join(id_names)}",
+            "pass a file that securevfl predict wrote, and the same --id",
             code="SVFL-FILE-WRONG-KIND",
             path=str(path),
         )
-    column = table.names.index(name)
-    return measure_drift(
-        score_baselines, Columns(np.ascontiguousarray(table.X[:, [column]]), [SCORE_COLUMN]), alarms=alarms
-    )[0]
+    table = read_table(path, ReadOptions(id_column, label_column="", chosen=(name,))).columns
+    return measure_drift(score_baselines, Columns(table.X, [SCORE_COLUMN]), alarms=alarms)[0]
 
 
 def column_shifts(part: ModelPart, data: Path, options: ReadOptions) -> ColumnShifts:

@@ -29,7 +29,7 @@ class FairnessInputs:
 
     predictions: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With labels: the output of `securevfl predict` or `score`, for all rows."),
+        typer.Option(metavar="FILE", help="If you have labels: the file that `securevfl predict` or `score` wrote."),
     ] = None
     group: Annotated[
         str | None,
@@ -39,7 +39,8 @@ class FairnessInputs:
         str | None,
         typer.Option(
             metavar="CLASS",
-            help="With labels: the model's positive class; by default 1, true, yes or the rarer class of these rows.",
+            help="If you have labels: the model's positive class; by default 1, true, yes or the rarer class of these "
+            "rows.",
         ),
     ] = None
 
@@ -139,7 +140,7 @@ def _read_predictions(party: Party, file: Path, table: option_groups.TableOption
     from securevfl.data.readers import column_names
 
     key = id_columns(table.id_column, column_names(table.data, table.id_column))
-    heads = key.names if len(key.names) > 1 else ["id"]
+    heads = key.prediction_names
     with file.open(newline="", encoding="utf-8") as lines:
         rows = csv.DictReader(lines)
         if not {*heads, "prediction"} <= set(rows.fieldnames or ()):

@@ -34,7 +34,7 @@ def reasons(
             help="Table of rows with your columns, as for `securevfl predict`.",
         ),
     ],
-    top: Annotated[int, typer.Option(min=1, max=100, help="Codes per row.")] = 3,
+    top: Annotated[int, typer.Option(min=1, max=100, help="Number of reason codes per row.")] = 3,
     codes: Annotated[
         Path | None, typer.Option(metavar="FILE.JSON", help="A code for each of your columns: {column: code}.")
     ] = None,

@@ -21,7 +21,10 @@ def scorecard(
     model: Model,
     points: Annotated[
         str,
-        typer.Option(metavar="POINTS:ODDS:DOUBLE", help="Points at these odds, and the points that double the odds."),
+        typer.Option(
+            metavar="POINTS:ODDS:DOUBLE",
+            help="Number of points at these odds, and number of points that doubles the odds, as in 600:50:20.",
+        ),
     ] = "600:50:20",
     out: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the scorecard to this file.")] = None,
     page: Html = None,

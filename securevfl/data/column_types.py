@@ -23,7 +23,7 @@ from pydantic import field_validator, model_validator
 
 from securevfl.base.config import Config
 from securevfl.data.text_values import is_number
-from securevfl.data.validation import name_list
+from securevfl.data.validation import MISSING_TEXTS, name_list
 from securevfl.errors import ConfigError, TableError
 
 Kind = Literal["number", "category", "date", "percent", "currency"]
@@ -48,7 +48,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 
 class ColumnType(Config):
-    """The type of a column: its kind (number, category, date ...), special and missing texts, and unit."""
+    """The type of a column: its kind (number, category, date ...), texts for special and missing values, and unit."""
 
     type: Kind | None = None
     """What the values are; None leaves it to the file or the values. "text" is another name for "category"."""
@@ -90,6 +90,11 @@ class ColumnType(Config):
             raise ValueError(f"a column may declare at most {MAX_DECLARED_BINS}")
         if not all(map(_is_number, bins)):
             texts = list(chain.from_iterable(bins))
+            if missing := [text for text in texts if text.strip() in MISSING_TEXTS]:
+                raise ValueError(
+                    f'{missing[0]!r} is read as a missing value; write "(missing)", which is the category of all '
+                    "missing texts, or write another text in the table"
+                )
             if len(set(texts)) < len(texts):
                 raise ValueError("no text may be in two bins")
             if len({group_name(group) for group in bins}) < len(bins):

@@ -46,6 +46,11 @@ class IdColumns(NamedTuple):
     names: list[str]
     by_rule: bool
 
+    @property
+    def prediction_names(self) -> list[str]:
+        """The id columns of a file of predictions: the columns of a composite id, or `id`."""
+        return self.names if self.by_rule and len(self.names) > 1 else ["id"]
+
 
 def id_columns(id_column: str, names: Sequence[str]) -> IdColumns:
     """Parse the value of the option `--id`.

@@ -1,5 +1,7 @@
 """Location (mean or median) and scale (deviation or quartile range) of columns, read in blocks of rows.
 
+Moments are the mean and the sum of squared deviations of each column over some rows.
+
 On secret shares, scaled columns are clipped to [-clip, clip] and rounded to a grid of fixed-point numbers
 (`securevfl.data.scaling`). `clip_free` changes a scale slightly so that this alters no value: both values of a
 two-valued column get onto the grid, and a column that exceeds the clip a little gets a wider scale, by a factor of at

@@ -1,4 +1,8 @@
-"""A party and its table: its name, columns, ids and, at one of the parties, labels."""
+"""A party and its table: its name, columns, ids and, at one of the parties, labels.
+
+An exposure is the time, or the number of units, that a row's label covers, such as the months of an insurance contract.
+Weights of rows are factors of their losses.
+"""
 
 from __future__ import annotations
 
@@ -298,6 +302,11 @@ class Party:
     def __repr__(self) -> str:
         labels = ", labels" if self.active else ""
         return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
+
+    def row_name(self, position: int) -> str:
+        """Name the row at a position for a message, by its number from 1 in the table that the party comes from."""
+        row = position if self.file_rows is None else int(self.file_rows[position])
+        return f"row {row + 1} of the table of {self.name}"
 
     def take(self, rows: NDArray[np.intp]) -> Party:
         """Return a copy of this party with these rows (k,) in this order; all rows in order share the same array."""

@@ -35,6 +35,6 @@ class ReadOptions:
 
     @property
     def facts(self) -> list[object]:
-        """The options on which the copy of a large table depends, as values for JSON; a change makes a new copy."""
+        """The options that determine the stored copy of a large table, as JSON values; a change makes a new copy."""
         types = sorted((name, kind.model_dump(mode="json")) for name, kind in self.declared.items())
         return [self.id_column, self.label_column, sorted(self.drop), types, self.duplicates]

@@ -172,6 +172,10 @@ class StoredParty(Party):
         """Whether the rows are in the memory of workers, where columns can be neither prepared nor left out."""
         return cast(ExternalTable, self.X).is_remote
 
+    def row_name(self, position: int) -> str:
+        """Name the row at a position for a message, by its number from 1 among the rows that are stored."""
+        return f"row {position + 1} of the rows of {self.name} that all parties share"
+
     @property
     def is_plain(self) -> bool:
         """Whether all columns are numbers without missing values."""
@@ -192,7 +196,8 @@ class StoredParty(Party):
         """Return the table on disk; raise TableError if its rows are at workers."""
         if self.is_remote:
             raise TableError(
-                f"party {self.name}: the rows are at workers, where columns can be neither prepared nor left out",
+                f"party {self.name}: worker processes store the rows, where columns can be neither prepared nor left "
+                "out",
                 "prepare the table before you store it, or train without workers",
                 code="SVFL-TABLE-ON-DISK",
                 party=self.name,

@@ -69,7 +69,7 @@ def _remedy(job: JobOptions, sizes: RunShape, disclosure: Disclosure) -> str:
     if disclosure.learner != sizes.active:
         choices += ["fewer epochs"] if sizes.epochs > 1 else []
         use = f"use {', or '.join(choices or ['larger tables of columns'])}"
-        return use if job.protocol.residual is None else f"seal the residual, or {use}"
+        return use if job.protocol.residual is None else f"encrypt the residual, or {use}"
     choices += ["fewer epochs"] if sizes.epochs > 1 else []
     choices += ["fewer evaluations"] if job.evaluation_interval else []
     hides = job.protocol.sum_for(len(sizes.passives)).hides_parts

@@ -181,7 +181,7 @@ class Disclosure:
 
 
 def in_column_bits(disclosure: Disclosure) -> bool:
-    """Return whether the count of a disclosure is in bits about columns, as for evaluations on shares."""
+    """Return whether the count of a disclosure is a number of bits about columns, as in evaluations on shares."""
     return disclosure.kind == "columns" and disclosure.group == COLUMN_BIT_GROUP
 
 

@@ -186,7 +186,7 @@ def label_auc_leaks(
         reveals_labels = any(item.receiver == PASSIVE and item.reveals.kind == "plain" for item in residual.declares())
         what = f"an {residual.name} residual reveals the labels, but max_label_auc allows an AUC of {limit:g}"
         if reveals_labels:
-            yield Leak(LABEL_AUC, ", ".join(sizes.passives), what, "seal the residual")
+            yield Leak(LABEL_AUC, ", ".join(sizes.passives), what, 'encrypt the residual (residual = "ckks")')
         return
     for name, bins, share in _label_shares(job, counts, before):
         p = sizes.parameters[name]

@@ -198,8 +198,8 @@ class BatchParticipant(Participant):
 
     def _describe_row(self, rows: Rows, position: int) -> str:
         """Describe a row of a batch for an error: its number and, if one of this party's columns is extreme, which."""
-        row = int(rows[position])
-        start = f"Row {row} of the table of {self._me}, counted from 0, alone makes it so large"
+        row_name = self._data.row_name(int(rows[position]))
+        start = f"{row_name[0].upper()}{row_name[1:]} alone makes it so large"
         if self._data.columns:
             distances = np.abs(np.asarray(self._data.scaled(rows[position : position + 1]), np.float64)[0])
             if distances.max() > EXTREME_DEVIATIONS:

@@ -1,4 +1,7 @@
-"""The roles of a run, and the declarations of what each of its messages reveals, handshake included."""
+"""The roles of a run, and the declarations of what each of its messages reveals, handshake included.
+
+The handshake is the exchange of public sizes and digests with which a run starts.
+"""
 
 from __future__ import annotations
 

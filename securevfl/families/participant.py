@@ -121,7 +121,7 @@ class Participant(ABC):
         weights = data.metric_weights(rows.rows)
         curve: list[list[float]] = []
         baseline: Baseline | None = None
-        if not loss.classifies or len(classes) == 2:
+        if not loss.classifies or loss.single:  # several outputs have no positive class, even of two
             prediction = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, classes)
             actual = labels == classes[1] if loss.classifies else labels
             curve = metrics.calibration(actual, prediction, weights=weights).tolist()

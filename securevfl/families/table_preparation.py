@@ -71,8 +71,8 @@ def _remote_preparation(party: StoredParty, *, unchanged: bool) -> FittedPrepara
     """Return the preparation of a table at workers, which leaves the columns as they are."""
     if not unchanged or not party.is_plain:
         raise TableError(
-            f"party {party.name}: the rows are at workers, where columns cannot be prepared, and this table has gaps, "
-            "texts, dates, special codes or declared bins, or the job changes columns",
+            f"party {party.name}: worker processes store the rows, where columns cannot be prepared, and this table "
+            "has gaps, texts, dates, special codes or declared bins, or the job changes columns",
             "prepare the table before you store it, or train without workers",
             code="SVFL-TABLE-ON-DISK",
             party=party.name,

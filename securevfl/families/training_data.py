@@ -105,6 +105,10 @@ class TrainingData:
         self._only_batch: Batch | None = None
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.batch_order)
 
+    def row_name(self, position: int) -> str:
+        """Name the row at a position of the whole table for a message; see `securevfl.data.party.Party.row_name`."""
+        return self._party.row_name(position)
+
     def initial_rows(self, limit: int) -> tuple[Rows, Floats | None]:
         """Return the rows and targets from which initial weights may be computed.
 

@@ -104,7 +104,7 @@ def unknown_class_error(name: str, key: str, unknown: Sequence[str], names: Sequ
     return ClassError(
         f"party {name}: {key} names {', '.join(unknown)}, and the labels have the classes "
         f"{name_list(names, MAX_LISTED_CLASSES)}",
-        f"correct {key} in the job",
+        f"correct {key}",
         code="SVFL-LABEL-CLASSES",
         party=name,
         key=key,

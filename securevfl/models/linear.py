@@ -85,7 +85,7 @@ class Logistic(LinearModel):
 
 
 class SmoothHinge(LinearModel):
-    """Linear support vector machine with the smooth hinge loss of FDSKL, Table 1."""
+    """Linear support vector machine with the smooth hinge loss of FDSKL (Gu et al. 2020), Table 1."""
 
     name: ClassVar[str] = "smooth_hinge"
 

@@ -179,7 +179,8 @@ def average_precision(positive: NDArray[np.bool_], score: Floats, weights: Float
 def _precision(positives: Floats, rows: Floats) -> float:
     if not positives[-1]:
         return float("nan")
-    return float((np.diff(positives, prepend=0) / positives[-1] * positives / rows).sum())
+    precision = np.divide(positives, rows, out=np.zeros_like(positives), where=rows > 0)  # the first rows may weigh 0
+    return float((np.diff(positives, prepend=0) / positives[-1] * precision).sum())
 
 
 def lift(positive: NDArray[np.bool_], score: Floats, top: float = LIFT_SHARE, weights: Floats | None = None) -> float:

@@ -143,14 +143,14 @@ def mean_average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
 
 
 def _scores_of_levels(levels: Floats, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Combine neighbouring levels that are one score of a model with few different scores.
+    """Group neighbouring levels to which one and the same score was probably rounded, in a model with few scores.
 
     Args:
         levels: the different levels (k,), increasing.
         rows: the number of rows of each level (k,).
 
     Returns:
-        The group of each level (k,), and whether each group is one score.
+        The number of the group of each level (k,), and for each group whether it probably comes from a single score.
     """
     gaps = np.diff(levels)
     starts_run = np.append(True, gaps > 1.5 * gaps.min(initial=np.inf))

@@ -1,4 +1,4 @@
-"""The top model: the active party applies a module to the outputs of all parties (CELU-VFL 2022, Figure 1).
+"""The top model: the active party applies a module to the outputs of all parties (CELU-VFL 2022, Figure 1 (?)).
 
 The active party has the labels; K passive parties have w outputs each.
 

@@ -132,7 +132,8 @@ class BlockNewton(RoundsTraining):
             limit = INITIAL_MULTIPLE * party.loss.step_factor
             if not 1.0 <= decision.multiple <= limit:
                 raise ProtocolError(
-                    f"{link.me}: the active party sent a pace of {decision.multiple:g}, the limit is 1 to {limit:g}",
+                    f"{link.me}: the active party multiplies the step size by {decision.multiple:g}, and only factors "
+                    f"from 1 to {limit:g} are allowed",
                     code="SVFL-PROTOCOL-VALUES",
                 )
             gradient = model.regularised(link.reply().gradient(model, batch) / len(batch.X))

@@ -9,6 +9,7 @@
     a model with `defaults`       these defaults, on shares; if rows are held out, a model that can end early takes
                                   long steps until evaluations show no improvement
 
+Protocols: "shares" trains on additive shares of model outputs; the others send residuals (output minus label).
 Defaults never send residuals in the clear and never accept a leak. An optimizer without a protocol trains on shares if
 it can, and otherwise with residuals encrypted under CKKS. An optimizer that stops early gets the rows and the number of
 iterations of a job without one. Keys that the user has set are never changed.
@@ -103,7 +104,7 @@ def why_not_on_shares(model: Model, optimizer: Training | None = None) -> str:
         return f"{optimizer.name} without lr uses step sizes that change with the batches"
     if optimizer.mode != "parallel":
         return f"in mode {optimizer.mode} of {optimizer.name} parties update in turn, but on shares all update at once"
-    return "" if optimizer.update.linear else f"rule {optimizer.update.name} is not linear in gradients"
+    return "" if optimizer.update.linear else f"rule {optimizer.update.inner.name} is not linear in gradients"
 
 
 def _placeholders() -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Base classes of all optimizers that a job can name: their options and step sizes."""
+"""Base classes of all optimizers that a job can name: their options and step sizes.
+
+An optimizer trains in rounds. In each round, the parties exchange model outputs and residuals (output minus label) of a
+batch of rows, and each party then takes one or more steps with its own weights (local steps).
+"""
 
 from __future__ import annotations
 

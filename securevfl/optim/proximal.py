@@ -38,6 +38,11 @@ class Proximal(Rule):
         """Whether the inner rule is linear."""
         return self.rule.linear
 
+    @property
+    def inner(self) -> Rule:
+        """The inner rule, which takes the steps."""
+        return self.rule.inner
+
     def init(self, theta: V) -> Memory[V]:
         """Return the memory before the first step; see `Rule.init`."""
         return _combine(theta - theta, self.rule.init(theta))

@@ -3,7 +3,8 @@
 As in optax (DeepMind 2020), a rule is a pair of functions without mutable state:
     init(theta) -> memory
     step(gradient, memory, eta) -> (change, memory)        theta + change are the new weights
-theta are weights and eta is the step size of the round.
+theta are weights and eta is the step size of the round. An exchange is one set of outputs and residuals (output minus
+label) that the parties have sent each other.
 
 A *linear* rule (SGD, proximal, momentum) uses only +, - and products with constants that are fixed in advance. It also
 runs on additive shares, where the changes that the share holders compute add up to the change of the weights. A rule
@@ -55,6 +56,11 @@ class Rule(NamedOption, ABC):
     @abstractmethod
     def linear(self) -> bool:
         """Whether the rule is linear, so that it also runs on additive shares."""
+
+    @property
+    def inner(self) -> Rule:
+        """The rule that takes the steps: this one, unless it changes the gradient for another one."""
+        return self
 
     @abstractmethod
     def init(self, theta: V) -> Memory[V]:

@@ -360,7 +360,7 @@ class Gateway:
         result = client.ask([queued.key for queued in block], np.array([queued.X for queued in block]))
         assert result.f is not None, "the gateway is at the requesting party"
         prediction = prediction_of(self._part, np.nan_to_num(result.f))
-        states = result.states
+        states, positive_proba = result.states, prediction.positive_proba
         self.blocks += 1
         scored = states.count("scored")
         with self._counting:
@@ -369,8 +369,8 @@ class Gateway:
             facts: dict[str, Any] = {"state": states[index]}
             if states[index] == "scored":
                 facts["prediction"] = prediction.label[index].item()
-                if prediction.proba is not None and len(prediction.classes) == 2:
-                    facts["probability"] = float(prediction.proba[index, 1])
+                if positive_proba is not None:
+                    facts["probability"] = float(positive_proba[index])
                 elif prediction.proba is not None:
                     classes, proba = map(str, prediction.classes.tolist()), prediction.proba[index].tolist()
                     facts["probabilities"] = dict(zip(classes, proba, strict=True))

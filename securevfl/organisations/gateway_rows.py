@@ -59,9 +59,9 @@ class RowScore(BaseModel):
     prediction: str | int | float | bool | None = None
     """The likeliest class, or the predicted number."""
     probability: float | None = None
-    """The probability of the positive class, for two classes."""
+    """The probability of the positive class, of a model with one output for two classes."""
     probabilities: dict[str, float] | None = None
-    """The probability of each class, for more than two classes."""
+    """The probability of each class, of a model with an output for each class."""
     reasons: dict[str, list[str]] | None = None
     """Reason codes by party, largest contribution first."""
 

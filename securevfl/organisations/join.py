@@ -1,4 +1,8 @@
-"""Take part in a training from this process, with the other parties on their own machines."""
+"""Take part in a training from this process, with the other parties on their own machines.
+
+`join` connects to the other parties, checks that all of them agreed to the same job, trains, and writes this party's
+model part: its weights and the preparation of its columns.
+"""
 
 from __future__ import annotations
 

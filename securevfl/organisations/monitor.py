@@ -97,7 +97,9 @@ class Monitor:
             gauge = self._library.Gauge(f"drift_{name}", f"{description} of a column.", ["column"], **self._options)
             for column, value in values.items():
                 gauge.labels(column).set(value)
-        shifted = self._library.Gauge("drift_shifted_columns", "Columns that have shifted.", **self._options)
+        shifted = self._library.Gauge(
+            "drift_shifted_columns", "Number of columns whose values have shifted since the training.", **self._options
+        )
         shifted.set(len(shifts.shifted))
 
     def watch(self, server: Server) -> None:

@@ -48,6 +48,14 @@ class Prediction:
     classes: NDArray[Any]
     reasons: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
+    @property
+    def positive_proba(self) -> Floats | None:
+        """Probability of the positive class (m,); None unless the model has one output for two classes.
+
+        A model with an output for each of two classes has no positive class.
+        """
+        return None if self.proba is None or self.decision.shape[1] > 1 else self.proba[:, 1]
+
 
 @dataclass(frozen=True)
 class ScoreCounts:

@@ -21,7 +21,6 @@ from securevfl.errors import (
 from securevfl.transport.line import Line
 
 RETRY_SECONDS = 5  # seconds after which a refused client is asked to retry
-_WAIT = 10.0  # maximum number of seconds that a client waits for a slot
 _START_SECONDS = 10.0  # seconds in which a new session must be ready for connections
 # number of ended sessions whose ids are stored, so that a late connection does not start such a session again
 _REMEMBERED_SESSIONS = 1024
@@ -34,6 +33,7 @@ class SessionLimits:
     Attributes:
         max_sessions: maximum number of sessions at a time.
         max_waiting: maximum number of clients that wait for a free slot.
+        max_seconds: maximum number of seconds that a client waits for a free slot.
 
     Raises:
         ConfigError: no session would be allowed.
@@ -41,6 +41,7 @@ class SessionLimits:
 
     max_sessions: int = 16
     max_waiting: int = 64
+    max_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         if self.max_sessions < 1 or self.max_waiting < 0:
@@ -138,7 +139,9 @@ class SessionManager:
                 raise self._busy()
             self._waiting += 1
             try:
-                self._changed.wait_for(lambda: self._closed or len(self._threads) < max_sessions, _WAIT)
+                self._changed.wait_for(
+                    lambda: self._closed or len(self._threads) < max_sessions, self._limits.max_seconds
+                )
             finally:
                 self._waiting -= 1
         if self._closed or (session_id not in self._threads and len(self._threads) >= max_sessions):

@@ -20,6 +20,7 @@ stopped after its last training gets its model from its checkpoints, even if the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -116,11 +117,13 @@ def tune_with(
     """
     alternatives = alternative_jobs(job, grid)
     ledger = DisclosureLedger.open(party.name, files.ledger)
-    search = _Search(job, alternatives, party, settings, ledger, files.checkpoints)
-    save = None if files.save is None or search.is_result(Path(files.save)) else Path(files.save)
-    if save is not None:
-        check_unused(save)
-    with exclusive_comparison(search.ledger), pool_for(job, None, None) as (pool, size):
+    # the record of an earlier run is read under the lock, because a search that is still running changes it
+    with exclusive_comparison(ledger), ExitStack() as stack:
+        search = _Search(job, alternatives, party, settings, ledger, files.checkpoints)
+        save = None if files.save is None or search.is_result(Path(files.save)) else Path(files.save)
+        if save is not None:
+            check_unused(save)
+        pool, size = stack.enter_context(pool_for(job, None, None))
         search.pool = {"executor": pool, "workers": size, "on_round": on_round}
         if (stored := search.agree(consent)) is not None:
             if save is not None:
@@ -372,7 +375,7 @@ class _Search:
 
     @property
     def _choice(self) -> list[Disclosure]:
-        """What the party with labels discloses by naming the chosen alternative; one search enters it once."""
+        """What the party with labels discloses by naming the chosen alternative; counted once for each search."""
         return choice_disclosures(len(self.alternatives), next(iter(self.shapes.values())))
 
     def _check_measurements(self, view: PreConsentView) -> None:

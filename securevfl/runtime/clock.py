@@ -164,6 +164,20 @@ class VirtualClock(Clock):
         self._outgoing = _Connection()
         self._incoming = self._outgoing if network.half_duplex else _Connection()
 
+    def connect(self) -> None:
+        """Add the time in which this party connects to the others, before its first frame."""
+        self._exchange(self.network.connecting)
+
+    def disconnect(self) -> None:
+        """Add the time in which this party closes its connections, after its last frame."""
+        self.tick(Kind.LOCAL)
+        self._exchange(self.network.closing)
+
+    def _exchange(self, seconds: float) -> None:
+        """Add seconds in which this thread exchanges packets that are no frames with all other parties."""
+        with self._lock:
+            self._here.branch.spend(Kind.COMMUNICATION, seconds)
+
     def _now(self) -> float:
         return self._slowed * time.thread_time()
 

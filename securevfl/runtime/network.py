@@ -14,6 +14,16 @@ import numpy as np
 
 PAUSES_PER_DRAW = 1024
 
+CONNECTING_ROUND_TRIPS = 4
+"""Round trips between a party's call and the agreed session: TCP, TLS 1.3, opening the stream of the line, and offers
+and proofs (securevfl/transport/secure_transport.py)."""
+
+CONNECTING_SECONDS = 0.06
+"""Seconds that both parties compute while they connect. It is a rounded measurement on one computer."""
+
+CLOSING_ROUND_TRIPS = 2
+"""Round trips between a party's last message and the end of its connection: both ends close the line and its stream."""
+
 
 @dataclass(frozen=True)
 class Pauses:
@@ -70,6 +80,16 @@ class Network:
     def latency(self) -> float:
         """Seconds from one party to another, without the transfer of the bytes."""
         return (self.rtt_ms / 2.0 + self.message_ms) / 1000.0
+
+    @property
+    def connecting(self) -> float:
+        """Seconds in which two parties connect and agree on a session, if one of them listens already."""
+        return CONNECTING_ROUND_TRIPS * self.rtt_ms / 1000.0 + CONNECTING_SECONDS
+
+    @property
+    def closing(self) -> float:
+        """Seconds in which two parties close their connection."""
+        return CLOSING_ROUND_TRIPS * self.rtt_ms / 1000.0
 
     def transfer(self, nbytes: int) -> float:
         """Return the seconds that a message of `nbytes` bytes occupies the connection."""

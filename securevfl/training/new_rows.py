@@ -26,6 +26,7 @@ from securevfl.data.load import read_order
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.read_options import ReadOptions
 from securevfl.data.readers import errors_name, read_table
+from securevfl.data.register import Rows
 from securevfl.data.row_matching import ids_of_rows
 from securevfl.data.store import OnProgress, copy_to_temporary_table
 from securevfl.errors import IdError, TableError
@@ -47,6 +48,7 @@ class NewRows:
         key: the id columns of a file.
         written: for each id, the unchanged values of the id columns, if ids are composed of them
             (`data.composite_ids`).
+        file_rows: the position (m,) of each row in its file; None if they are the same.
     """
 
     count: int
@@ -54,6 +56,7 @@ class NewRows:
     blocks: Callable[[], Iterator[tuple[list[Any] | None, NDArray[Any]]]]
     key: IdColumns | None = None
     written: Mapping[Any, Any] = field(default_factory=dict, repr=False)
+    file_rows: Rows | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class IndexedRows:
         X: numbers (m, d), checked but not scaled.
         key: the id columns of a file.
         written: for each id, the unchanged values of the id columns, if ids are composed of them.
+        file_rows: the position (m,) of each row in its file; None if they are the same.
     """
 
     name: str
@@ -73,6 +77,7 @@ class IndexedRows:
     X: NDArray[Any]
     key: IdColumns | None = None
     written: Mapping[Any, Any] = field(default_factory=dict, repr=False)
+    file_rows: Rows | None = None
 
     @classmethod
     def of(cls, name: str, rows: NewRows) -> IndexedRows:
@@ -94,7 +99,7 @@ class IndexedRows:
             raise IdError(
                 f"party {name}: there are no rows with ids", "name the id column", code="SVFL-ID-MISSING", party=name
             )
-        return cls(name, ids, np.concatenate([X for _, X in blocks]), rows.key, rows.written)
+        return cls(name, ids, np.concatenate([X for _, X in blocks]), rows.key, rows.written, rows.file_rows)
 
     def take(self, order: NDArray[np.intp]) -> NewRows:
         """Return the rows at these positions, in this order."""
@@ -168,13 +173,14 @@ def rows_of_file(
     if table.ids is None:
         raise IdError(f"{path}: the file has no ids", "add an array ids", code="SVFL-ID-MISSING", path=str(path))
     order = read_order(path, len(table.ids) if table.unique is None else table.unique.total) if ordered else None
+    file_rows = table.unique.rows if order is None and table.unique is not None else order
     with errors_name(path):
         columns, ids = table.columns, table.ids
         if order is not None:
             order = order if table.unique is None else table.unique.positions_of(order)
             columns, ids = replace(columns, X=columns.X[order]), ids[order]
         written = dict(zip(table.ids.tolist(), table.written or (), strict=False))
-        return replace(rows_of_array(part, columns, ids), key=table.key, written=written)
+        return replace(rows_of_array(part, columns, ids), key=table.key, written=written, file_rows=file_rows)
 
 
 def _parquet(
@@ -188,7 +194,7 @@ def _parquet(
         stored = copy_to_temporary_table(part.name, path, options, rows=order, on_progress=on_progress)
         ids = source.ids().combine_chunks().take(order)
         blocks = partial(_zipped_slices, stored.X, ids)
-        return NewRows(len(stored), stored.order, blocks, source.key, _written(source))
+        return NewRows(len(stored), stored.order, blocks, source.key, _written(source), order)
     digest = order_digest(source.keys())
     read = 0
     for X in source.numbers():

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_atomic
 from securevfl.base.roles import Roles
+from securevfl.data.register import Rows
 from securevfl.data.row_matching import ids_of_rows, match_tables, match_values, take_rows
 from securevfl.data.validation import check_labels
 from securevfl.errors import ConfigError, DivergenceError, LabelError, PartiesError, RangeError, TableError
@@ -130,8 +131,8 @@ class Run:
     def calibration(self) -> list[list[float]]:
         """The calibration on the held-out rows, in ten groups of rows by rising prediction.
 
-        With two classes: mean probability, share of the positive class, rows. Otherwise: mean prediction, mean label,
-        rows.
+        With one output for two classes: mean probability, share of the positive class, rows. In a regression: mean
+        prediction, mean label, rows. With several outputs it is empty.
         """
         return list(self.active.calibration)
 
@@ -353,15 +354,18 @@ class Run:
                 )
         lead = self.active.name
         orders = match_tables(row_ids, lead)
-        f = self.decision_of({name: take_rows(rows, orders[name]) for name, rows in scaled.items()})
         first = next((name for name in (lead, *row_ids) if row_ids.get(name) is not None), None)
+        ordered = {name: take_rows(rows, orders[name]) for name, rows in scaled.items()}
+        f = self.decision_of(ordered, first or next(iter(ordered)))
         return f, None if first is None else row_ids[first]
 
-    def decision_of(self, scaled: Mapping[str, Floats]) -> Floats:
+    def decision_of(self, scaled: Mapping[str, Floats], first: str, file_rows: Rows | None = None) -> Floats:
         """Return f (m, c) on prepared and scaled rows.
 
         Args:
             scaled: the rows (m, d) of each party with columns.
+            first: the party whose table's rows an error names.
+            file_rows: the position (m,) of each row in that table; None if they are the same.
 
         Returns:
             The outputs.
@@ -386,22 +390,7 @@ class Run:
         results = run_threads(roles, WallClock)
         f = results[self.active.asker]
         assert f is not None
-        if np.isnan(f).any():
-            raise DivergenceError(
-                f"{self.active.asker}: some outputs are not numbers, because weights or a module of the model diverged",
-                "train again with a lower lr",
-                code="SVFL-TRAINING-DIVERGED",
-                party=self.active.asker,
-            )
-        if (beyond := np.flatnonzero(np.isinf(f).any(axis=1))).size:
-            raise RangeError(
-                f"{self.active.asker}: the outputs of {beyond.size} of {count} rows are beyond the model's number "
-                f"range, first in row {beyond[0]}",
-                "leave these rows out, or train with a larger protocol.shares.step",
-                code="SVFL-TRAINING-RANGE",
-                party=self.active.asker,
-                row=int(beyond[0]),
-            )
+        check_outputs(f, self.active.asker, first, file_rows)
         return f
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
@@ -495,3 +484,35 @@ class Run:
 
     def _repr_html_(self) -> str:
         return cell(self.job, self._lead_first)
+
+
+def check_outputs(f: Floats, asker: str, first: str, file_rows: Rows | None = None) -> None:
+    """Check that the outputs of new rows are finite.
+
+    Args:
+        f: the outputs (m, c).
+        asker: the party that receives them.
+        first: the party whose table's rows an error names.
+        file_rows: the position (m,) of each row in that table; None if they are the same.
+
+    Raises:
+        RangeError: if an output is beyond the range of the model's numbers.
+        DivergenceError: if an output is not a number.
+    """
+    if np.isnan(f).any():
+        raise DivergenceError(
+            f"{asker}: some outputs are not numbers, because weights or a module of the model diverged",
+            "train again with a lower lr",
+            code="SVFL-TRAINING-DIVERGED",
+            party=asker,
+        )
+    if (beyond := np.flatnonzero(np.isinf(f).any(axis=1))).size:
+        row = int(beyond[0] if file_rows is None else file_rows[beyond[0]]) + 1
+        raise RangeError(
+            f"{asker}: the outputs of {beyond.size} of {len(f)} rows are beyond the model's number range, first in row "
+            f"{row} of the table of {first}",
+            "leave these rows out, or train with a larger protocol.shares.step",
+            code="SVFL-TRAINING-RANGE",
+            party=asker,
+            row=row,
+        )

@@ -14,12 +14,14 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.network import Network, Pauses
 from securevfl.runtime.observer import Event
 from securevfl.runtime.party_threads import run_threads
 from securevfl.runtime.worker_processes import process_pool
 from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart
 from securevfl.training.run import Run
 from securevfl.training.session import take_part
 
@@ -82,8 +84,9 @@ def simulate(
     clocks = {name: VirtualClock(lines, slowed=slow.get(name, 1.0)) for name in cast.parties}
     label = f"{job.optimizer.label}, {job.family.cost_label(job, len(others))}"
     with pool_for(job, executor, workers) as (pool, size), watched(label, progress, on_round) as told:
-        roles = {
-            party.name: partial(
+        roles = {}
+        for party in (lead, *others):
+            train = partial(
                 take_part,
                 job,
                 party,
@@ -94,10 +97,27 @@ def simulate(
                 checkpoints=checkpoints[party.name] if checkpoints is not None else None,
                 ledger=ledgers[party.name] if ledgers is not None else None,
             )
-            for party in (lead, *others)
-        }
+            roles[party.name] = partial(_connected, clocks[party.name], train)
         parts = run_threads(roles, clocks, observe=observe)
     return Run(job, parts)
+
+
+def _connected(clock: VirtualClock, train: Callable[[Channel], ModelPart], channel: Channel) -> ModelPart:
+    """Train, and add the time in which separate computers connect before the training and disconnect after it.
+
+    Args:
+        clock: the party's simulated clock.
+        train: trains over a channel.
+        channel: the channel to the other parties.
+
+    Returns:
+        This party's part of the model, with the time of the run.
+    """
+    clock.connect()
+    part = train(channel)
+    clock.disconnect()
+    part.path = clock.path()
+    return part
 
 
 def _slows(factor: float | Pauses) -> bool:

@@ -210,10 +210,10 @@ class TrainingLoop:
         row, column = np.unravel_index(int(distances.argmax()), distances.shape)
         if distances[row, column] > EXTREME_DISTANCE:
             warnings.warn(
-                f"party {self.party.name}: row {rows[row]}, counted from 0, is more than {EXTREME_DISTANCE:g} standard "
-                f"deviations from the mean in column {str(self._features[column])!r}. One such row can decide the "
-                "gradient of a batch, and the training may diverge; clip extreme values (prepare.clip) or correct the "
-                "row",
+                f"party {self.party.name}: {self.party.row_name(int(rows[row]))} is more than {EXTREME_DISTANCE:g} "
+                f"standard deviations from the mean in column {str(self._features[column])!r}. One such row can decide "
+                "the gradient of a batch, and the training may diverge; clip extreme values (prepare.clip) or correct "
+                "the row",
                 DataNotice,
                 stacklevel=3,
             )

@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.consent.settle_job import settle_job
 from securevfl.disclosure.ledger import DisclosureLedger, total_of, total_to
 from securevfl.disclosure.limits import DISCLOSURE_KINDS, Limit
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.training.year_forecast import YearForecast, YearPlan, forecast_year
 from tests.builders import raises_code, random_parties, write_tables
 
@@ -103,3 +105,20 @@ def test_the_command_prints_a_year(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "12 monthly trainings, one comparison, one search of 2 trainings, 1,200 scores" in done.stdout
     assert "bits about them" in done.stdout
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_scores_of_every_output_count_in_a_year(classes: int) -> None:
+    """A score of k bits for each of c outputs discloses c * k bits."""
+    parties = random_parties(rows=ROWS, labels=classes, ids=True)
+    model = "logistic" if classes == 2 else "one_vs_rest"
+    job = settle_job(vfl.Job(model=model, epochs=1, test_fraction=0.3, accepts=["small_metrics", "scores"]), parties)
+    shape = pooled_run_facts(job, parties).shape
+
+    def bits(scores: int) -> int:
+        plan = YearPlan(compares=False, searched=0, scores=scores)
+        (shop,) = (year for year in forecast_year(job, parties, plan=plan).parties if year.party == "shop")
+        return shop.bits
+
+    assert shape.outputs == (1 if classes == 2 else classes)
+    assert bits(1200) - bits(0) == 1200 * job.family.score_bits(job, shape) * shape.outputs > 0

@@ -38,6 +38,7 @@ ALONE = {  # by benchmark: arguments of runs without a real table
     "sums": ["--repeats 1 --only cpu --json OUT/rows.json"],
 }
 APART = {  # benchmarks that start processes of parties
+    "default_job": ["--rows 2000 --columns 12 --iterations 2 --rtt-ms 1 --repeats 1"],
     "delay": ["--rtt-ms 1 --epochs 1 --repeats 1 --residuals open --json OUT/rows.json"],
     "estimates": ["--rows 1000 --columns 4"],
     "faults": ["--runs 1"],

@@ -230,3 +230,14 @@ def test_a_nested_or_other_line_is_no_log(place: Place, line: str) -> None:
     place.log.write_text(line)
     done = place.forget()
     assert (done.exit_code, "SVFL-FILE-WRONG-KIND" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("place_of_line", [0, 1, -1])
+def test_a_file_with_one_line_that_is_no_event_is_no_log(place: Place, place_of_line: int) -> None:
+    events = place.log.read_text().splitlines() * 3
+    events[place_of_line] = '{"note": "keep"}'
+    place.log.write_text("\n".join([*events, ""]))
+    before = place.left()
+    done = place.forget()
+    assert done.exit_code == 2, done.output
+    assert place.left() == before

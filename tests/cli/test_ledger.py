@@ -10,8 +10,11 @@ from pyarrow import csv
 from typer.testing import CliRunner, Result
 
 import securevfl as vfl
+from securevfl.cli.ledger_command import ROW_KEYS, _rows
 from securevfl.cli.main import app
+from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
+from securevfl.disclosure.ledger_contents import LedgerContents, LedgerEntry
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError
 from tests.builders import raises_code
@@ -170,3 +173,15 @@ def test_the_limit_that_a_sheet_advises_bounds_the_default_job(tmp_path: Path) -
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
         vfl.simulate(job, parties, ledgers=ledgers)
     assert not ledgers["shop"].read().entries
+
+
+def test_each_peer_has_the_date_of_its_own_latest_disclosure() -> None:
+    days = {"shop": ["2026-01-05", "2026-03-01"], "telco": ["2026-02-02"], "mill": ["2026-04-09", "2026-01-01"]}
+    entries = tuple(
+        LedgerEntry("table", f"run {day}", f"{day}T10:00:00", Disclosure("scores", peer, ("bank",), 5, 0))
+        for peer, dates in days.items()
+        for day in dates
+    )
+    rows = _rows(LedgerContents("bank", b"", entries=entries), entries)
+    latest = {str(row[ROW_KEYS.index("peer")]): row[ROW_KEYS.index("latest")] for row in rows}
+    assert latest == {peer: max(dates) for peer, dates in days.items()} | {"all": "2026-04-09"}

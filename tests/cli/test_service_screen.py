@@ -14,13 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+import securevfl as vfl
 from securevfl.cli import service_screen
 from securevfl.cli.service_screen import Budget, Rate, RequestTally, ServiceFigures, ServiceScreen, budgets_of
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger import DisclosureLedger, total_of
 from securevfl.disclosure.limits import Limit
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome
@@ -97,6 +99,20 @@ def test_the_budget_is_what_the_ledger_leaves_to_the_peer(tmp_path: Path) -> Non
     assert Budget("scores", "bank", "100", "70") in budgets_of(ledger)
     ledger.record_answer("training", "another run", Disclosure("scores", "second bank", ("shop",), 60, 0))
     assert Budget("scores", "all peers", "100", "10") in budgets_of(ledger)  # a limit holds for all of them together
+
+
+@pytest.mark.parametrize("first", [0, 150, 200, 1000])
+def test_the_budget_counts_tables_that_share_rows(first: int, tmp_path: Path) -> None:
+    """As `securevfl ledger` does: the row with the least left decides, whichever tables it is in."""
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    ledger.set_limit("columns", Limit(10))
+    for number, start in enumerate((0, first)):
+        party = vfl.Party("shop", np.ones((200, 3)) * np.arange(200)[:, None], ids=range(start, start + 200))
+        ledger.record(party.register, (f"run {number}", ""), [Disclosure("columns", "bank", ("shop",), 3 + number, 0)])
+    limit = ledger.read().limits["columns"]
+    left = [limit.left(total_of(ledger.table_disclosures(name)[0], "columns")) for name in ledger.read().tables]
+    assert min(map(int, left)) == (10 - 4 if first == 1000 or first == 200 else 10 - 7)
+    assert budgets_of(ledger) == [Budget("columns", "bank", "10", str(min(map(int, left))))]
 
 
 def test_a_tally_counts_each_outcome() -> None:

@@ -10,6 +10,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from securevfl.cli.main import app
+from tests.builders import job_file, random_parties, write_tables
 
 RUN = CliRunner()
 SESSION = {"--certs", "--listen", "--timeout", "--patience", "--verbose", "--log"}
@@ -108,3 +109,50 @@ def test_refusals_name_all_options_and_the_remedy() -> None:
     assert "--replace has no effect without --save. Leave it out, or add --save." in run.output
     run = RUN.invoke(app, ["compare", "job.toml", "--alone", "--grid", "l2=1,2", "--save", "m", "--listen", "h:1"])
     assert "--save, --listen have no effect with --alone. Leave them out." in run.output
+
+
+BOTH = ["--data", "bank=bank.csv", "--data", "shop=shop.csv"]
+MODES_WITH_NAMES = {
+    "train": ["train", "job.toml", *BOTH],
+    "audit": ["audit", "job.toml", *BOTH],
+    "explain": ["explain", "job.toml", *BOTH],
+    "explain --size": ["explain", "job.toml", "--data", "shop=shop.csv", "--size", "bank=3"],
+    "compare": ["compare", "job.toml", *BOTH],
+    "compare --grid": ["compare", "job.toml", *BOTH, "--grid", "l2=0.1,1"],
+    "compare --alone": ["compare", "job.toml", "--data", "bank=bank.csv", "--grid", "l2=0.1,1", "--alone"],
+    "compare --party": ["compare", "job.toml", "--party", "bank", "--data", "bank.csv"],
+    "compare --party --grid": ["compare", "job.toml", "--party", "bank", "--data", "bank.csv", "--grid", "l2=0.1,1"],
+}
+"""A call of each command whose options name parties, in each of its modes."""
+
+
+@pytest.mark.parametrize("argument", ["--id=shp=key", "--columns=shp=types.toml", "--duplicates=shp=first"])
+@pytest.mark.parametrize("mode", MODES_WITH_NAMES)
+def test_options_about_unknown_parties_are_refused(mode: str, argument: str, folder: Path) -> None:
+    write_tables(folder, random_parties(rows=60, ids=True))
+    job_file(folder / "job.toml", 'model = "logistic"\n')
+    (folder / "types.toml").write_text("")
+    run = RUN.invoke(app, [*MODES_WITH_NAMES[mode], argument])
+    assert run.exit_code == 2
+    assert "SVFL-PARTIES-NAME" in run.output
+    assert argument.partition("=")[0] in run.output
+
+
+@pytest.mark.parametrize("name", ["bnk", "shop"])
+def test_a_size_is_of_another_party_of_the_peers(name: str, folder: Path) -> None:
+    write_tables(folder, random_parties(rows=60, ids=True))
+    job_file(folder / "job.toml", 'model = "logistic"\n')
+    (folder / "peers.toml").write_text('active = "bank"\npassives = ["shop"]\naddress = { bank = "localhost:1" }\n')
+    run = RUN.invoke(app, [*MODES_WITH_NAMES["explain --size"], "--size", f"{name}=4"])
+    assert run.exit_code == 2
+    assert "SVFL-PARTIES-NAME" in run.output
+
+
+def test_every_command_whose_options_name_parties_is_tried() -> None:
+    group: Any = typer.main.get_command(app)
+    commands = {
+        name
+        for name in group.list_commands(None)
+        if any((option.metavar or "").startswith(("NAME=", "[NAME=]")) for option in options_of(name).values())
+    }
+    assert commands - {"certs", "kit"} == {words[0] for words in MODES_WITH_NAMES.values()}

@@ -1,4 +1,4 @@
-"""Keys and ciphertexts to and from `phe` (python-paillier), which is an oracle of ours."""
+"""Conversion of keys and ciphertexts from and to those of `phe` (python-paillier), with which tests compare ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _phe() -> Any:
 
 
 def public_to_phe(public: PublicKey) -> Any:
-    """Convert a public key to a `phe.PaillierPublicKey` of the same n; h has no place there."""
+    """Convert a public key to a `phe.PaillierPublicKey` with the same n. It has no place for h."""
     return _phe().PaillierPublicKey(int(public.n))
 
 
@@ -25,7 +25,7 @@ def secret_from_phe(private: Any) -> SecretKey:
 
 
 def to_phe(public: PublicKey, ciphertexts: Sequence[int]) -> list[Any]:
-    """Ciphertexts as `phe.EncryptedNumber` of integers (exponent 0). CryptoError unless all are units mod n^2."""
+    """Convert to `phe.EncryptedNumber` of integers (exponent 0). Raise CryptoError unless all are units mod n^2."""
     phe, key = _phe(), public_to_phe(public)
     return [phe.EncryptedNumber(key, int(c)) for c in public.check_units(ciphertexts)]
 

@@ -1,4 +1,4 @@
-"""Tests of encrypted products that an evaluator adds up before it hides them: one reply about several blocks."""
+"""Encrypted products that the evaluator adds up before it masks them: one reply about several blocks of rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from builders import raises_code
 
+from securevfl.crypto.kernel.share_protocol import QUERY_HEADER
 from securevfl.crypto.kernel.shares import KernelEvaluator, KernelHolder, KernelShares
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import CryptoError, RangeError
@@ -57,7 +58,8 @@ def test_one_reply_is_the_product_of_all_blocks(seeded: bool) -> None:
     assert len(reply) == len(single)
     errors = ShareRing(BITS).signed(ShareRing(BITS).reduce(share + holder.open(reply) - expected))
     assert np.abs(errors).max() <= 1
-    assert (errors != 0).sum() <= 3  # the bound of one value is 1e-3: four of 210 are off once in a million runs
+    # a value is off by one with probability 1e-3 at most, so four of 210 are off in one of a million runs
+    assert (errors != 0).sum() <= 3
 
 
 def test_products_of_other_layouts_or_columns_cannot_be_added() -> None:
@@ -71,12 +73,48 @@ def test_products_of_other_layouts_or_columns_cannot_be_added() -> None:
         evaluator.add(total, evaluator.multiply(evaluator.prepare(W[:, 1:], once=True), query))
 
 
-def test_noise_of_added_products_adds_up() -> None:
-    """Two products that are just exact enough are not exact enough together."""
+@pytest.mark.parametrize("way", ["add", "add joined", "join"])
+def test_noise_of_added_products_adds_up(way: str) -> None:
+    """Each of two products is exact enough alone, but their sum is not, whichever process has multiplied them."""
     holder, evaluator = endpoints()
-    query, _ = holder.encrypt_uniform(9000, OUTPUTS, columns=12)
+    scheme, query = KernelShares(BITS), holder.encrypt_uniform(9000, OUTPUTS, columns=12)[0]
     unit = evaluator.prepare(np.full((9000, 1), 1 << 24), once=True).deviation(1) / 2**24
-    prepared = evaluator.prepare(np.full((9000, 1), int(0.09 / unit)), once=True)
-    total = evaluator.multiply(prepared, query)
+    W = np.full((9000, 1), int(0.09 / unit))
+    prepared, part = evaluator.prepare(W, once=True), scheme.multiply(W, query)
+    here, joined = evaluator.multiply(prepared, query), evaluator.join(query, 1, [part])
+    assert joined.deviation == here.deviation > 0.08
     with raises_code(RangeError, "SVFL-CRYPTO-RANGE"):
-        evaluator.add(total, evaluator.multiply(prepared, query))
+        if way == "join":
+            evaluator.join(query, 1, [part, part])
+        else:
+            evaluator.add(joined if way == "add joined" else here, evaluator.multiply(prepared, query))
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+@pytest.mark.parametrize("rows", [0, 700])
+def test_a_query_of_another_layout_is_refused(rows: int, seeded: bool) -> None:
+    """A holder that chooses the layout would decide how much memory the product needs."""
+    holder, _ = endpoints()
+    scheme, (n, c, d) = KernelShares(BITS), (300, OUTPUTS, 50)
+
+    def query(columns: int, uses: int, layout_rows: int) -> bytes:
+        if seeded:
+            return holder.encrypt_uniform(n, c, columns=columns, uses=uses, rows=layout_rows)[0]
+        return holder.encrypt(np.zeros((n, c), np.uint64), columns=columns, uses=uses, rows=layout_rows)
+
+    agreed = query(d, 8, rows)
+    scheme.check_query(agreed, (n, c), columns=d, uses=8, rows=rows)
+    header = QUERY_HEADER.unpack_from(agreed)
+    others = [
+        sealed
+        for columns in (1, 7, 400, 4096)
+        for uses in (1, 1000)
+        if QUERY_HEADER.unpack_from(sealed := query(columns, uses, rows)) != header
+    ]
+    assert len(others) > 4
+    for sealed in others:
+        with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
+            scheme.check_query(sealed, (n, c), columns=d, uses=8, rows=rows)
+    for shape in ((n - 1, c), (n, c + 1)):
+        with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
+            scheme.check_query(agreed, shape, columns=d, uses=8, rows=rows)

@@ -28,7 +28,7 @@ def test_each_choice_gives_its_key_and_no_other() -> None:
 
 
 def test_the_key_not_chosen_needs_the_scalar_of_the_offer() -> None:
-    """The sender's key for the other message is the paper's a (B - m A), computed with plain group operations."""
+    """The sender's key for the message not chosen is a (B - m A) as in the paper, by plain group operations."""
     offerer = BaseSender()
     points, _ = receive_keys(offerer.offer, CHOICE_BITS)
     scalar = offerer._scalar
@@ -72,7 +72,7 @@ def times(scalar: int, point: Place) -> Place:
 
 
 def place(point: bytes) -> Place:
-    """Decode (RFC 8032, section 5.1.3); StopIteration where no x fits."""
+    """Decode a point (RFC 8032, section 5.1.3). Raise StopIteration if no x fits."""
     number = int.from_bytes(point, "little")
     y = number & (2**255 - 1)
     square = (y * y - 1) * pow(D * y * y + 1, -1, FIELD_PRIME) % FIELD_PRIME
@@ -89,7 +89,7 @@ def packed(point: Place) -> bytes:
     return (point[1] | (point[0] % 2) << 255).to_bytes(32, "little")
 
 
-# l times a point of the curve has small order; that of y = 6 has order 8, so its multiples are all there are.
+# l times a point of the curve has small order. For y = 6 the order is 8, so its multiples are all such points.
 SMALL = [times(k, times(ORDER, place((6).to_bytes(32, "little")))) for k in range(8)]
 GROUP = place(BaseSender().offer)
 OUTSIDE = {
@@ -111,7 +111,7 @@ def test_small_orders_are_all_there() -> None:
 
 @pytest.fixture
 def unchecked_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the library's functions by unchecked ones, so that only this package's checks refuse points."""
+    """Replace the library's functions by ones without checks, so that only this package's checks refuse points."""
     monkeypatch.setattr(base_transfers, "crypto_core_ed25519_is_valid_point", lambda point: True)
     monkeypatch.setattr(
         base_transfers,
@@ -133,7 +133,9 @@ def test_points_outside_the_group_are_refused(kind: str, library: str, request: 
 
 
 def choices_read(small: Place) -> list[bool]:
-    """What an offerer reads of 16 choices whose offer has a part of small order: the points that have one too."""
+    """Return what an offerer learns about 16 choices if its offer has a part of small
+    order: the points with such a part.
+    """
     points, _ = receive_keys(packed(plus(GROUP, small)), CHOICE_BITS)
     return [times(ORDER, place(points[start : start + 32])) != (0, 1) for start in range(0, len(points), 32)]
 

@@ -1,4 +1,4 @@
-"""Products of a chunked matrix equal those of the array, however its rows are divided."""
+"""Products of a matrix in chunks (blocks of rows) equal those of the whole array, however its rows are divided."""
 
 from concurrent.futures import Future
 from itertools import pairwise
@@ -28,7 +28,7 @@ class CountingRows:
 
 
 class WorkerPart(MatrixPart):
-    """A part at a named worker that spends one second on each call."""
+    """Rows at a named worker whose every call takes one second."""
 
     def __init__(self, start: int, X: np.ndarray, worker: str) -> None:
         self._local = LocalPart(start, X)

@@ -29,12 +29,12 @@ def split(points: bytes) -> list[bytes]:
 
 
 def slow_on_curve(x: int) -> bool:
-    """Euler's criterion on x^3 + 486662 x^2 + x."""
+    """Return whether x belongs to a point of the curve, by Euler's criterion for x^3 + 486662 x^2 + x."""
     return pow(x**3 + 486662 * x**2 + x, (FIELD_PRIME - 1) // 2, FIELD_PRIME) == 1
 
 
 def slow_product(scalar: bytes, point: bytes) -> bytes:
-    """The ladder of RFC 7748 section 5, on plain integers."""
+    """Multiply by the ladder of RFC 7748 section 5, with plain integers."""
     k = int.from_bytes(scalar, "little")
     k = k & ~7 & ~(1 << 255) | (1 << 254)
     x1 = int.from_bytes(point, "little")
@@ -271,7 +271,7 @@ def test_the_small_orders_are_all_there() -> None:
             seen = None if seen is None else double(seen)
         assert seen is None
         assert slow_product(secrets.token_bytes(32), x.to_bytes(32, "little")) == bytes(32)
-    # The rational torsion of the curve is cyclic of order 8: x of its points of order 2, 4, 8 are 1 + 1 + 2 values.
+    # The points of small order form a cyclic group of order 8. Those of order 2, 4 and 8 have 1 + 1 + 2 values of x.
     assert len(curve._SMALL_ORDER) == 4
     assert all(slow_on_curve(x) for x in curve._SMALL_ORDER - {0})
 
@@ -309,7 +309,9 @@ def test_that_check_catches_a_scalar_that_is_not_fresh(mutant: type[Blinder]) ->
 
 
 def twist_bits() -> int:
-    """How many of 64 blinded ids lie off the curve: a bit of the id that blinding would keep."""
+    """Count the blinded ids of 64 that are not on the curve. Blinding keeps this bit, so it
+    would reveal a bit of the id.
+    """
     blinder = Blinder()
     blinded = curve._multiply_chunk(blinder._scalar, hash_to_group(canonical_ids(range(64))))
     return sum(not slow_on_curve(int.from_bytes(point, "little")) for point in split(blinded))

@@ -1,4 +1,4 @@
-"""The bounds of "values off by one" in docs/proof.md are those of the engine."""
+"""The probabilities of values that are off by one in docs/proof.md are those that the engine computes."""
 
 import math
 import re

@@ -1,4 +1,7 @@
-"""Transfers over F_8 against a slow oracle of the docstring, and the attacks that their checks and hash prevent."""
+"""Oblivious transfers over the field F_8, compared with a slow version, and attacks that their checks and hash prevent.
+
+The receiver gets the keys (pads) of its choices; the sender has a secret in the field for each block of rows.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +46,16 @@ def product(x: int, y: int) -> int:
 
 
 def row_block(elements: list[int]) -> bytes:
-    """The first 128 bits of 43 elements, as the input of the hash."""
+    """Return the first 128 bits of 43 elements, which are the input of the hash."""
     return (sum(element << (3 * number) for number, element in enumerate(elements)) % 2**128).to_bytes(16, "little")
 
 
 @pytest.mark.parametrize("bits", [2, 3, 6, 8])
 @pytest.mark.parametrize("octets", [1, 8])
 def test_pads_are_those_of_the_docstring(bits: int, octets: int) -> None:
-    """Every stream, sum, key and pad one at a time, from the receiver's 8 seeds and the sender's secret."""
+    """The slow version computes every stream, sum, key and pad alone, from the receiver's 8
+    seeds and the sender's secret.
+    """
     secret, choices = punctured_seeds.fresh_secret()
     base, coin, rows = base_transfers.BaseSender(), os.urandom(32), 5
     points, keys = base_transfers.receive_keys(base.offer, choices)
@@ -105,7 +110,7 @@ def test_pads_are_those_of_the_docstring(bits: int, octets: int) -> None:
 @pytest.mark.parametrize("octets", list(PAD_TYPES))
 def test_the_receiver_has_the_pad_it_has_chosen(bits: int, octets: int) -> None:
     receiver, sender = transfer_pair(bits, octets)
-    for rows in (1, 21, 130, 5000):  # blocks follow each other
+    for rows in (1, 21, 130, 5000):  # several blocks in sequence
         message, chosen = receiver.extend(rows)
         assert len(message) == message_bytes(rows, bits)
         block = sender.extend(rows, message)
@@ -131,12 +136,12 @@ def test_choices_messages_and_pads_are_uniform() -> None:
     others = pads[:, np.arange(20_000)][np.arange(64)[:, None] != chosen.choices]
     for values, cells in ((chosen.choices, 64), (np.frombuffer(message, np.uint8), 256), (others, 256)):
         assert stats.chisquare(np.bincount(values, minlength=cells)).pvalue > 1e-9
-    pairs = pads[0].astype(int) * 256 + pads[9]  # of one row, which have no symbol in common
+    pairs = pads[0].astype(int) * 256 + pads[9]  # two pads of one row without a common symbol
     assert stats.chisquare(np.bincount(pairs % 251, minlength=251)).pvalue > 1e-9
 
 
 def test_pads_of_a_row_have_no_linear_relation() -> None:
-    """pad(h, l) - pad(h', l) - pad(h, l') + pad(h', l') is 0 if words depend on one symbol only."""
+    """pad(h, l) - pad(h', l) - pad(h, l') + pad(h', l') would be 0 if each word depended on one symbol only."""
     receiver, sender = transfer_pair(6, 8)
     message, _ = receiver.extend(500)
     grid = sender.extend(500, message).pads().reshape(8, 8, 500)
@@ -170,11 +175,11 @@ def test_secrets_stay() -> None:
     assert str(int(chosen.pads[0])) not in repr(chosen)
 
 
-# --- a receiver whose blocks carry different choices reads the secret ------------------------------------------------
+# --- a receiver that makes different choices in the blocks learns the secret ----------------------------------------
 
 
 class OddBlocks(TransferReceiver):
-    """Flips the choice of row i in block i alone."""
+    """A receiver that flips the choice of row i in block i only."""
 
     def extend(self, rows: int) -> Any:
         message, chosen = super().extend(rows)
@@ -190,12 +195,14 @@ class Unchecked(TransferSender):
 
 
 def zeros_read(sender_type: type[TransferSender]) -> bool:
-    """Whether the receiver finds all blocks with Delta = 0: there, the wrong choice does not change the pad."""
+    """Return whether the receiver finds all blocks with secret Delta = 0, where a wrong
+    choice leaves the pad unchanged.
+    """
     receiver, sender = transfer_pair(1, 8, OddBlocks, sender_type)
     message, chosen = receiver.extend(BLOCKS)
     pads = sender.extend(BLOCKS, message).pads()
     right = pads[chosen.choices, np.arange(BLOCKS)] == chosen.pads
-    used = np.array([*[7] * (BLOCKS - 1), 3], np.uint8)  # H does not use the last of the 129 bits
+    used = np.array([*[7] * (BLOCKS - 1), 3], np.uint8)  # the hash H does not use the last of the 129 bits
     return bool((right == (np.frombuffer(sender._secret, np.uint8) & used == 0)).all())
 
 
@@ -207,7 +214,7 @@ def test_only_the_check_protects_the_secret() -> None:
 
 @pytest.mark.parametrize("block", [0, 21, BLOCKS - 1])
 def test_one_odd_block_passes_only_if_its_secret_is_zero(block: int) -> None:
-    """The sent tags are those of the altered corrections, so only the choices of one block are wrong."""
+    """The tags sent fit the altered corrections, so that only the choices of one block are wrong."""
 
     class One(TransferReceiver):
         def _tags(self, number: int, corrections: Any, columns: Any) -> bytes:
@@ -236,7 +243,7 @@ def test_one_odd_block_passes_only_if_its_secret_is_zero(block: int) -> None:
 
 
 def test_the_check_says_nothing_of_the_choices() -> None:
-    """h(chi) of one row is not that of any of the 64 choices followed by zeros: random bits follow them."""
+    """h(chi) of one row equals that of none of the 64 choices followed by zeros, because random bits follow them."""
     receiver, _ = transfer_pair(6)
     message, chosen = receiver.extend(1)
     size = (len(message) - TAGS) // BLOCKS
@@ -278,7 +285,7 @@ def test_secrets_are_uniform() -> None:
 @pytest.mark.parametrize("level", [0, 1])
 @pytest.mark.parametrize("block", [0, BLOCKS - 1])
 def test_wrong_sums_are_found_if_they_are_used(level: int, block: int) -> None:
-    """A sum of one side is used for half of the secrets; those of both sides always are."""
+    """A sum of one side of a tree is used for half of the secrets; one of the two sides is always used."""
 
     def altered(*sides: int) -> Any:
         def alter(sums: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Fixed point: errors within half a step, ranges kept, columns of multiples exact."""
+"""Numbers in fixed point: errors of at most half a step, checked ranges, and exact columns of multiples of the step."""
 
 import math
 
@@ -61,7 +61,9 @@ def test_columns_must_be_finite():
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 1000, 1025, 40_000])
 def test_rounding_J_moves_a_sum_by_little(n):
-    """The worst g for the rounding that the encoder did: each entry +-1 as its error goes, so that all add up."""
+    """With the worst g for the encoder's rounding: each entry is +-1 with the sign of the
+    error, so that all errors add up.
+    """
     J = np.random.default_rng(n).uniform(-1, 1, (n, 5)) * [1, 1e-3, 1e3, math.pi, 1]
     ints, scales = encode_columns(J, column_bits(n))
     moved = np.abs(ints / scales - J).sum(axis=0)

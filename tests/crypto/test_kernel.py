@@ -1,6 +1,6 @@
-"""The arithmetic of the kernel against slow integers: residues, transforms, products, packing, draws, layouts, keys.
+"""The arithmetic of the kernel (this package's own lattice encryption), compared with slow integers.
 
-Each oracle is written as the definition reads, in Python's integers.
+Each slow version (oracle) follows the definition, in Python's integers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def drawn(primes, *shape):
 
 
 def same(primes, result, expected):
-    """Whether residues agree modulo each prime."""
+    """Return whether residues agree modulo each prime."""
     column = np.array(primes.values).reshape(-1, *[1] * (result.ndim - 1))
     return ((result.astype(np.int64) - np.asarray(expected)) % column == 0).all()
 
 
 def slow_product(a, b, p):
-    """a b modulo y^M + 1 and p, for lists."""
+    """Return the product of two lists of coefficients modulo y^M + 1 and p."""
     out = [0] * len(a)
     for i, x in enumerate(a):
         for j, y in enumerate(b):
@@ -101,7 +101,7 @@ def test_the_inverse_transform_returns_selected_coefficients(primes, size):
 
 @pytest.mark.parametrize("primes", SETS, ids=IDS)
 def test_few_long_polynomials_have_the_values_that_many_have(primes):
-    """Squares and digits: the same residues in the same places, there and back."""
+    """Transforms of few and of many polynomials give the same residues in the same order, and so do the inverses."""
     steps, x = Transform(primes, DEGREE), drawn(primes, DEGREE, 24)
     values, some = steps.forward(x), np.arange(10) * 300 + 7
     assert same(primes, values[..., :3], steps.forward(x[..., :3].copy()))
@@ -129,7 +129,7 @@ def test_a_transform_of_another_size_is_refused():
 @pytest.mark.parametrize("primes", SETS, ids=IDS)
 @pytest.mark.parametrize("count", [1, 2, 40, 1200])
 def test_products_of_extreme_residues_are_exact(primes, count):
-    """1,200 terms are more than floats hold at 23 and 24 bits, so their sums are split."""
+    """Sums of 1,200 products of 23 or 24 bits exceed the precision of floats, so they are split."""
     largest = np.array([p // 2 for p in primes.values], float).reshape(-1, 1, 1, 1)
     for signs in (1.0, np.where(np.arange(count) % 2, 1.0, -1.0)):
         left = np.broadcast_to(largest * signs, (len(primes), 2, 2, count)).copy()
@@ -204,7 +204,7 @@ def test_residues_at_their_prime_or_cut_are_refused(primes):
         unpack(primes, pack(primes, x)[:-1], (3,))
 
 
-# --- draws -----------------------------------------------------------------------------------------------------------
+# --- random numbers --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("primes", SETS, ids=IDS)
@@ -226,11 +226,12 @@ def test_two_find_the_same_residues_from_one_seed():
 def test_ternary_secrets_have_no_bias():
     counts = np.unique(ternary(Prg.fresh("test"), (900, 1000)), return_counts=True)
     assert counts[0].tolist() == [-1, 0, 1]
-    assert stats.chisquare(counts[1]).pvalue > 1e-9  # a remainder of all bytes would be off by 60 deviations
+    # without rejection of large bytes, it would be off by 60 standard deviations
+    assert stats.chisquare(counts[1]).pvalue > 1e-9
 
 
 def test_errors_have_the_distribution_of_seal():
-    """Centred binomial of 42 bits: the exact probabilities, tails pooled."""
+    """Errors are centred binomial of 42 bits: compare with the exact probabilities, with the tails taken together."""
     result = errors(Prg.fresh("test"), (500, 1000))
     exact = stats.binom(42, 0.5).pmf(np.arange(43))
     counts = np.bincount(result.ravel().astype(int) + 21, minlength=43)
@@ -247,7 +248,7 @@ def test_errors_have_the_distribution_of_seal():
     ("n", "c", "d", "r", "s"), [(5, 3, 4, 4, 2), (9, 4, 2, 2, 9), (1, 1, 1, 1, 1), (7, 5, 3, 8, 7)]
 )
 def test_wanted_coefficients_are_the_products(n, c, d, r, s):
-    """W^T V read from products of integer polynomials in x, by the definition of the layout."""
+    """The wanted coefficients of products of integer polynomials in x, by the definition of the layout, are W^T V."""
     rng = np.random.default_rng(n)
     V, W = rng.integers(0, 9, (n, c)).astype(np.uint64), rng.integers(-9, 9, (n, d))
     layout, all_blocks = RingLayout(n, c, r, s), slice(0, -(-n // s))
@@ -312,7 +313,7 @@ def test_each_l_has_its_primes():
     ]
 
 
-# --- the BLAS at hand ------------------------------------------------------------------------------------------------
+# --- the check of the installed BLAS ---------------------------------------------------------------------------------
 
 
 def test_this_blas_serves():
@@ -324,7 +325,7 @@ def singles(left, right, out):
 
 
 def emulated(left, right, out):
-    """Doubles of 48 bits: the last five bits of each sum are lost."""
+    """Multiply with doubles of 48 bits: the last five bits of each sum are lost."""
     residues_, scale = left @ right, 2.0**5
     out[...] = np.where(np.abs(residues_) > 2**48, np.rint(residues_ / scale) * scale, residues_)
 
@@ -337,7 +338,7 @@ def skipping(left, right, out):
 
 
 def strassen(left, right, out):
-    """One level of it, on inner halves: (a + b)(c + d) - a d - b c in place of a c + b d."""
+    """Multiply by one level of Strassen's method, on inner halves: (a + b)(c + d) - a d - b c instead of a c + b d."""
     half = left.shape[2] // 2
     a, b, c, d = left[..., :half], left[..., half : 2 * half], right[:, :half], right[:, half : 2 * half]
     out[...] = (a + b) @ (c + d) - a @ d - b @ c + left[..., 2 * half :] @ right[:, 2 * half :]

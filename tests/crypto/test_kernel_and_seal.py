@@ -1,6 +1,6 @@
-"""SEAL decrypts ciphertexts of the kernel and vice versa: both use the same ring and convention.
+"""SEAL decrypts ciphertexts of the kernel (this package's own encryption) and vice versa: both use the same ring.
 
-The context of SEAL has the kernel's primes and a special prime that ciphertexts do not have.
+SEAL's context has the kernel's primes and a further one, the special prime, which ciphertexts do not have.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class Reference:
         self.context = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
         assert self.context.parameters_set()
         self.io, self.level = SealIO(self.context), self.context.first_parms_id()
-        keys = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)  # where ciphertexts have the primes of a key
+        keys = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)  # in this scheme ciphertexts have the primes of a key
         keys.set_poly_modulus_degree(DEGREE)
         keys.set_coeff_modulus([*parms.coeff_modulus(), spare])
         self.keys = seal.SEALContext(keys, True, seal.SEC_LEVEL_TYPE.NONE)
         self.keys_io = SealIO(self.keys)
 
     def ciphertext(self, polynomials):
-        """A ciphertext from (2, P, N) coefficients about zero."""
+        """Make a ciphertext from (2, P, N) coefficients centred about zero."""
         column = np.array(self.primes)[:, None]
         return self.io.ciphertext(self.level, np.mod(polynomials, column).astype(np.uint64), ntt=False)
 
     def decryptor(self, secret):
-        """For a ternary secret (N,): its values at SEAL's own points are had from SEAL."""
+        """Make the decryptor of a ternary secret (N,). SEAL itself computes the values of the secret at its points."""
         key_primes = np.array([*self.primes, self.special.value()])[:, None]
         residues = np.mod(secret, key_primes).astype(np.uint64)
         key_cipher = self.keys_io.ciphertext(self.keys.first_parms_id(), np.stack([residues, residues]), ntt=False)
@@ -130,7 +130,7 @@ def test_seal_decrypts_uniform_vectors_from_a_seed(reference):
 
 
 def test_the_noise_of_a_query_is_that_of_seal(reference):
-    """round(q/t m) + e: e as the kernel left it, against the exact product with the secret."""
+    """Decrypting gives round(q/t m) + e; e is compared with the exact product with the secret."""
     bits, primes = reference.parameters.ring.bits, reference.parameters.primes
     holder = KernelShares(bits).keygen(coin())
     layout, (polynomials,) = query(reference.parameters, holder.encrypt(V := words(bits, 3, 1), columns=1))
@@ -175,7 +175,7 @@ def test_seal_decrypts_answers_of_the_kernel_to_the_same_share(reference):
 
 
 def test_the_kernel_decrypts_what_seal_encrypts(reference):
-    """A ciphertext of SEAL under a key of SEAL, as the answer of one block with all of its coefficients wanted."""
+    """A ciphertext of SEAL under a key of SEAL is taken as the answer for one block, with all of its coefficients."""
     bits, primes = reference.parameters.ring.bits, reference.parameters.primes
     secret = seal.KeyGenerator(reference.context).secret_key()
     m = words(bits, DEGREE)
@@ -194,7 +194,7 @@ def test_the_kernel_decrypts_what_seal_encrypts(reference):
 
 
 def ternary_holder(reference, secret):
-    """A holder on the kernel with SEAL's secret key, from its values at SEAL's points."""
+    """Make a holder of the kernel with SEAL's secret key, from the key's values at SEAL's points."""
     shape = len(reference.primes) + 1, DEGREE
     values = reference.io.plain_residues(secret, shape)
     key_cipher = reference.keys_io.ciphertext(reference.keys.first_parms_id(), np.stack([values, values]), ntt=True)
@@ -207,5 +207,5 @@ def ternary_holder(reference, secret):
 
 
 def test_headers_have_the_size_of_those_of_seal():
-    """The first four bytes alone then distinguish the messages of both engines."""
+    """Headers have equal sizes, so the first four bytes alone distinguish the messages of both engines."""
     assert QUERY_HEADER.size == REPLY_HEADER.size == struct.calcsize("<4s16sIIII")

@@ -1,4 +1,4 @@
-"""Random draws of the kernel are never reused across outputs, pieces, messages, keys and engines."""
+"""Random numbers of the kernel (this package's encryption) are never reused in outputs, pieces, messages or keys."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ RNG = np.random.default_rng(5)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message of several pieces."""
+    """Reduce sizes so that a message has several pieces."""
     monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 2)
 
 
@@ -52,7 +52,7 @@ MESSAGES = [gradient_messages, share_messages]
 
 @pytest.mark.parametrize("messages", MESSAGES)
 def test_no_second_polynomial_serves_twice(messages: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ciphertexts c0 = m - a s with one a differ by their messages alone, and by errors of some bits."""
+    """The second polynomial a is never used twice: two ciphertexts c0 = m - a s with the same a would reveal m - m'."""
     result, blocks, real = set[bytes](), [0], KernelSecretKey.seal
 
     def seal(self: KernelSecretKey, layout: object, message: Floats, second: Floats, prg: object) -> bytes:
@@ -71,7 +71,7 @@ def test_no_second_polynomial_serves_twice(messages: Callable[[], None], monkeyp
 def test_no_value_of_an_answer_has_the_mask_of_another(
     messages: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Residues of at least 72 bits are all different, except with probability 2^-40."""
+    """All masked residues (at least 72 bits) are different, except with probability 2^-40."""
     masks = list[Floats]()
 
     def record(kind: Any) -> None:
@@ -93,7 +93,7 @@ def test_no_value_of_an_answer_has_the_mask_of_another(
 
 
 def test_no_value_of_an_opening_has_the_dither_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value that is opened is dithered by itself: added up over residues, in any column, output or opening."""
+    """Every opened value has its own dither (random number before rounding), in all columns, outputs and openings."""
     shapes, drawn = list[tuple[int, ...]](), list[Floats]()
     real, rounded = gradient.dither, KernelGradientHolder._rounded
 
@@ -116,6 +116,8 @@ def test_no_value_of_an_opening_has_the_dither_of_another(monkeypatch: pytest.Mo
 
 
 def test_several_blocks_of_outputs_are_what_is_tried() -> None:
-    """What blocks of outputs share shows where there are several, and so in the layouts of these sizes."""
+    """The layouts of these tests have several blocks of outputs; otherwise, reuse across
+    blocks would not be noticed.
+    """
     assert choose_layout(N, C, D).output_blocks > 1
     assert choose_layout(N, C, D + MIN_CHECKS, 8, 1).output_blocks > 1

@@ -1,4 +1,4 @@
-"""[[J^T g]] on small residues: what integers give, whole or in pieces, from wherever rows lie; what SEAL decrypts."""
+"""Encrypted products [[J^T g]] by this package's arithmetic (the kernel), compared with integers and with SEAL."""
 
 import gc
 import pickle
@@ -70,7 +70,7 @@ def test_pieces_and_parts_give_the_product(c, edges) -> None:
 
 
 def test_it_is_no_less_precise_than_seal() -> None:
-    """About half the deviation, of 192 errors each: they would change places by ten standard errors."""
+    """The standard deviation of 192 errors is about half of SEAL's; they differ by ten standard errors."""
     g, errors = residual(8), []
     for scheme in (SCHEME, LatticeGradient()):
         holder = scheme.keygen(columns=D)
@@ -89,7 +89,7 @@ def test_plaintexts_are_kept_as_far_as_there_is_room() -> None:
 
 
 class Bands(SparseRows):
-    """Rows with public zeros: every five hundred rows have entries in thirty columns only."""
+    """Rows with zeros in public places: each group of five hundred rows has entries in thirty columns only."""
 
     shape = (N, 180)
 
@@ -204,7 +204,7 @@ def test_messages_that_are_not_what_they_should_be_are_refused() -> None:
 
 
 def test_a_key_goes_with_its_holder_and_evaluator() -> None:
-    """No ring of references keeps either: there is a new key every epoch."""
+    """Reference cycles do not keep a key alive after its holder and evaluator: there is a new key every epoch."""
     gc.disable()
     try:
         holder = SCHEME.keygen(columns=D)
@@ -223,7 +223,7 @@ def test_layouts_count_openings() -> None:
 
 
 class Reference:
-    """SEAL's ring over the primes of the engine, and a special one that ciphertexts do not have."""
+    """SEAL's ring over the primes of the engine and a further one, the special prime, which ciphertexts do not have."""
 
     def __init__(self) -> None:
         special, spare = seal.CoeffModulus.Create(DEGREE, [17, 18])
@@ -236,7 +236,7 @@ class Reference:
         self.special = special.value()
 
     def decrypted(self, secret, first, second):
-        """Coefficients (P, N) of c0 + c1 s, by SEAL, of coefficients about zero."""
+        """Return the coefficients (P, N) of c0 + c1 s, computed by SEAL from coefficients centred about zero."""
         moduli = np.array([*PRIMES.values, self.special])[:, None]
         rows = np.mod(secret, moduli).astype(np.uint64)
         keys_io, io = SealIO(self.keys), SealIO(self.context)
@@ -259,7 +259,7 @@ class Reference:
 
 
 def coefficients(layout, values):
-    """(P, N) of one polynomial, whose elements over S are values (P, M, r)."""
+    """Return the coefficients (P, N) of one polynomial, given as values (P, M, r)."""
     return transform(PRIMES, layout.points).back(values).reshape(len(PRIMES), DEGREE)
 
 

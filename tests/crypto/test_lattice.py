@@ -1,4 +1,4 @@
-"""J^T g by the lattice engine equals that of numpy, and messages of another key or batch are refused."""
+"""J^T g by the lattice engine (SEAL) equals that of numpy, and messages of another key or batch are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def evaluator(scheme, holder):
 
 
 def run(holder, evaluator, J, g, bound):
-    """J^T g through the engine, and f of the layout it took."""
+    """Compute J^T g with the engine. Return it and the number f of the chosen layout."""
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=bound))
     blinded, mask = evaluator.blind(product)
     result = evaluator.unblind(holder.open(blinded, OpeningShape(*g.shape, J.shape[1])), mask)
@@ -51,7 +51,7 @@ def run(holder, evaluator, J, g, bound):
 
 
 def close(holder, evaluator, J, g, bound):
-    """Return whether every entry is within the stated error: the dither and the accumulated rounding of J."""
+    """Return whether every error is within its bound, which is due to the dither and to the rounding of J."""
     result, f = run(holder, evaluator, J, g, bound)
     dither = 1.6e-6 * bound * math.sqrt(len(J))
     rounding = 2**-22 * math.sqrt(f) * np.abs(g).sum(axis=0)
@@ -102,7 +102,7 @@ def test_error_on_unit_data_at_4096_rows(holder, evaluator):
     rng = np.random.default_rng(1)
     J, g = rng.normal(size=(4096, 40)), rng.uniform(-1, 1, (4096, 1))
     result, _ = run(holder, evaluator, J, g, 1.0)
-    assert np.abs(result - J.T @ g).max() / 4096 <= 4e-6  # of the mean gradient
+    assert np.abs(result - J.T @ g).max() / 4096 <= 4e-6  # in units of the mean gradient
 
 
 def test_holder_tunes_its_layout_to_the_width_it_opened(scheme):
@@ -117,7 +117,8 @@ def test_holder_tunes_its_layout_to_the_width_it_opened(scheme):
         sizes.append(len(sealed))
         blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
         opened = holder.open(blinded, OpeningShape(256, 1, 400))
-        off = evaluator.unblind(opened, mask) - J.T @ g  # of a standard deviation of 2.6e-4; the bounds are 6 of theirs
+        # the standard deviation is 2.6e-4, and the bounds are six times that
+        off = evaluator.unblind(opened, mask) - J.T @ g
         assert np.sqrt(np.mean(off**2)) < 3.2e-4
         assert np.abs(off).max() < 1.6e-3
     assert sizes[0] < sizes[1] == sizes[2]
@@ -309,5 +310,5 @@ def test_memory_and_descriptors_stay_flat():
     rounds(30)
     gc.collect()  # clean up after other tests
     descriptors = len(os.listdir("/proc/self/fd"))
-    assert any(grown(300) < 4 * 2**20 for _ in range(3))  # what leaks does so every time; an allocator settles
+    assert any(grown(300) < 4 * 2**20 for _ in range(3))  # a leak grows each time, but an allocator stops growing
     assert len(os.listdir("/proc/self/fd")) <= descriptors

@@ -1,4 +1,4 @@
-"""The ring in SEAL: products, keys to a given polynomial, numbers from residues, and the table of secure parameters."""
+"""Polynomial arithmetic with SEAL: products, keys for a given polynomial, numbers from residues, secure parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from securevfl.errors import ConfigError
 from tests.builders import raises_code
 
 RING = SealRing((46, 46, 17), 40)
-WHOLE = RingLayout(1, 1, 1, 1)  # every coefficient is a column's
+WHOLE = RingLayout(1, 1, 1, 1)  # every coefficient belongs to a column
 
 
 @pytest.mark.parametrize("sizes", [(46, 46, 18), (55, 38, 17), (60, 50)])
@@ -84,7 +84,7 @@ def test_uniform_residues_fill_their_range(p):
     counts = np.bincount((got * min(p, 15) / p).astype(int), minlength=min(p, 15))
     expected = 30000 / len(counts)
     assert len(counts) == min(p, 15)
-    assert ((counts - expected) ** 2 / expected).sum() < 80  # 14 degrees at most: once in 1e10
+    assert ((counts - expected) ** 2 / expected).sum() < 80  # at most 14 degrees of freedom: exceeded once in 1e10
 
 
 def test_random_words_are_fresh():
@@ -93,7 +93,7 @@ def test_random_words_are_fresh():
 
 @pytest.mark.parametrize("bits", [24, 48, 72])
 def test_dithers_are_three_uniform_integers_less_their_mean(bits):
-    """One integer under all primes; its deviation is half of 2^bits, of a kurtosis of 2.6."""
+    """A dither is one integer modulo all primes, with a standard deviation of half of 2^bits and a kurtosis of 2.6."""
     residues = dither(Prg.fresh("test"), RING.primes, bits, (4000,))
     values = [int(x) - RING.q if x > RING.q // 2 else int(x) for x in RING.numbers(residues)]
     assert max(abs(x) for x in values) <= 3 * 2 ** (bits - 1)

@@ -1,4 +1,4 @@
-"""Shared products on SEAL: draws, exact rounding and the cost of a layout."""
+"""Shared products W^T V on SEAL: the share computed from the mask, exact rounding, and the cost of a layout."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_a_second_polynomial_is_uniform_below_each_prime():
         assert ((counts - 3750) ** 2 / 3750).sum() < 80
 
 
-# --- a share of the mask, exactly ------------------------------------------------------------------------------------
+# --- the share that is computed from the mask is exact ---------------------------------------------------------------
 
 
 def rounding(bits):
-    """The ring of `BFV` with another t."""
+    """Return a ring like that of `BFV`, with another t."""
     ring = copy.copy(BFV)
     ring.bits = bits
     return ring
@@ -64,14 +64,14 @@ def test_values_next_to_a_half_are_rounded_exactly_too():
 
 
 def test_floats_would_be_off_at_this_size():
-    """Why the share is computed in integers: as a float fraction of q most low bits are lost."""
+    """This is why shares are computed in integers: as a fraction of q in floats, they lose most of their low bits."""
     residues = uniform(Prg.fresh("test"), BFV.primes, 2000)
     floats = np.rint((BFV.numbers(residues) / Q).astype(float) * 2.0**56).astype(np.uint64) & np.uint64(T - 1)
     assert (floats != BFV.nearest(residues)).mean() > 0.5
 
 
 def test_seal_rounds_what_it_decrypts_as_integers_do():
-    """The holder's share, over uniform values: SEAL's decryption against the exact rounding of c0 + c1 s."""
+    """The holder's share by SEAL's decryption is compared with the exact rounding of c0 + c1 s, for uniform values."""
     holder, evaluator = pair(holder=KnowingHolder)
     sealed = holder.encrypt(words(1, 1), columns=1000)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((1, 1000), int)), sealed)
@@ -90,7 +90,7 @@ def test_the_context_that_makes_keys_is_of_no_ciphertext():
 
 @pytest.mark.parametrize(("n", "c", "d"), [(256, 16, 15), (15, 16, 256), (4096, 16, 100), (1, 1, 5000), (5000, 300, 1)])
 def test_the_layout_is_no_dearer_than_any_other_of_its_kind(n, c, d):
-    """`choose` looks at equal parts only; no s and r of all does better by more than a fiftieth."""
+    """`choose` considers equal parts only; no other pair of s and r is better by more than a fiftieth."""
 
     def cost(s, r, uses):
         layout = RingLayout(n, c, r, s)

@@ -31,7 +31,7 @@ def parts(*edges: int) -> ChunkedMatrix:
 
 
 def through(prepared: object, pieces: list[bytes], *, encode: bool = True) -> np.ndarray:
-    """J^T g through the engine."""
+    """Compute J^T g with the engine."""
     product = None
     for piece in pieces:
         if encode:
@@ -59,7 +59,7 @@ def test_pieces_and_parts_give_the_product(matrix: np.ndarray | ChunkedMatrix, e
     sent = pieces()
     assert len(sent) > 2
     prepared = EVALUATOR.prepare(matrix)
-    for _ in range(2):  # plaintexts encoded now, and kept
+    for _ in range(2):  # plaintexts are encoded the first time, and stored
         assert np.abs(through(prepared, sent, encode=encode) - J.T @ G).max() < 2e-2
 
 
@@ -128,7 +128,9 @@ WIDE_EVALUATOR = SCHEME.evaluator(WIDE_HOLDER.public)
 
 
 class Bands(SparseRows):
-    """Rows from `start` on with public zeros: every thousand rows have entries in seventy columns only."""
+    """Rows from `start` on with zeros in public places: each group of a thousand has
+    entries in seventy columns only.
+    """
 
     def __init__(self, start: int, stop: int) -> None:
         self.start, self._shape = start, (stop - start, WIDE)

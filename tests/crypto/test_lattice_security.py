@@ -1,6 +1,7 @@
-"""The attacks that a lattice engine invites, carried out: each fails here and succeeds against a weakened engine.
+"""Attacks on the lattice engine's products J^T g: each fails here and succeeds against a weakened engine (mutant).
 
-The attacker is the other party, with everything it legitimately holds. A mutant removes one defence.
+The attacker is the other party, with everything that it has legitimately. A mutant lacks one defence. A trap is a
+mistake that an implementation could make. The dither is the random number that is added before a value is rounded.
 """
 
 from __future__ import annotations
@@ -46,20 +47,20 @@ def pair(parameters, holder=LatticeHolder, evaluator=LatticeEvaluator):
 
 
 def small(residues, p):
-    """Residues as centred floats."""
+    """Return residues as floats centred about zero."""
     centred = residues.astype(np.int64)
     return np.where(centred > p // 2, centred - p, centred).astype(float)
 
 
 def transformed(ring, rows, ntt):
-    """One polynomial (primes, N) in NTT form, or back in coefficients."""
+    """Transform one polynomial (primes, N) to its values (NTT form), or back to coefficients."""
     cipher = ring.io.ciphertext(ring.level, np.stack([rows, rows]), ntt=not ntt)
     (ring.evaluator.transform_to_ntt_inplace if ntt else ring.evaluator.transform_from_ntt_inplace)(cipher)
     return ring.io.residues(cipher, ring.shape)[0]
 
 
 def reply(parameters, blinded, count):
-    """c1 and the wanted coefficients of c0 of the only ciphertext in a reply."""
+    """Return c1 and the wanted coefficients of c0 of the only ciphertext in a reply."""
     primes, view = parameters.ring.primes, memoryview(blinded)[BLINDED_HEADER.size :]
     size = residue_encoding.packed_size(primes, 4096)
     return residue_encoding.unpack(view, primes, 4096), residue_encoding.unpack(view[size:], primes, count)
@@ -72,7 +73,7 @@ def crt(residues, primes):
 
 
 def times_secret(parameters, holder, second):
-    """c1 s (primes, N) for c1 in coefficients: SEAL's values of both, multiplied here."""
+    """Return c1 s (primes, N) for c1 in coefficients, as the product of SEAL's values of both."""
     ring = parameters.ring
     rows = zip(transformed(ring, second, True), holder._secret_key.residues, ring.primes, strict=False)
     values = [[int(a) * int(b) % p for a, b in zip(one, other, strict=True)] for one, other, p in rows]
@@ -87,21 +88,21 @@ def decrypted(parameters, holder, blinded, where):
 
 
 def opened_exactly(parameters, holder, cipher):
-    """c0 + c1 s, exactly, of a ciphertext in coefficients."""
+    """Return the exact c0 + c1 s of a ciphertext in coefficients."""
     ring = parameters.ring
     c0, c1 = ring.io.residues(cipher, ring.shape)
     return crt((times_secret(parameters, holder, c1) + c0) % ring.column, ring.primes)
 
 
 def flat(ring, cipher):
-    """A product, in coefficients."""
+    """Return the coefficients of a product."""
     out = seal.Ciphertext()
     ring.evaluator.transform_from_ntt(cipher, out)
     return out
 
 
 class NoZero(LatticeEvaluator):
-    """Trap 1: sends the product without an encryption of zero."""
+    """Mutant for trap 1: sends the product without an encryption of zero."""
 
     def _zero(self):
         ring = self._parameters.ring
@@ -111,7 +112,9 @@ class NoZero(LatticeEvaluator):
 
 
 def quotient(parameters, evaluator_type):
-    """Trap 1, the attack: c1 of the reply over c1 of g, in NTT form. Returns its largest coefficient and J's."""
+    """Attack on trap 1: divide c1 of the reply by c1 of g, in NTT form. Return its
+    largest coefficient and that of J.
+    """
     holder, evaluator = pair(parameters, evaluator=evaluator_type)
     ring, p = parameters.ring, parameters.ring.primes[0]
     J = np.random.default_rng(0).normal(size=(16, 4))
@@ -152,7 +155,7 @@ def test_same_product_blinded_twice_shares_nothing(parameters):
 
 
 class WideMask(LatticeEvaluator):
-    """Trap 2: a mask that is only 30 bits wider than the result."""
+    """Mutant for trap 2: a mask that is only 30 bits wider than the result."""
 
     def _uniform(self, prg, shape):
         words = random_words(math.prod(shape)).reshape(shape).astype(object)
@@ -163,7 +166,7 @@ class WideMask(LatticeEvaluator):
 
 
 class FloatMask(LatticeEvaluator):
-    """Trap 2: a mask of floats, whose low bits are zero."""
+    """Mutant for trap 2: a mask of floats, whose low bits are zero."""
 
     def _uniform(self, prg, shape):
         p, step = self._parameters.ring.primes, 2**40
@@ -217,14 +220,16 @@ def test_cross_terms_never_leave(parameters):
 
 
 class NoDither(LatticeHolder):
-    """Trap 3: drops the low bits without a dither before them."""
+    """Mutant for trap 3: drops the low bits without a dither."""
 
     def _dither(self, prg, shape):
         return np.zeros((len(self._parameters.ring.primes), *shape), np.uint64)
 
 
 class Aimed(LatticeEvaluator):
-    """An attacker that knows g and J and sets its mask so that value + mask is on the edge between two openings."""
+    """An attacker that knows g and J chooses its mask so that value + mask is at the
+    boundary between two opened numbers.
+    """
 
     target: list[int]
 
@@ -266,8 +271,8 @@ def test_only_the_dither_hides_the_noise():
     values, noise = signs_of_noise(NoDither)
     assert np.mean((values > 0) == (noise > 0)) > 0.95
     values, noise = signs_of_noise(LatticeHolder)
-    assert 0.4 < np.mean((values > 0) == (noise > 0)) < 0.6  # nine standard errors
-    assert 7 < values.std() < 9  # half of 2^72 in steps of 2^68; nine standard errors
+    assert 0.4 < np.mean((values > 0) == (noise > 0)) < 0.6  # tolerance of nine standard errors
+    assert 7 < values.std() < 9  # half of 2^72, in steps of 2^68; tolerance of nine standard errors
 
 
 def added(holder_type, columns=4000):
@@ -294,7 +299,8 @@ def three_uniforms(x):
 def test_the_dither_is_the_sum_of_three_uniform_ones():
     found_values = np.sort(added(LatticeHolder))
     gap = np.abs(three_uniforms(found_values) - (np.arange(len(found_values)) + 0.5) / len(found_values)).max()
-    assert gap < 3.2 / math.sqrt(len(found_values))  # Kolmogorov-Smirnov, false alarm 2 exp(-2 3.2^2), 1 in 4e8
+    # Kolmogorov-Smirnov test: false alarm with probability 2 exp(-2 3.2^2), 1 in 4e8
+    assert gap < 3.2 / math.sqrt(len(found_values))
     # of kurtosis 2.6, so that a deviation of n is off by .63 / sqrt(n) of itself; two summands have .82 of it
     assert found_values.std() == pytest.approx(0.5, rel=6.5 * 0.63 / math.sqrt(len(found_values)))
     assert np.abs(added(NoDither)).max() < 0.04
@@ -310,7 +316,7 @@ def test_opening_the_same_bytes_twice_differs(parameters):
 
 
 def test_the_distance_of_a_moved_dither_is_within_the_bound():
-    """Squared Hellinger distance and total variation of three uniform summands, moved by e, added up exactly."""
+    """Exact squared Hellinger distance and total variation between three uniform summands and the same moved by e."""
     for size in (1024, 2048):
         one = np.full(size, 1 / size)
         dither = np.convolve(np.convolve(one, one), one)
@@ -321,7 +327,9 @@ def test_the_distance_of_a_moved_dither_is_within_the_bound():
 
 
 def test_the_distance_of_many_openings_is_within_the_bound():
-    """Exactly, by all outcomes of three openings under one secret noise of +-1, against three without noise."""
+    """The exact distance, over all outcomes, between three openings with a secret noise of
+    +-1 and three without noise.
+    """
     size = 8
     one = np.full(size, 1 / size)
     dither = np.r_[0.0, np.convolve(np.convolve(one, one), one), 0.0]

@@ -1,7 +1,8 @@
-"""The attacks that shared products invite, carried out: each fails here and succeeds against a weakened engine.
+"""Attacks on shared products W^T V: each fails here and succeeds against a weakened engine (mutant).
 
 The attacker is the key holder, with all it legitimately has: its secret key, its queries, their noise. A mutant removes
-one defence. Polynomials are multiplied by Kronecker substitution: one product of two very large integers.
+one defence. Polynomials are multiplied by Kronecker substitution: one product of two very large integers. W is the
+evaluator's matrix, V the holder's.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def centred(x, q=Q):
 
 
 def negacyclic(a, b):
-    """a b modulo x^N + 1 and Q, for lists of N integers modulo Q."""
+    """Return the product of two lists of N integers modulo Q, as polynomials modulo x^N + 1."""
     slot = 8 * 26  # 2 * 92 + 12 bits fit
 
     def packed(c):
@@ -66,7 +67,7 @@ def negacyclic(a, b):
 
 
 def from_ntt(rows):
-    """Coefficients modulo Q of a polynomial given by its NTT values modulo both primes."""
+    """Return the coefficients modulo Q of a polynomial given by its NTT values modulo both primes."""
     cipher = BFV.io.ciphertext(BFV.level, np.stack([rows, rows]), ntt=True)
     BFV.evaluator.transform_from_ntt_inplace(cipher)
     return crt(BFV.io.residues(cipher, (2, 2, N))[0])
@@ -79,7 +80,7 @@ def to_ntt(residues):
 
 
 class KnowingHolder(LatticeShareHolder):
-    """A holder that keeps what SEAL hides: its secret key as coefficients."""
+    """A holder that stores its secret key as coefficients, which SEAL does not show."""
 
     def __init__(self, parameters, mine):
         super().__init__(parameters, mine)
@@ -91,7 +92,7 @@ def layout_of(sealed):
 
 
 def query(sealed):
-    """The first ciphertext of a query, residues (2, primes, N) in coefficients."""
+    """Return the first ciphertext of a query as coefficients, residues (2, primes, N)."""
     layout = layout_of(sealed)
     up = BFV.unsealed(layout, layout.c, sealed[QUERY_HEADER.size :][: BFV.sealed_size(layout, layout.c)])
     BFV.evaluator.transform_from_ntt_inplace(up)
@@ -99,13 +100,13 @@ def query(sealed):
 
 
 def answer(reply, count):
-    """c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
+    """Return c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
     view = memoryview(reply)[REPLY_HEADER.size :]
     return residue_encoding.unpack(view, BFV.primes, N), residue_encoding.unpack(view[POLYNOMIAL:], BFV.primes, count)
 
 
 def test_secret_and_noise_are_what_they_should_be():
-    """The oracle of all below: the key is ternary, b + a s and the noise of a query are small."""
+    """All tests below rely on this: the key is ternary, and b + a s and the noise of a query are small."""
     mine = coin()
     holder = KnowingHolder(PARAMETERS, mine)
     assert {centred(x) for x in holder.secret} == {-1, 0, 1}
@@ -120,7 +121,7 @@ def test_secret_and_noise_are_what_they_should_be():
 
 
 def noise_of(holder, sealed, V):
-    """e of the only ciphertext of a query, which its holder can compute."""
+    """Return the noise e of the only ciphertext of a query, which its holder can compute."""
     c0, c1 = (crt(number) for number in query(sealed))
     layout = layout_of(sealed)
     message = np.zeros((layout.points, layout.r), np.uint64)
@@ -132,11 +133,11 @@ def noise_of(holder, sealed, V):
     ]
 
 
-# no encryption of zero on a reply
+# --- a reply without an encryption of zero
 
 
 class NoZero(LatticeShareEvaluator):
-    """Sends the product as it is."""
+    """Mutant: sends the product without an encryption of zero."""
 
     def _zero(self):
         residues = np.zeros((2, 2, N), np.uint64)
@@ -145,7 +146,7 @@ class NoZero(LatticeShareEvaluator):
 
 
 class GivenSecond(LatticeShareEvaluator):
-    """Takes the second polynomial of the key from the holder, who sends zeros."""
+    """Mutant: uses the second polynomial of the key that the holder sends, which is zero."""
 
     def __init__(self, parameters, public, mine):
         original = parameters.second
@@ -166,7 +167,7 @@ class ZeroKey(LatticeShareHolder):
 
 
 def quotient(evaluator_type, holder_type=LatticeShareHolder):
-    """The share of W's entries that the holder finds as c1 of the reply over c1 of its query."""
+    """Return the share of W's entries that the holder finds when it divides c1 of the reply by c1 of its query."""
     holder, evaluator = pair(evaluator_type, holder_type)
     W = np.random.default_rng(0).integers(-300, 300, (64, 60))
     sealed = holder.encrypt(words(64, 1), columns=60)
@@ -190,7 +191,7 @@ def test_only_the_encryption_of_zero_hides_w():
 
 
 def test_only_the_coin_protects_w_from_chosen_keys():
-    """With (b, a) = (0, 0) the encryption of zero adds nothing; with b = 0 alone it does all it should."""
+    """With a key (b, a) = (0, 0) the encryption of zero hides nothing; with only b = 0, it hides W."""
     assert quotient(GivenSecond, ZeroKey) == 1.0
     assert quotient(LatticeShareEvaluator, ZeroKey) < 0.02
 
@@ -202,11 +203,11 @@ def test_no_two_replies_share_a_polynomial():
     assert all((a != b).mean() > 0.99 for a, b in zip(first, second, strict=True))
 
 
-# a mask modulo t
+# --- a mask modulo t
 
 
 class MaskModuloT(LatticeShareEvaluator):
-    """Masks with round(q/t m), m uniform modulo t: hides the value, not the noise below it."""
+    """Mutant: masks with round(q/t m), m uniform modulo t, which hides the value but not the noise."""
 
     def _uniform(self, prg, shape):
         x = [(2 * Q * int(number) + T) // (2 * T) % Q for number in words(*shape).ravel()]
@@ -214,7 +215,7 @@ class MaskModuloT(LatticeShareEvaluator):
 
 
 def by_noise(evaluator_type, visits=60):
-    """The share of W's entries that regression of the noise of replies on that of queries finds.
+    """Return the share of W's entries that a regression of the noise of replies on that of queries finds.
 
     W has 2 rows and 16 columns; the noise at a wanted coefficient is a sum of e over all coefficients of W.
     """
@@ -246,7 +247,7 @@ def test_only_a_mask_modulo_q_hides_the_noise():
 
 
 def test_what_the_holder_decrypts_is_uniform_modulo_q():
-    """Value and fraction of it that SEAL rounds away, W and V constant."""
+    """For constant W and V, decrypted values and the fractions that SEAL rounds away are uniform."""
     holder, evaluator = pair(holder=KnowingHolder)
     sealed = holder.encrypt(np.full((1, 1), 3, np.uint64), columns=3000)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((1, 3000), int)), sealed)
@@ -256,7 +257,7 @@ def test_what_the_holder_decrypts_is_uniform_modulo_q():
     seen = [(first + product[at]) % Q for at, first in zip(where, crt(c0), strict=True)]
     for part in ([x * 16 // Q for x in seen], [x * T % Q * 16 // Q for x in seen]):
         counts = np.bincount(part, minlength=16)
-        assert ((counts - 187.5) ** 2 / 187.5).sum() < 80  # 15 degrees: once in 1e10
+        assert ((counts - 187.5) ** 2 / 187.5).sum() < 80  # 15 degrees of freedom: exceeded once in 1e10
 
 
 # zeros

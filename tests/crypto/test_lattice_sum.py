@@ -1,4 +1,4 @@
-"""Encrypted sums against numpy, their headers, and what re-randomisation hides."""
+"""Encrypted sums compared with numpy, their headers, and what re-randomisation hides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADER = 44
 
 
 def integers(v, shape):
-    """Encode a vector in integers, as the oracle."""
+    """Encode a vector with plain integers, to compare."""
     return np.rint(np.asarray(v) * shape.scale)
 
 
@@ -63,12 +63,12 @@ def test_many_terms():
 
 
 def test_noise_stays_inside_the_room_left_for_it():
-    """After the largest allowed number of encryptions, the noise below the message is far from changing it."""
+    """After the largest allowed number of encryptions, the noise is far too small to change the message."""
     part = ADDER.encrypt(np.zeros(10), bound=1.0, terms=1)
     shape = lattice_sum._parse(SCHEME._ring, part, HOLDER._fingerprint)
     for _ in range(shape.noises_allowed - 1):
         part = ADDER.add(part)
-    words = HOLDER._key.decrypt(lattice_sum._residues(SCHEME._ring, part, 0))  # of half the modulus
+    words = HOLDER._key.decrypt(lattice_sum._residues(SCHEME._ring, part, 0))  # as a share of half the modulus
     assert np.abs((words << np.uint64(11)).view(np.int64) / 2.0**10).max() < 2.0 ** (shape.shift - 1) / 16
     with raises_code(CryptoError, "SVFL-CRYPTO-RANGE"):
         ADDER.add(part)
@@ -206,5 +206,5 @@ def test_memory_and_descriptors_stay_flat():
     rounds(30)
     gc.collect()  # clean up after other tests
     descriptors = len(os.listdir("/proc/self/fd"))
-    assert any(grown(200) < 4 * 2**20 for _ in range(3))  # what leaks does so every time; an allocator settles
+    assert any(grown(200) < 4 * 2**20 for _ in range(3))  # a leak grows each time, but an allocator stops growing
     assert len(os.listdir("/proc/self/fd")) <= descriptors

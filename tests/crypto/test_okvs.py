@@ -22,7 +22,7 @@ def fresh(n: int) -> tuple[Words, Words]:
 
 
 def slow_decode(seed: bytes, table: Words, key: bytes) -> int:
-    """One key by plain integers."""
+    """Decode one key with plain integers."""
     ciphers = blake2b(b"okvs", key=seed, digest_size=32).digest()
     one, two = (
         Cipher(algorithms.AES(cipher_key), modes.ECB()).encryptor().update(key)
@@ -69,7 +69,9 @@ def test_other_keys_get_noise() -> None:
 
 @pytest.mark.parametrize("n", [3, 40, 400])
 def test_a_crowded_table_is_solved_with_its_dense_slots(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer sparse slots leave a 2-core of up to 40 keys; the dense slots must carry it."""
+    """With fewer sparse slots, up to 40 keys remain that no sparse slot solves (2-core);
+    the dense slots must solve them.
+    """
     cores = []
     solve = okvs._solve
 
@@ -102,7 +104,7 @@ def test_equal_keys_and_other_counts_are_refused() -> None:
 
 
 def table_bits(n: int) -> float:
-    """Share of ones in the table, in standard deviations from one half."""
+    """Return the share of ones in the table, as the distance from one half in standard deviations."""
     keys, values = fresh(n)
     bits = np.unpackbits(encode(keys, values)[1].view(np.uint8))
     return float(abs(bits.mean() - 0.5) * 2 * np.sqrt(len(bits)))

@@ -1,4 +1,7 @@
-"""Transfers by rows against a slow oracle, and the attacks they invite: each fails here and succeeds on a mutant."""
+"""Oblivious transfers by rows, compared with a slow version, and attacks: each fails here and succeeds on a mutant.
+
+The offerer has two messages for each row, and the chooser receives the one it chose. s is the offerer's secret.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def correlated(chooser, rows):
 
 
 def slow_hash(key: bytes, x: bytes, tweak: bytes) -> bytes:
-    """H as the paper writes it, a block at a time."""
+    """Compute the hash H as in the paper, one block at a time."""
     aes = Cipher(algorithms.AES(key), modes.ECB())
 
     def permute(block: bytes) -> bytes:
@@ -75,7 +78,7 @@ def test_tweaks_broadcast_and_keys_matter():
 @settings(max_examples=30)
 @given(st.integers(1, 70), st.sampled_from([64, 128, 512]), st.sampled_from([64, 1 << 16]))
 def test_columns_become_rows(octets, count, at_once):
-    """However many words are swapped at a time."""
+    """Bits of columns become rows, for any number of words that are transposed at a time."""
     columns = np.frombuffer(os.urandom(count * octets), np.uint8).reshape(count, octets)
     with mock.patch.object(bit_matrices, "_WORDS_AT_ONCE", at_once):
         rows = transpose_bits(columns)
@@ -87,7 +90,7 @@ def test_columns_become_rows(octets, count, at_once):
 def test_rows_of_both_parties_differ_by_the_secret(at_once, monkeypatch):
     monkeypatch.setattr(bit_matrices, "_WORDS_AT_ONCE", at_once)
     chooser, offerer = meet()
-    for rows in (1, 21, 256, 5000):  # blocks follow each other
+    for rows in (1, 21, 256, 5000):  # several blocks in sequence
         message, r, t = correlated(chooser, rows)
         assert len(message) == message_bytes(rows)
         q = offerer.correlated(rows, message)
@@ -99,7 +102,7 @@ def test_what_the_offerer_receives_is_uniform():
     chooser, _ = meet()
     counts = np.bincount(np.frombuffer(correlated(chooser, 30_000)[0], np.uint8), minlength=256)
     expected = counts.sum() / 256
-    assert ((counts - expected) ** 2 / expected).sum() < 450  # 255 degrees: once in 1e12
+    assert ((counts - expected) ** 2 / expected).sum() < 450  # 255 degrees of freedom: exceeded once in 1e12
 
 
 def test_wrong_sizes_and_altered_messages_are_refused():
@@ -108,7 +111,7 @@ def test_wrong_sizes_and_altered_messages_are_refused():
     for altered in (b"", message[:-1], message + b"\0"):
         with raises_code(CryptoError, "SVFL-PROTOCOL-SIZE"):
             meet()[1].correlated(100, altered)
-    flipped = bytes([message[0] ^ 1]) + message[1:]  # the check then hashes with another key
+    flipped = bytes([message[0] ^ 1]) + message[1:]  # with this message, the check hashes with another key
     with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
         offerer.correlated(100, flipped)
     for rows in (0, ot_extension.MAX_BLOCK_ROWS + 1):
@@ -125,7 +128,7 @@ def test_secrets_stay():
 
 
 def test_a_hash_with_one_permutation_call_is_not_tweakable():
-    """The form pi(sigma(x) ^ t) ^ sigma(x): H(x, t) = H(x ^ sigma^-1(d), t ^ d) ^ d, here with sigma the identity."""
+    """For pi(sigma(x) ^ t) ^ sigma(x), H(x, t) = H(x ^ sigma^-1(d), t ^ d) ^ d; here sigma is the identity."""
     ours = RowHash(os.urandom(16))
 
     def one_call(x, t):
@@ -137,11 +140,11 @@ def test_a_hash_with_one_permutation_call_is_not_tweakable():
     assert row_hash.BLOCK_WORDS == 2
 
 
-# --- a chooser with odd columns reads s ----------------------------------------------------------------------------
+# --- a chooser that sends inconsistent columns learns s --------------------------------------------------------------
 
 
 class OddColumns(OtReceiver):
-    """Flips the choice of row j in column j alone, for every j in `odd`."""
+    """A chooser that flips the choice of row j in column j only, for every j in `odd`."""
 
     odd = range(ROW_BASES)
 
@@ -160,7 +163,7 @@ class Unchecked(OtSender):
 
 
 def secret_read(offerer_type):
-    """Whether the chooser reads all bits of s: row j is right if and only if s_j = 0."""
+    """Return whether the chooser learns all bits of s: row j is correct if and only if s_j = 0."""
     chooser, offerer = meet(OddColumns, offerer_type)
     message, r, t = correlated(chooser, ROW_BASES)
     q = offerer.correlated(ROW_BASES, message)
@@ -177,7 +180,7 @@ def test_only_the_check_protects_the_senders_secret():
 
 @pytest.mark.parametrize("column", [0, 1, 63, 64, 127])
 def test_each_column_is_compared(column):
-    """All columns except one pass the check: the tags are those of the sent columns."""
+    """Each column is compared: the tags sent fit the altered columns, so all columns but one pass the check."""
 
     class One(OddColumns):
         odd = (column,)
@@ -188,7 +191,7 @@ def test_each_column_is_compared(column):
             altered[column * octets + column // 8] ^= 1 << column % 8
             return super()._tags(number, altered.data, columns)
 
-    for _ in range(40):  # none of 40 such columns is used with probability 1e-12
+    for _ in range(40):  # the probability that none of 40 such columns is used is 1e-12
         chooser, offerer = meet(One)
         message = correlated(chooser, ROW_BASES)[0]
         if offerer._secret[column // 8] >> column % 8 & 1:  # otherwise the received value is not used

@@ -1,4 +1,4 @@
-"""Packed values are restored, and no cross term reaches a target slot, even for the largest values."""
+"""Numbers that are packed into one plaintext are restored, and cross terms never reach the slots of results."""
 
 import secrets
 
@@ -46,7 +46,7 @@ def test_layout_refuses(n):
 
 
 def outgoing(slots: PackedLayout, g, X):
-    """The plaintexts of J^T g by plain integers: packed g times packed exponents, columns side by side."""
+    """Return the plaintexts of J^T g with plain integers: packed g times packed exponents, columns side by side."""
     n, d = X.shape
     K, share = slots.samples, slots.share(d)
     packed = list(pack(g, K, slots.pitch))
@@ -90,7 +90,7 @@ def test_targets_stand_alone(n, d, K, values, data):
 
 
 def carries(rng, rounds: int) -> int:
-    """How often a cross term's carry reaches a target, under masks uniform mod n."""
+    """Count how often the carry of a cross term reaches the slot of a result, under masks uniform mod n."""
     slots = PackedLayout(2048, 60, 6)
     modulus = secrets.randbits(2048) | 1 | 1 << 2047
     half, count = 1 << (slots.width - 1), 0

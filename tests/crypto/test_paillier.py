@@ -1,4 +1,4 @@
-"""J^T [[g]] under Paillier: messages, views of both parties, and mutants that the checks detect."""
+"""J^T [[g]] under Paillier: messages, what each party sees, and mutants (weakened versions) that the checks detect."""
 
 import copy
 import pickle
@@ -76,7 +76,7 @@ def test_private_data_does_not_show(holder, evaluator, data):
         assert len(repr(thing)) < 100
 
 
-# The returned message
+# --- the returned message
 
 
 def exchange(holder, evaluator, J, g, bound=1.0):
@@ -96,7 +96,7 @@ def test_gradient(holder, evaluator, n, d, c):
 
 @pytest.mark.parametrize("constant", [1 / 3, -1 / 3])
 def test_worst_case_of_rounding(holder, evaluator, constant):
-    """A column whose entries all round the same way, and g at its bound: no error averages out."""
+    """All entries of a column are rounded in the same direction and g is at its bound, so that no errors cancel."""
     n = 128
     J = np.column_stack([np.full(n, constant), np.full(n, constant)])
     J[0, 0] = 1.0
@@ -145,11 +145,11 @@ def test_values_out_of_range(holder, evaluator):
             evaluator.prepare(J)
 
 
-# What crosses the line
+# --- the messages that are sent
 
 
 def test_sizes_tell_nothing_of_the_values(holder, evaluator):
-    """Every message but the ciphertexts themselves is the same for tiny and for large data."""
+    """Sizes do not depend on values: except for ciphertexts, messages are the same for tiny and for large data."""
     heads = []
     for size in (1e-9, 1.0):
         J, g = np.full((9, 4), size), np.full((9, 1), size)
@@ -176,14 +176,14 @@ def test_encryption_without_randomness_is_caught(key, holder, monkeypatch):
 
 
 def sees_a_mask(key, evaluator, product):
-    """The holder's view of two blindings of one product: unrelated plaintexts that use the whole of Z_n."""
+    """Return whether the holder sees unrelated plaintexts, from all of Z_n, if one product is masked twice."""
     views = [key.decrypt(ciphertexts(evaluator.blind(product)[0], MessageKind.BLINDED, key.public)) for _ in range(2)]
     top = BITS - HEADROOM_BITS
     return all(x != y and x >> top != y >> top for x, y in zip(*views, strict=True))
 
 
 def sees_fresh_randomness(key, evaluator, product):
-    """Whether the holder, who can take a plaintext out of a ciphertext, finds another h^s under it than before."""
+    """Return whether the ciphertext has another random factor h^s than before; the holder can remove the plaintext."""
     public = key.public
     blinded = ciphertexts(evaluator.blind(product)[0], MessageKind.BLINDED, public)
 
@@ -220,7 +220,9 @@ def test_missing_randomness_is_caught(key, holder, data):
 
 
 def test_masks_and_randomness_are_uniform(evaluator, holder, data, monkeypatch):
-    """The mask is drawn below n itself, and what re-randomises is the n-th power of an element drawn below n."""
+    """The mask is uniform below n, and ciphertexts are re-randomised with the n-th power
+    of a uniform number below n.
+    """
     J, g = data
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
     limits, drawn = [], []
@@ -237,7 +239,7 @@ def test_masks_and_randomness_are_uniform(evaluator, holder, data, monkeypatch):
 
 
 def test_only_target_windows_come_back(holder, evaluator):
-    """Cross terms of packed samples are equations in g: the holder's answer has no room for them."""
+    """Cross terms of packed rows would be equations about g; the holder's answer contains only windows with results."""
     rng = np.random.default_rng(4)
     n, d = 256, 9
     slots = choose_packing(BITS, n)
@@ -275,7 +277,7 @@ def test_another_key_does_not_open(holder, evaluator, data):
     try:
         answer = stranger.open(relabelled, OpeningShape(21, 2, 13))
     except CryptoError:
-        return  # an element is too large for the smaller modulus
+        return  # a ciphertext is too large for the smaller modulus
     back = answer[:6] + evaluator._public.fingerprint + answer[22:]
     with pytest.raises(OpeningMismatch):
         evaluator.unblind(back, mask)

@@ -1,4 +1,4 @@
-"""Paillier keys: the textbook as oracle, refused keys, and the group that h generates."""
+"""Paillier keys: comparison with the textbook, refused keys, and the group that h generates."""
 
 import struct
 
@@ -33,7 +33,7 @@ def test_default_is_128_bit():
 
 
 def test_textbook_decryption(key):
-    """Against L(c^lambda mod n^2) mu mod n of the paper."""
+    """Decryption equals L(c^lambda mod n^2) mu mod n of the paper."""
     n, p, q = int(key.public.n), *(int(x) for x in key.parts_for_workers()[:2])
     assert p * q == n
     lam = int(gmpy2.lcm(p - 1, q - 1))

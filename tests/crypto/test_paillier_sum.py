@@ -1,4 +1,4 @@
-"""Sums under Paillier: an oracle, space for every summand, refused values, and a mutant."""
+"""Sums under Paillier: comparison with plain sums, space for every summand, refused values, and a mutant."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Published numbers, valid and invalid; and `phe`, where it is installed, as an oracle of both."""
+"""Paillier on published numbers, valid and invalid, and compared with `phe` if it is installed."""
 
 import json
 import sys

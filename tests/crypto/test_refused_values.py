@@ -62,7 +62,7 @@ def test_a_word_beyond_the_ring(place: tuple[int, int], value: int, share_holder
 @pytest.mark.parametrize("place", [0, 2047, -1])
 @pytest.mark.parametrize("value", [2, -2, 127, -128])
 def test_a_key_that_is_not_ternary(place: int, value: int) -> None:
-    """An exported key works in another process of the party; other bytes are not a key."""
+    """Bytes other than those of an exported key are refused as a secret key."""
     scheme = KernelShares(41)
     exported = scheme.keygen(bytes(32)).exported()
     assert scheme.holder(exported).exported() == exported

@@ -1,4 +1,4 @@
-"""What every engine must do. A new engine is a row in LINEAR or ADDITIVE."""
+"""What every engine (encryption scheme) must do. A new engine is a row in LINEAR (products) or ADDITIVE (sums)."""
 
 import copy
 import math
@@ -29,7 +29,7 @@ ADDITIVE = {  # engine, and its largest error in a sum of values within 1
 
 
 def shown(thing) -> bool:
-    """Whether a secret can be printed, pickled or copied."""
+    """Return whether a secret can be printed, pickled or copied."""
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         try:
             attempt(thing)
@@ -40,7 +40,7 @@ def shown(thing) -> bool:
 
 
 class Linear:
-    """One engine with a key, and the round trip."""
+    """One engine for products with a key, and the exchange of its messages."""
 
     def __init__(self, scheme, tolerance):
         self.scheme, self.tolerance = scheme, tolerance
@@ -184,7 +184,7 @@ class TestLinearScheme:
 
 
 class Sums:
-    """One engine with a key."""
+    """One engine for sums with a key."""
 
     def __init__(self, scheme, tolerance):
         self.scheme, self.tolerance = scheme, tolerance

@@ -1,6 +1,6 @@
 """Encrypted uniform vectors from a seed: exact products, exact uniformity, and messages that are refused.
 
-The oracle is integer arithmetic; tests/crypto/test_kernel_and_seal.py lets SEAL decrypt the ciphertexts.
+Results are compared with integer arithmetic. In tests/crypto/test_kernel_and_seal.py, SEAL decrypts the ciphertexts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def parties(scheme: Any) -> tuple[Any, Any]:
 )
 @pytest.mark.parametrize(("n", "c", "d"), [(3000, 3, 2), (1000, 70, 2), (200, 1, 1), (40, 30, 60)])
 def test_products_with_uniform_vectors_are_exact(scheme: Any, seeded: bool, n: int, c: int, d: int) -> None:
-    """Blocks with fewer rows than points, several blocks of outputs, and layouts that a seed does not fit."""
+    """Cases: blocks with fewer rows than points, several blocks of outputs, and layouts
+    for which no seed can be used.
+    """
     holder, evaluator = parties(scheme)
     sealed, V = holder.encrypt_uniform(n, c, columns=d)
     assert (sealed[:4] == SEEDED_QUERY) == (seeded and n > 200)
@@ -68,7 +70,7 @@ def test_products_with_uniform_vectors_are_exact(scheme: Any, seeded: bool, n: i
 
 @pytest.mark.parametrize(("q", "bits"), [(1009, 3), (4001, 4), (257, 2), (8191, 6)])
 def test_every_word_has_the_same_remainders(q: int, bits: int) -> None:
-    """All z modulo q: the pairs of a word and a remainder up to the limit are all pairs, each of them once."""
+    """Every word occurs with the same remainders: all pairs of a word and a remainder up to the limit occur once."""
     limit, t = remainder_limit(SimpleNamespace(q=q), bits), 2**bits  # type: ignore[arg-type]
     found = []
     for z in range(q):

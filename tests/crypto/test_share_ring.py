@@ -38,7 +38,7 @@ def test_products_are_those_of_integers(bits, n, d, c, largest):
 
 
 def test_products_of_the_largest_words_and_entries_are_exact():
-    """The bound of the limbs: n max|A| 2^l just below 2^53, every term of one sign."""
+    """At the bound of the limbs (parts of l bits), n max|A| 2^l is just below 2^53, and all terms have one sign."""
     ring = ShareRing(64)
     for n in (4095, 4096, 100_000):
         A = np.full((n, 1), -2047)
@@ -96,7 +96,7 @@ def test_uniform_words_fill_the_ring():
     assert (values <= ring.mask).all()
     for part in (values >> np.uint64(37), values & np.uint64(15)):
         counts = np.bincount(part.astype(int), minlength=16)
-        assert ((counts - 500) ** 2 / 500).sum() < 80  # 15 degrees: once in 1e10
+        assert ((counts - 500) ** 2 / 500).sum() < 80  # 15 degrees of freedom: exceeded once in 1e10
 
 
 @pytest.mark.parametrize("bits", [0, 65])

@@ -1,6 +1,6 @@
-"""What every engine for shared products must do. A new engine is a row in SHARES.
+"""What every engine for shared products must do: the shares of holder and evaluator add up to W^T V modulo 2^L.
 
-The oracle is integer arithmetic in plain Python: W^T V modulo 2^L.
+A new engine is a row in SHARES. Results are compared with integer arithmetic in plain Python.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def words(ring: ShareRing, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def oracle(W: np.ndarray, V: np.ndarray, bits: int) -> list[list[int]]:
-    """W^T V modulo 2^bits, in Python's integers."""
+    """Return W^T V modulo 2^bits, with Python's integers."""
     columns, outputs = W.T.tolist(), V.T.tolist()
     return [[sum(w * v for w, v in zip(a, b, strict=True)) % 2**bits for b in outputs] for a in columns]
 
@@ -81,7 +81,7 @@ def test_the_two_shares_sum_to_the_product(engine, n, c, d):
     W, V = rng.integers(-500, 500, (n, d)), words(engine.ring, (n, c))
     errors = engine.errors(W, V)
     assert np.abs(errors).max() <= 1
-    # of the rates stated, .003 at most are expected among few values, and three once in 1e8
+    # at the stated rates, at most .003 errors are expected among few values, and three occur once in 1e8
     assert (errors != 0).sum() <= max(2 if errors.size > 100 else 1, engine.rate * errors.size)
 
 
@@ -126,16 +126,16 @@ ZEROS = [np.zeros((300, 3), int), np.eye(300, dtype=int)[:, :3], np.tri(300, 40,
 
 @pytest.mark.parametrize("W", ZEROS, ids=["all", "most", "half"])
 def test_zeros_give_exact_shares_of_zero(engine, W):
-    """A block of zeros must not bring anything of V in: V is uniform, a unit of it ruins the result."""
+    """A block of zeros must not add a unit of V, which is uniform and would ruin the result."""
     assert np.abs(engine.errors(W, words(engine.ring, (300, 4)))).max() <= 1
 
 
 def test_each_share_alone_is_uniform(engine):
-    """V and W are constant; the shares of one run fill the ring evenly, whichever party looks."""
+    """V and W are constant; the shares of either party in one run are uniform in the ring."""
     evaluator_share, theirs = engine.shares(np.full((1, 4000), 3), np.full((1, 1), 5, np.uint64))
     for share in (evaluator_share, theirs):
         counts = np.bincount((share.ravel() >> np.uint64(engine.scheme.bits - 4)).astype(int), minlength=16)
-        assert ((counts - 250) ** 2 / 250).sum() < 80  # 15 degrees: once in 1e10
+        assert ((counts - 250) ** 2 / 250).sum() < 80  # 15 degrees of freedom: exceeded once in 1e10
         low = np.bincount((share.ravel() & np.uint64(15)).astype(int), minlength=16)
         assert ((low - 250) ** 2 / 250).sum() < 80
 
@@ -164,7 +164,7 @@ def test_everything_is_fresh(engine):
     assert first != second
     (reply, evaluator_share), (again, other) = (engine.evaluator.product(prepared, first) for _ in range(2))
     assert reply != again
-    assert (evaluator_share != other).mean() > 0.9  # words of 16 bits are alike once in 65,536
+    assert (evaluator_share != other).mean() > 0.9  # two words of 16 bits are equal once in 65,536
     assert engine.scheme.keygen(engine.coin).public != engine.holder.public
 
 
@@ -247,7 +247,9 @@ def test_parameters_below_the_standard_are_refused(scheme):
 @pytest.mark.parametrize(("n", "c", "d"), [(256, 16, 15), (4096, 12, 100), (300, 1, 40), (300, 5, 40), (2000, 20, 23)])
 @pytest.mark.parametrize("bits", [40, 48, 56])
 def test_engines_send_about_as_many_bytes(n, c, d, bits):
-    """A query and its answer on the kernel are at most a twentieth longer than on SEAL."""
+    """With the kernel (this package's arithmetic), a query and its answer are at most a
+    twentieth longer than with SEAL.
+    """
     sizes = []
     for scheme in (LatticeShares(bits), KernelShares(bits)):
         item = Engine(scheme, 1)

@@ -1,6 +1,6 @@
 """Schemes with fewer primes, for products with a larger error: the error stays within the bound that selects them.
 
-The oracle is integer arithmetic in plain Python: W^T V modulo 2^L.
+Results are compared with integer arithmetic in plain Python: W^T V modulo 2^L.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def random_words(bits: int, *shape: int) -> np.ndarray:
 
 
 def errors(scheme: Any, W: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """Return the sum of both shares less the exact product."""
+    """Return the sum of both shares minus the exact product."""
     exact = [[sum(w * v for w, v in zip(a, b, strict=True)) for b in V.T.tolist()] for a in W.T.tolist()]
     ring = ShareRing(scheme.bits)
     expected = np.array([[x % 2**scheme.bits for x in row] for row in exact], np.uint64)
@@ -93,7 +93,7 @@ def test_a_factor_with_more_noise_than_agreed_is_refused(place: int, sign: int) 
     W.flat[place] = sign * int(1.1 * LARGEST)
     with raises_code(RangeError, "SVFL-CRYPTO-RANGE"):
         products(scheme, W, random_words(48, n, c))
-    with raises_code(RangeError, "SVFL-CRYPTO-RANGE"):  # more entries in a coefficient than agreed
+    with raises_code(RangeError, "SVFL-CRYPTO-RANGE"):  # a coefficient has more entries than agreed
         products(scheme, np.full((n, 4 * d), LARGEST), random_words(48, n, 1))
 
 
@@ -103,7 +103,7 @@ def test_each_share_is_uniform_in_its_highest_bits(primes: tuple[int, int]) -> N
     for share in products(scheme, np.full((1, 4000), 3), np.full((1, 1), 5, np.uint64)):
         for shift in (52, 40, 30):
             counts = np.bincount(((share.ravel() >> np.uint64(shift)) & np.uint64(15)).astype(int), minlength=16)
-            assert ((counts - 250) ** 2 / 250).sum() < 80  # 15 degrees: once in 1e10
+            assert ((counts - 250) ** 2 / 250).sum() < 80  # 15 degrees of freedom: exceeded once in 1e10
 
 
 def test_a_scheme_travels_to_workers() -> None:

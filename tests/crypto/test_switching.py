@@ -1,4 +1,4 @@
-"""Switch networks apply the permutation that they were built for: every one of few rows, and some of many rows."""
+"""Switch networks apply the permutation for which they were built: all permutations of few rows, and some of many."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.builders import raises_code
 
 
 def switched(network, settings, values):
-    """The oracle: one switch after the other."""
+    """Apply one switch after the other, to compare."""
     out, at = list(values), 0
     for first, second in network.layers:
         for one, other in zip(first, second, strict=True):

@@ -26,7 +26,7 @@ from securevfl.errors import ConfigError
 
 
 def random_tree(q, rng, root=0, parties=None):
-    """Any tree a schedule can express: each party sends to one of a random order's later parties."""
+    """Return a random tree: each party sends to a random one of the parties that follow in a random order."""
     order = [p for p in (parties or range(q)) if p != root]
     rng.shuffle(order)
     order.append(root)
@@ -49,7 +49,7 @@ def unit(q2, *ones):
 
 
 def knowledge(t1, t2, coalition):
-    """Rows over (v_0..v_q-1, r_0..r_q-1) that the coalition knows."""
+    """Return the linear combinations of values and masks (v_0..v_q-1, r_0..r_q-1) that the coalition knows."""
     q = len(t1.parties)
     first = transcripts(t1, {p: unit(2 * q, p, q + p) for p in range(q)})
     second = transcripts(t2, {p: unit(2 * q, q + p) for p in range(q)})
@@ -60,7 +60,7 @@ def knowledge(t1, t2, coalition):
 
 
 def reduce(rows):
-    """Row echelon form over the rationals: pivot column -> row."""
+    """Return the row echelon form over the rationals: pivot column -> row."""
     basis = {}
     for row in rows:
         row = [Fraction(x) for x in row]
@@ -168,7 +168,9 @@ def test_no_single_party_learns_a_value_from_two_trees(q, seed):
 
 
 def test_definition_2_alone_does_not_protect():
-    """Totally different, and yet party 0 receives party 2 in both trees."""
+    """The two trees are totally different (definition 2 of the paper), and yet party 0
+    receives party 2's value in both.
+    """
     t1, t2 = SumTree((((1, 0),), ((2, 0),)), 0), SumTree((((2, 0),), ((1, 0),)), 0)
     assert are_totally_different(t1, t2)
     assert learned_sums(t1, t2, {0}) == [{1}, {2}]

@@ -23,7 +23,7 @@ elements = st.binary(min_size=16, max_size=16)
 
 
 def polynomial(octets: bytes) -> int:
-    """The element as a polynomial, bit i the coefficient of x^i."""
+    """Return the element as a polynomial: bit i is the coefficient of x^i."""
     return int.from_bytes(bytes(int(f"{octet:08b}"[::-1], 2) for octet in octets), "little")
 
 
@@ -32,7 +32,7 @@ def words(*octets: bytes) -> np.ndarray:
 
 
 def slow_product(one: bytes, other: bytes) -> int:
-    """Times in GF(2^128), bit by bit."""
+    """Multiply in GF(2^128), bit by bit."""
     total, power = 0, polynomial(one)
     for bit in range(128):
         if polynomial(other) >> bit & 1:
@@ -59,13 +59,16 @@ def test_128_elements_are_packed_by_powers_of_x() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_ghash_is_that_of_its_standard(count: int) -> None:
-    """H is AES of zeros under the key, and each block enters by a product with it."""
+    """As in the standard of GHASH: H is the AES encryption of zeros, and after each block is
+    added, the sum times H is taken.
+    """
     challenge, blocks = os.urandom(32), [os.urandom(16) for _ in range(count)]
     cipher = Cipher(algorithms.AES(challenge[:16]), modes.ECB()).encryptor()
     times, total = Multiplier(cipher.update(bytes(16))), np.zeros((1, 2), np.uint64)
     for block in blocks:
         total = times(total ^ words(block))
-    np.testing.assert_array_equal(ghash(challenge, words(*blocks)), times(total)[0])  # the length's block is taken off
+    # without the block that contains the length
+    np.testing.assert_array_equal(ghash(challenge, words(*blocks)), times(total)[0])
 
 
 def ends(secret: bytes | None = None) -> tuple[VoleSender, VoleReceiver, bytes]:
@@ -163,7 +166,7 @@ SMALL_SIZE = VoleSize(60, 16, 3)  # far below any security
 
 
 def test_trees_and_their_map_are_those_of_the_docstring() -> None:
-    """Slowly: node by node from the roots, and place by place."""
+    """Trees are compared with a slow version: node by node from the roots, and position by position."""
     public = ends()[0]._public
     roots = Prg(os.urandom(32), "roots").array((16, 2), np.uint64)
     leaves, levels = vole_trees.grow_trees(public, roots, 3)
@@ -194,7 +197,7 @@ def test_trees_and_their_map_are_those_of_the_docstring() -> None:
 def passes(
     ends: tuple[VoleSender, VoleReceiver, bytes], number: int, altered: int | None = None, *, heard: bool = True
 ) -> bool:
-    """Return whether a sender that alters one byte of its answer, and knows the effect, passes the receiver's check."""
+    """Return whether a sender that alters one byte of its answer and knows the effect passes the receiver's check."""
     sender, receiver, _ = ends
     request = receiver.ask(number, SMALL_SIZE, os.urandom(choice_bytes(SMALL_SIZE)))
     answered, piece = sender.answer(number, SMALL_SIZE, request)
@@ -212,10 +215,12 @@ def passes(
 
 
 def test_an_altered_sum_passes_only_if_it_is_not_used() -> None:
-    """Of each level the taker looks at one of two sums, by a random bit: one alteration passes half of the times."""
+    """Of each level, the receiver uses one of two sums, by a random bit, so that one
+    alteration passes half of the times.
+    """
     both = ends()
     assert 5 < sum(passes(both, number, 0) for number in range(60)) < 55  # 6.4 standard errors
-    last = SMALL_SIZE.answer_bytes - 1  # of the sums of leaves, which are always read
+    last = SMALL_SIZE.answer_bytes - 1  # the last byte of the sums of leaves, which are always used
     assert not any(passes(both, number, last) for number in range(60, 70))
     assert passes(both, 70)
     assert not passes(both, 71, heard=False)
@@ -245,7 +250,7 @@ def keys_of(count: int) -> np.ndarray:
 
 
 def meet(keys: np.ndarray, request: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """F at the evaluator, who has stored `keys`, and at the holder, on the keys asked."""
+    """Return F of the queried keys at the evaluator, who has stored `keys`, and at the holder."""
     delta, hashing = os.urandom(16), PrfHash(os.urandom(32))
     seed, P = okvs.encode(keys, hashing.target(keys))
     a, b = words(os.urandom(16 * len(P))), words(os.urandom(16 * len(P)))

@@ -133,3 +133,17 @@ def test_a_delimiter_at_the_end_of_lines_is_named(tmp_path: Path, delimiter: str
     with raises_code(TableError, "SVFL-TABLE-HEADER", column_number=4) as caught:
         read_table(path)
     assert "ends in a delimiter" in str(caught.value)
+
+
+@pytest.mark.parametrize("letters", ["", "ä", "äö", "größe", "数量", "prix (€)"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_no_row_is_lost_below_a_header_of_any_letters(tmp_path: Path, letters: str, mark: str, end: str) -> None:
+    path = tmp_path / "shop.csv"
+    for count in (1, 2, 5):
+        names = ["id", *(f"{letters}{number}" for number in range(count))]
+        rows = [[f"k{row}", *map(str, range(count))] for row in range(3)]
+        path.write_bytes((mark + end.join(",".join(cells) for cells in [names, *rows]) + end).encode())
+        file = CsvFile(path)
+        assert file.names == names
+        assert [list(row.values()) for row in file.table(names).to_pylist()] == rows

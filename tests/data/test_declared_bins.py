@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from securevfl.data.column_types import ColumnType, read_types
 from securevfl.data.columns import columns_of
 from securevfl.data.declared_bins import MIN_DECLARED_ROWS
 from securevfl.data.preparation import Preparation, fit_preparation
+from securevfl.data.validation import MISSING_TEXTS
 from securevfl.data.woe import Woe
 from securevfl.errors import ConfigError, DataNotice, TableError
 from securevfl.protocols.sums.direct_sum import Summand
@@ -403,3 +405,19 @@ def test_misspelled_texts_of_declared_bins_are_reported(kind: str) -> None:
         party = vfl.Party("bank", {"town": town}, ids=range(600), columns=declared)
         noted = bin_table(party, "town").bins[0].note
         assert noted == f"no row has {wrong!r}" + ("; is it 'Bonn'?" if similar else "")
+
+
+@pytest.mark.parametrize("text", sorted(MISSING_TEXTS))
+def test_texts_that_mean_missing_are_no_texts_of_a_bin(text: str, tmp_path: Path) -> None:
+    """No reader lets such a text through, so the bin would have no rows; the message says what to write instead."""
+    for written in (text, f" {text} "):
+        with raises_code(ConfigError, "SVFL-JOB-OPTION", option="columns.town") as caught:
+            read_types({"town": {"bins": [["Ulm"], ["Bonn", written]]}})
+        assert '"(missing)"' in str(caught.value)
+    towns = [text, "Ulm", "Ulm", "Bonn"] * 50
+    path = write_table(tmp_path / "t.csv", {"id": range(200), "town": towns, "y": [0, 1] * 100})
+    types = tmp_path / "types.toml"
+    types.write_text('town = { bins = [["Ulm"], ["(missing)"]] }\n')
+    done = CliRunner().invoke(app, ["bins", "--data", str(path), "--column", "town", "--columns", str(types)])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"\(missing\)\W+50\b", done.stdout)

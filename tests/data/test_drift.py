@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import raises_code, write_table
 from scipy import stats
 from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
+from securevfl.cli.prediction_output import write_predictions
 from securevfl.credit.drift import MIN_NEW_ROWS, measure_drift
 from securevfl.credit.drift_page import drift
 from securevfl.credit.two_samples import chi_square_p, kolmogorov_p, population_stability_index, share_difference_p
-from securevfl.data.baseline import MAX_BASELINE_ROWS, Baseline, baselines
+from securevfl.data.baseline import MAX_BASELINE_ROWS, SCORE_COLUMN, Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
+from securevfl.data.read_options import ReadOptions
 from securevfl.errors import DataError, TableError
+from securevfl.organisations.prediction import prediction_of
 from securevfl.training.model_part import PART_SCHEMA, ModelPart
+from securevfl.training.new_rows import IndexedRows, rows_of_file
 
 N, M = 6000, 3000
 NAMES = ["a", "b", "flag", "skewed", "gaps", "town"]
@@ -250,3 +255,39 @@ def test_both_ends_are_open(training: np.ndarray, new: np.ndarray) -> None:
         (same,) = measure_drift([base], Columns(sign * half[:, None].astype(float), ["x"]))
         assert not same.shifted
         assert same.psi < 0.02
+
+
+@pytest.mark.parametrize("lacking", [1, 150, 450])
+@pytest.mark.parametrize("kind", ["numbers", "flags", "texts"])
+def test_a_copy_of_the_training_rows_has_no_difference(lacking: int, kind: str) -> None:
+    """However many values are missing in both: p is near 1 and PSI near 0."""
+    values = np.random.default_rng(lacking).permutation(500).astype(float)
+    block = np.where(values < lacking, np.nan, {"numbers": values, "flags": values % 2, "texts": values % 4}[kind])
+    texts = {"x": tuple(TOWNS.tolist())} if kind == "texts" else {}
+    old, new = (Columns(np.tile(block, times)[:, None], ["x"], texts) for times in (4, 1))
+    (drift,) = measure_drift(baselines(old, np.arange(2000)), new)
+    assert drift.missing == drift.was_missing == lacking / 500
+    assert drift.p > 0.9
+    assert drift.psi == pytest.approx(0, abs=0.02)
+
+
+@pytest.mark.parametrize("id_column", ["id", "customer", "who,day", "who,"])
+def test_the_scores_have_the_ids_of_the_table(id_column: str, tmp_path: Path) -> None:
+    """In the file that `predict` writes, for ids of every kind, with reason codes that all rows lack."""
+    parties = vfl.datasets.breast_cancer(parties=2)
+    job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
+    run = vfl.simulate(job, parties)
+    part, bank = run.parts["bank"], parties[0]
+    names = id_column.strip(",").split(",")
+    ids = {name: [f"{name} {row // (1 + len(names))} {row}" for row in range(len(bank))] for name in names}
+    table = write_table(tmp_path / "bank.csv", ids | dict(zip(bank.columns, bank.X.T, strict=True)))
+    rows = rows_of_file(part, table, ReadOptions(id_column=id_column))
+    f = run.decision_of({party.name: run.parts[party.name].scaling(party.X) for party in parties}, "bank")
+    codes = {"shop": [[""]] * len(f)}
+    with write_predictions(part, tmp_path / "p.csv", rows=rows) as callbacks:
+        callbacks["on_block"](IndexedRows.of("bank", rows).ids, replace(prediction_of(part, f), reasons=codes))
+    drifts = drift(part, table, scores=tmp_path / "p.csv", options=ReadOptions(id_column=id_column))
+    assert drifts[-1].column == SCORE_COLUMN
+    assert not drifts[-1].shifted
+    with raises_code(TableError, "SVFL-FILE-WRONG-KIND"):
+        drift(part, table, scores=table, options=ReadOptions(id_column=id_column))

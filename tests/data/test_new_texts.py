@@ -106,3 +106,15 @@ def test_the_known_texts_of_a_column_are_computed_once() -> None:
     started = time.process_time()
     warn_of_new_texts("shop", FittedPreparation(["name"], (step,)), table)
     assert time.process_time() - started < 5  # 20,000 times 20,000 texts take minutes
+
+
+@pytest.mark.parametrize("lacking", [0.0, 0.5, 0.95])
+def test_missing_values_of_the_training_are_no_rare_texts(lacking: float) -> None:
+    """Fifty rows of unknown texts are noticed beside a training in which every present text was frequent."""
+    texts = [CODES[row % 4] if row >= lacking * 2000 else None for row in range(2000)]
+    declared = read_types({"name": "category"})
+    table = columns_of("shop", {"name": pd.Series(texts, dtype=object)}, declared=declared)
+    fitted = fit_preparation("shop", table, np.arange(2000), Preparation())
+    new = columns_of("shop", {"name": pd.Series(["x"] * 50, dtype=object)}, declared=declared)
+    with pytest.warns(DataNotice, match="50 of 50 values of column 'name'"):
+        warn_of_new_texts("shop", fitted, new, baselines(table, np.arange(2000)))

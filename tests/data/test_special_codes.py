@@ -254,3 +254,17 @@ def test_figures_leave_codes_out(tmp_path: Path) -> None:
     assert figures.iv is not None
     assert figures.iv > 0.5  # the bins of the codes
     assert figures.auc == pytest.approx(0.5, abs=0.1)  # of the amounts alone
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_most_frequent_codes_get_bins_in_any_order(seed: int) -> None:
+    """Of five codes with enough rows, two have a place of their own among four bins."""
+    generator = np.random.default_rng(seed)
+    rows_of_code = {-1.0: 60, -2.0: 70, -3.0: 80, -4.0: 90, -5.0: 100}
+    codes = tuple((f"{code:g}", code) for code in generator.permutation(list(rows_of_code)).tolist())
+    values = np.concatenate([np.arange(400.0), *(np.full(rows, code) for code, rows in rows_of_code.items())])
+    step = number_bins("c", generator.permutation(values), False, Woe(bins=4, rows=50), codes)
+    bins = dict(zip([code for _, code in codes], step.special_bins, strict=True))
+    alone = {code for code in bins if bins[code] > len(step.edges)}
+    assert alone == {-4.0, -5.0}
+    assert bins[-4.0] != bins[-5.0]

@@ -40,6 +40,7 @@ COVERED = {
     r"python -m benchmarks\.first_job": (
         "tests/training/test_defaults.py::test_a_model_alone_scores_as_pooled_regression_does"
     ),
+    r"python -m benchmarks\.default_job": "tests/bench/test_smallest.py::test_a_benchmark_of_processes_runs",
     r"make (quick|test|check|docs|ci)": "Makefile::ci",
     r"make release": "tests/docs/test_release.py::test_a_release_with_contact_and_date_is_ready",
     r"make pages": "tests/docs/test_reference.py::test_generated_pages_are_current_and_in_the_menu",

@@ -50,3 +50,38 @@ def test_each_item_has_a_command_or_a_reason() -> None:
             reason = r"`|not done|not public|no command|not part"
             assert len(text) == 1, item
             assert re.search(reason, text[0]), item
+
+
+NUMBERED = re.compile(r"\b(Figure|Table)(s?) (\d+|[IVX]+)([a-d]?)(?: and (\d+))?( \(\?\))?")
+SOURCES = {
+    "fedbcd": ("benchmarks/papers/fedbcd.py", "benchmarks/papers/mnist.py", "benchmarks/papers/*ftl.py"),
+    "celu": ("benchmarks/papers/celu*.py", "benchmarks/papers/page_celu.py", "securevfl/models/torch_top.py"),
+    "fdml": ("benchmarks/papers/fdml*.py", "benchmarks/papers/page_fdml.py"),
+    "fdskl": ("benchmarks/papers/*fdskl*.py", "benchmarks/sums.py", "securevfl/models/*.py", "docs/sums.md"),
+}
+"""The files that number a paper's figures and tables. Those of transfer learning number FedBCD's."""
+OTHER_PAPERS = {"fdskl": {"torch_top.py"}}
+
+
+def numbers(text: str) -> dict[str, bool]:
+    """Return the figures and tables that a text numbers, and whether a question mark follows each of them."""
+    marks: dict[str, bool] = {}
+    for kind, _, first, letter, second, mark in NUMBERED.findall(text):
+        marks |= dict.fromkeys([f"{kind} {first}{letter}", *([f"{kind} {second}"] if second else [])], bool(mark))
+    return marks
+
+
+@pytest.mark.parametrize("paper", SOURCES)
+def test_numbers_that_nobody_has_checked_carry_a_question_mark(paper: str) -> None:
+    """Docstrings and pages number the figures and tables of a paper as this page does, question marks included."""
+    listed = numbers(section(paper))
+    root, mentions = PAGE.parents[1], 0
+    for pattern in SOURCES[paper]:
+        files = [file for file in sorted(root.glob(pattern)) if file.name not in OTHER_PAPERS.get(paper, ())]
+        assert files, pattern
+        for file in files:
+            for number, marked in numbers(file.read_text(encoding="utf-8")).items():
+                mentions += 1
+                assert number in listed, (file.name, number)
+                assert marked == listed[number], (file.name, number)
+    assert mentions >= 2

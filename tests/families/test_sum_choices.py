@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ def test_the_remedy_for_a_hiding_sum_of_one_part_runs(name: str, residual: str) 
         vfl.simulate(make_job(protocol=protocol, epochs=1), parties)
     message = str(caught.value)
     assert 'sum = "direct"' in message
+    assert ("accepts =" in message) == (name == "cipher")
     for remedy in ("direct", "auto"):
         assert vfl.simulate(make_job(protocol=protocol | {"sum": remedy}, epochs=1), parties).active.rounds
     accepting = make_job(protocol=protocol, epochs=1, accepts=("columns", "rank", "single_passive"))
@@ -35,6 +37,14 @@ def test_the_remedy_for_a_hiding_sum_of_one_part_runs(name: str, residual: str) 
         with raises_code(ConfigError, "SVFL-LEAK-UNPROTECTED") as refused:
             vfl.simulate(accepting, parties)
         assert 'sum = "direct"' in refused.value.remedy
+
+
+def test_which_mode_names_the_sums_that_are_refused() -> None:
+    """With one passive party: the page's sentence on refusals is that of the test above, for every sum."""
+    page = (Path(__file__).parents[2] / "docs" / "which-mode.md").read_text(encoding="utf-8")
+    assert HIDING == ["cipher", "pairwise", "tree"]
+    sentence = 'so `pairwise` and `tree` are refused, and so is `cipher` unless the job accepts `"single_passive"`'
+    assert sentence in " ".join(page.split())
 
 
 @pytest.mark.parametrize("name", sorted(SUMS))

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from securevfl.models import metrics, paired_auc
+from securevfl.models.class_figures import class_figures
 from securevfl.models.group_metrics import MIN_GROUP_ROWS, metrics_by_group, rates_from_counts
-from securevfl.models.log_link_losses import LogLinkLoss
+from securevfl.models.log_link_losses import LogLinkLoss, NegativeBinomialLoss, TweedieLoss
 from securevfl.models.losses import LOSSES
 from securevfl.models.metrics import METRICS, ScoredRows
 from securevfl.models.pair_metrics import (
@@ -401,3 +402,54 @@ def test_figures_of_a_difference_of_areas_are_those_of_loops() -> None:
     assert paired_auc.score_correlation(1.0, 2.0) == 0.5
     assert paired_auc.score_correlation(2.0, 1.0) == paired_auc.MAX_CORRELATION
     assert paired_auc.auc_correlation(0.8, 0.8, 0.9) > paired_auc.auc_correlation(0.8, 0.8, 0.5) > 0.3
+
+
+PARAMETERISED = [QuantileLoss(0.1), QuantileLoss(0.9), TweedieLoss(1.2), TweedieLoss(1.8), NegativeBinomialLoss(0.3)]
+
+
+@pytest.mark.parametrize("loss", PARAMETERISED, ids=lambda loss: f"{loss.name} {PARAMETERISED.index(loss)}")
+def test_metrics_and_influences_use_the_parameters_of_a_loss(loss: Any) -> None:
+    f, y, classes, w = scored_rows(loss, 120)
+    rows = ScoredRows(loss, f, y, classes, w)
+    counted = int((w > 0).sum())
+    for metric in metrics.metric_names(loss):
+        assert METRICS[metric](rows) == pytest.approx(by_loops(metric, loss, HardRows(f, y, classes, w))), metric
+        if metric not in INFLUENCES:
+            continue
+        expected = np.zeros(len(y))
+        for i in range(len(y)):
+            slopes = []
+            for sign in (1, -1):
+                weights = w.copy()
+                weights[i] *= 1 + sign * 1e-6
+                slopes.append(METRICS[metric](ScoredRows(loss, f, y, classes, weights)))
+            expected[i] = (slopes[0] - slopes[1]) / 2e-6 * math.sqrt(counted / (counted - 1))
+        np.testing.assert_allclose(INFLUENCES[metric](rows), expected, rtol=1e-4, atol=1e-8, err_msg=metric)
+
+
+@pytest.mark.parametrize("name", CLASSIFYING)
+def test_a_row_of_weight_k_counts_like_k_rows(name: str) -> None:
+    """In every metric, and in every figure of a class but the standard error, for which weights are no numbers."""
+    loss = LOSSES[name]
+    f, y, classes, _ = scored_rows(loss, 200)
+    weights = np.random.default_rng(6).integers(0, 4, len(y))
+    often = np.repeat(np.arange(len(y)), weights)
+    w = weights.astype(float)
+    assert metrics.evaluate(loss, f, y, classes, w) == pytest.approx(
+        metrics.evaluate(loss, f[often], y[often], classes), nan_ok=True
+    )
+    weighted, repeated = class_figures(loss, f, y, classes, w), class_figures(loss, f[often], y[often], classes)
+    assert weighted.keys() == repeated.keys()
+    for label, figures in repeated.items():
+        for figure in figures.keys() - {"auc_std_error"}:
+            assert weighted[label][figure] == pytest.approx(figures[figure]), (label, figure)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_better_value_of_every_metric_is_called_a_gain(name: str) -> None:
+    for alone, together in ((0.2, 0.5), (0.5, 0.2)):
+        gain = PartnerGain(name, alone, None, together, None, 0.01)
+        is_better = metrics.reached(name, together, alone)
+        sentence = gain.sentence("shop")
+        assert (gain.gain > 0) == is_better == ("a gain of" in sentence) == ("a loss of" not in sentence)
+        assert (together > alone) == (" rises " in sentence) == (" falls " not in sentence)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+import typer
+from builders import raises_code, write_table
+from typer.testing import CliRunner
 
 import securevfl as vfl
+from securevfl.cli.main import app
 from securevfl.credit.fairness_by_group import local_group_rates, simulate_group_rates
 from securevfl.errors import ClassError, LabelError
 from securevfl.models import metrics, pair_metrics
@@ -91,3 +96,52 @@ def test_rates_of_groups_know_each_form_of_a_predicted_class(labels: Any, write:
 def test_rates_of_groups_refuse_predictions_of_other_classes(predicted: Any) -> None:
     with raises_code(LabelError, "SVFL-LABEL-CLASSES"):
         local_group_rates(vfl.Party("bank", F, POSITIVE.astype(int), ids=range(N)), predicted, GROUPS)
+
+
+COMMANDS = {
+    "describe": ([], lambda found: (found["positive"]["class"], found["columns"][0]["auc"])),
+    "bins": (["--column", "a"], lambda found: (found["positive"], found["bins"][0]["rate"])),
+    "fairness": (
+        ["--party", "bank", "--predictions", "predicted.csv", "--group", "a"],
+        lambda found: (found["positive"], next(iter(found["groups"].values()))["rate"]),
+    ),
+}
+"""Every command that reads labels without a job, and how to read its positive class and one of its figures. If the
+other class is the positive one, the figure p becomes 1 - p."""
+
+
+@pytest.fixture
+def labelled_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    ids = [f"k{row}" for row in range(400)]
+    ranks = np.round(F[:400, 0])
+    write_table(tmp_path / "b.csv", {"id": ids, "a": ranks % 2, "b": ranks, "y": np.where(POSITIVE[:400], "m", "n")})
+    write_table(tmp_path / "predicted.csv", {"id": ids, "prediction": np.where(F[:400, 0] > 0, "m", "n")})
+    return ["--data", "b.csv"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_without_a_job_know_the_positive_class(command: str, labelled_table: list[str]) -> None:
+    words, read = COMMANDS[command]
+
+    def found(*more: str) -> tuple[str, float]:
+        done = CliRunner().invoke(app, [command, *labelled_table, *words, "--json", "found.json", *more])
+        assert done.exit_code == 0, done.output
+        return read(json.loads(Path("found.json").read_text()))
+
+    usual, rare, common = found(), found("--positive", "m"), found("--positive", "n")
+    assert usual == rare
+    assert (rare[0], common[0]) == ("m", "n")
+    assert common[1] == pytest.approx(1 - rare[1])
+    assert common[1] != pytest.approx(0.5)
+    for more in (["--positive", "z"], ["--positive", "m", "--label", "b"]):  # an unknown class, and many classes
+        done = CliRunner().invoke(app, [command, *labelled_table, *words, *more])
+        assert (done.exit_code, "SVFL-LABEL-CLASSES" in done.output) == (2, True), done.output
+
+
+def test_every_command_with_labels_and_without_a_job_is_tried() -> None:
+    group: Any = typer.main.get_command(app)
+    parameters = {name: group.get_command(None, name).params for name in group.list_commands(None)}
+    names = {name: {parameter.name for parameter in parameters[name]} for name in parameters}
+    with_labels = {name for name in names if "label_column" in names[name] and "job_file" not in names[name]}
+    assert with_labels - {"correlate"} == set(COMMANDS)  # which leaves the labels out

@@ -1,17 +1,21 @@
-"""Theorems of the papers as programs: FedBCD's bound on a constant step, FDSKL's rate, and its l2."""
+"""Theorems of the papers as programs: FedBCD's bounds on a step and on gradients, FDSKL's rate, and its l2."""
 
 from collections.abc import Callable, Collection
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
+from securevfl.data.schedule import Schedule
 from securevfl.errors import DivergenceError
 from securevfl.families.fdskl.fdskl_optimizer import FDSKL, block_order
 from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.families.fdskl.random_features import KernelExpansion, RandomFrequencies, cosines
+from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
+from securevfl.models.linear_block import starting_weights
 from securevfl.protocols.residuals.base import Batch
 
 ROWS = 200
@@ -31,12 +35,22 @@ def step_bound(parties: list[vfl.Party], Q: int) -> float:
 
     L and L_k bound the curvature of the objective in all weights and in those of party k.
     """
+    X = scaled_columns(parties)
+    joint = curvature(np.hstack(X))
+    return float(np.sqrt(2) / (2 * Q * np.sqrt(sum(curvature(block) ** 2 for block in X) + 2 * len(X) * joint**2)))
+
+
+def scaled_columns(parties: list[vfl.Party]) -> list[Floats]:
+    """Return every party's scaled columns; those of the first one have an intercept."""
     X = [(party.X - party.X.mean(axis=0)) / party.X.std(axis=0) for party in parties]
-    X[0] = np.column_stack([X[0], np.ones(ROWS)])
+    return [np.column_stack([X[0], np.ones(len(X[0]))]), *X[1:]]
+
+
+def curvature(block: Floats) -> float:
+    """Return the largest curvature of the mean square loss in the weights of these columns."""
     c = vfl.Square().loss.curvature
     assert c is not None
-    joint, *single = (c * np.linalg.eigvalsh(block.T @ block / ROWS)[-1] for block in (np.hstack(X), *X))
-    return float(np.sqrt(2) / (2 * Q * np.sqrt(sum(L**2 for L in single) + 2 * len(X) * joint**2)))
+    return float(c * np.linalg.eigvalsh(block.T @ block / len(block))[-1])
 
 
 @pytest.mark.parametrize("Q", [1, 5, 20])
@@ -64,6 +78,116 @@ def test_fedbcd_converges_at_its_step_bound_and_not_at_ten_times(parties: int, Q
     except DivergenceError:
         return
     assert beyond[-1] > 10 * beyond[0]
+
+
+BATCH_ROWS = 1024
+
+
+def divided(parties: int) -> list[vfl.Party]:
+    """Return one table of 16 noisy columns, divided among this number of parties."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(BATCH_ROWS, 16)) + 0.5 * generator.normal(size=(BATCH_ROWS, 1))
+    y = X.sum(axis=1) / 4 + 2 * generator.normal(size=BATCH_ROWS)
+    hands = np.array_split(np.arange(16), parties)
+    return [vfl.Party(f"p{k}", X[:, hand], None if k else y, aligned=True) for k, hand in enumerate(hands)]
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A training of FedBCD-p by a plain loop over minibatches.
+
+    Attributes:
+        gradient: mean over the iterations of the squared gradient of the loss of all rows, at the latest exchange.
+        first: 2 (first loss - last loss) / (eta T), the term of the paper's bound that has no variance.
+        noise: (2 eta^2 (K + 3) Q^2 sum_k L_k^2 + 4 K) sigma^2 / S, the terms of the bound that have one.
+        fall: the first loss minus the last one.
+        weights: every party's last weights.
+    """
+
+    gradient: float
+    first: float
+    noise: float
+    fall: float
+    weights: list[Floats]
+
+
+def descent(parties: list[vfl.Party], T: int, *, S: int, Q: int) -> Descent:
+    """Run T iterations at the step of Theorem 2: T / Q exchanges, each on a minibatch of S rows."""
+    loss, labels = vfl.Square().loss, parties[0].y
+    assert labels is not None
+    X, y, K = scaled_columns(parties), loss.targets(labels, loss.classes(labels)), len(parties)
+    pooled, eta = np.hstack(X), step_bound(parties, Q)
+    theta = [np.zeros((block.shape[1], 1)) for block in X]
+    theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], y, 0)
+    edges = np.cumsum([0, *(block.shape[1] for block in X)])
+    gradients, variances = [], []
+
+    def mean_loss() -> float:
+        return float(loss.value(pooled @ np.vstack(theta), y).mean())
+
+    begun = mean_loss()
+    schedule = Schedule(len(y), batch_size=S, epochs=T, seed=0, test_fraction=0.0, reshuffle=False)
+    for visit in islice(schedule.iterations(), T // Q):
+        by_row = pooled * loss.residual(pooled @ np.vstack(theta), y)
+        gradient = by_row.mean(axis=0)
+        gradients.append(float((gradient**2).sum()))
+        deviations = ((by_row - gradient) ** 2).mean(axis=0)
+        variances.append(max(float(deviations[start:stop].sum()) for start, stop in pairwise(edges)))
+        rows = [block[visit.rows] for block in X]
+        parts = [block @ weights for block, weights in zip(rows, theta, strict=True)]
+        f = sum(parts)
+        for k, block in enumerate(rows):
+            for _ in range(Q):  # the party with labels computes the residual again, the others do not
+                outputs = f - parts[k] + block @ theta[k] if k == 0 else f
+                theta[k] = theta[k] - eta * block.T @ loss.residual(outputs, y[visit.rows]) / len(block)
+    fall = begun - mean_loss()
+    squares = sum(curvature(block) ** 2 for block in X)
+    noise = (2 * eta**2 * (K + 3) * Q**2 * squares + 4 * K) * max(variances) / S
+    return Descent(float(np.mean(gradients)), 2 * fall / (eta * T), noise, fall, theta)
+
+
+def test_fedbcd_gradients_fall_as_the_root_of_t() -> None:
+    """Theorem 2 with S = Q = sqrt(T): sqrt(T) exchanges, and the mean squared gradient is O(1 / sqrt(T)).
+
+    Here the first term of the bound alone is above the mean, and at most three times as large.
+    """
+    roots = (8, 16, 32, 64)
+    runs = [descent(divided(4), root**2, S=root, Q=root) for root in roots]
+    for run in runs:
+        assert run.first / 3 < run.gradient < run.first < run.first + run.noise
+    slope = np.polyfit(np.log(roots), np.log([run.gradient for run in runs]), 1)[0] / 2
+    assert -0.6 < slope < -0.4, slope
+
+
+def test_fedbcd_gradients_need_batches_that_grow() -> None:
+    """With S = 4 rows the mean squared gradient stays above the first term of the bound: the variance limits it."""
+    short, long = (descent(divided(4), root**2, S=4, Q=root) for root in (64, 128))
+    assert long.gradient > 0.7 * short.gradient
+    assert long.first < long.gradient < long.first + long.noise
+
+
+def test_fedbcd_gradients_grow_as_the_root_of_k() -> None:
+    """The step of Theorem 2 falls as 1 / sqrt(K), so the mean squared gradient, by the fall of the loss, rises so."""
+    numbers = (2, 4, 8, 16)
+    runs = [descent(divided(K), 1024, S=32, Q=32) for K in numbers]
+    slope = np.polyfit(np.log(numbers), np.log([run.gradient / run.fall for run in runs]), 1)[0]
+    assert 0.3 < slope < 0.6, slope
+
+
+def test_the_descent_is_fedbcds() -> None:
+    tables, Q = divided(4), 32
+    job = vfl.Job(
+        model=vfl.Square(),
+        optimizer=vfl.FedBCD(lr=step_bound(tables, Q), local_steps=Q),
+        protocol=vfl.Protocol(residual="open"),
+        batch_size=Q,
+        epochs=Q * Q // BATCH_ROWS,
+        accepts=["columns"],
+    )
+    run = vfl.simulate(job, tables)
+    assert run.costs.rounds == Q
+    for part, weights in zip(run.parts.values(), descent(tables, Q * Q, S=Q, Q=Q).weights, strict=True):
+        np.testing.assert_allclose(part.theta, weights, rtol=1e-9, atol=1e-12)
 
 
 def kept_features(model: Kernel, X: Floats, rows: int) -> tuple[KernelExpansion, list[Batch], Floats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
 from securevfl.protocols.alignment.online_lookup import TableTags
+from securevfl.protocols.joint_prediction import RowState
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.channel import Channel
@@ -148,3 +149,14 @@ def test_requested_ids_are_recorded_before_any_answer(ids_asked: int, tmp_path: 
     assert outcomes["bank"].scored == min(ids_asked, 90)
     assert set(entered[: again[0]]) == {ids_asked}
     assert set(entered[again[0] :]) == {ids_asked + 7}
+
+
+def test_every_state_of_a_row_is_counted_once() -> None:
+    """In random mixes of all states; `unknown` is what no other count contains."""
+    states = get_args(RowState)
+    generator = np.random.default_rng(3)
+    for _ in range(50):
+        mix = [states[int(k)] for k in generator.integers(0, len(states), 40)]
+        counts = ScoreCounts.of(mix)
+        assert {state: getattr(counts, state) for state in states} == {state: mix.count(state) for state in states}
+        assert (counts + counts).unknown == 2 * mix.count("unknown")

@@ -25,7 +25,7 @@ from securevfl.credit.fairness_by_group import (
 )
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE
-from securevfl.errors import LabelError, LeakageError, PartiesError, TableError
+from securevfl.errors import LabelError, LeakageError, PartiesError, ProtocolError, TableError
 from securevfl.protocols.shares.group_counts import COUNT_STEP, GroupCounts, bits_per_count, disclosed_counts
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.party_threads import run_threads
@@ -127,6 +127,16 @@ def look(file: Path, outcomes: np.ndarray, names: list[str], marks: np.ndarray, 
     ledger = DisclosureLedger(file, "shop")
     give = partial(module._provide, shop, names, marks, ledger, None, peer="bank")
     return run_threads({"bank": partial(module._request, bank, outcomes, peer="shop"), "shop": give}, WallClock)["bank"]
+
+
+def test_groups_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Their rates would replace each other in the result, which has names as keys."""
+    marks = np.eye(3, dtype=int)[np.arange(N) % 3]
+    outcomes = np.eye(4, dtype=int)[np.arange(N) % 4]
+    assert list(look(tmp_path / "first", outcomes, ["a", "b", "c"], marks)) == ["a", "b", "c"]
+    for names in (["a", "b", "a"], ["a", "a", "a"]):
+        with raises_code(ProtocolError, "SVFL-PROTOCOL-VALUES", party="shop"):
+            look(tmp_path / "".join(names), outcomes, names, marks)
 
 
 def read_from(rows: np.ndarray, names: tuple[str, ...], opened: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +12,17 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.cli.prediction_output import write_predictions
 from securevfl.errors import TransportError
+from securevfl.models.losses import LOSSES
 from securevfl.organisations import gateway
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
 from securevfl.organisations.gateway_rows import RequestedRow
 from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.prediction import prediction_of
 from securevfl.training.new_rows import IndexedRows, rows_of_array
 from securevfl.transport.peers import Peers
-from tests.builders import raises_code
+from tests.builders import make_job, raises_code, random_parties
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +38,11 @@ def requests() -> list[list[Any]]:
 
 @pytest.fixture
 def waiting(part: Any, tmp_path: Path) -> Gateway:
-    """A gateway that has not begun, whose parties are there."""
-    bank = vfl.datasets.breast_cancer()[0]
+    return gateway_of(part, vfl.datasets.breast_cancer()[0], tmp_path)
+
+
+def gateway_of(part: Any, bank: vfl.Party, tmp_path: Path) -> Gateway:
+    """Return a gateway that has not begun, whose parties are there."""
     rows = IndexedRows.of("bank", rows_of_array(part, bank.X, np.arange(len(bank))))
     address = {name: f"127.0.0.1:{7000 + at}" for at, name in enumerate(part.parties)}
     venue = PeerSettings(Peers(active="bank", passives=part.parties[1:], address=address), tmp_path)
@@ -46,14 +53,22 @@ def waiting(part: Any, tmp_path: Path) -> Gateway:
     return gateway_
 
 
+def outputs_of(rows: int, part: Any) -> Any:
+    return np.tile(np.arange(1.0, part.outputs + 1), (rows, 1))
+
+
+def put_mark_of_the_end(gateway_: Gateway) -> None:
+    gateway_._queue.put(None)
+
+
 def patch_parties(part: Any, requests: list[list[Any]], gateway_: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parties that answer each block; the gateway stops after the first one."""
 
     def ask(ids: Any, X: Any) -> Any:
         requests.append([int(row_id) for row_id in ids])
         gateway_._stopping = True
-        gateway_._queue.put(None)
-        return SimpleNamespace(f=np.zeros((len(ids), part.outputs)), states=["scored"] * len(ids), reasons={})
+        put_mark_of_the_end(gateway_)
+        return SimpleNamespace(f=outputs_of(len(ids), part), states=["scored"] * len(ids), reasons={})
 
     asker = SimpleNamespace(max_ids=4, ask=ask, stay=lambda: None, end=lambda: None)
     monkeypatch.setattr(gateway, "ScoreClient", lambda *arguments: asker)
@@ -85,7 +100,7 @@ def test_who_gives_up_while_parties_answer_costs_others_nothing(
     assert other.result(0).state == "scored"
 
 
-vfl_predicted = gateway.prediction_of
+vfl_predicted = prediction_of
 
 
 def test_the_gateway_survives_lost_parties_and_refuses_rows(
@@ -121,3 +136,48 @@ def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> No
     with raises_code(ServiceUnavailable, "SVFL-PEER-BUSY"):
         waiting.ask([RequestedRow(at) for at in range(5, 9)])
     assert waiting.waiting == 5
+
+
+@pytest.mark.parametrize("rows", range(8))
+def test_rows_that_wait_when_the_gateway_stops_are_still_taken(waiting: Gateway, rows: int) -> None:
+    """In blocks of four: before the mark of the end there are fewer rows than a block has, as many, or more."""
+    waiting.ask([RequestedRow(row) for row in range(rows)])
+    put_mark_of_the_end(waiting)
+    taken = []
+    while (block := waiting._next_block(4)) is not None:
+        taken += [int(queued.row_id) for queued in block]
+    assert taken == list(range(rows))
+
+
+CLASSIFYING = [loss for loss in LOSSES.values() if loss.classifies]
+
+
+@pytest.mark.parametrize(
+    ("loss", "classes"), [(loss, c) for loss in CLASSIFYING for c in (2, 3) if c == 2 or not loss.single]
+)
+def test_every_class_has_its_probability(
+    loss: Any, classes: int, tmp_path: Path, requests: list[list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In answers of a gateway as in files. The rarest class sorts first; a single output is about it alone."""
+    names = np.array(["z", "y", "a"])[-classes:]
+    bank, shop = random_parties(rows=120, labels=classes, ids=True)
+    bank = vfl.Party("bank", bank.X, names[bank.labels], ids=bank.ids)
+    job = make_job(model=vfl.GeneralLinear(loss=loss.name), epochs=1, test_fraction=0.0)
+    part = vfl.simulate(job, [bank, shop]).parts["bank"]
+    asked = gateway_of(part, bank, tmp_path)
+    patch_parties(part, requests, asked, monkeypatch)
+    (answer,) = futures(asked.ask([RequestedRow(5)]))
+    asked._talk(0, None)  # type: ignore[arg-type]
+    result = answer.result(0)
+
+    f = outputs_of(1, part)
+    expected = dict(zip(part.classes.tolist(), loss.proba(f)[0].tolist(), strict=True))
+    with write_predictions(part, tmp_path / "p.csv") as callbacks:
+        callbacks["on_block"]([5], prediction_of(part, f))
+    (row,) = csv.DictReader((tmp_path / "p.csv").open())
+    heads = {"probability": "a"} if loss.single else {f"probability {name}": name for name in expected}
+    assert list(row)[2:] == list(heads)
+    assert {name: float(row[head]) for head, name in heads.items()} == {n: expected[n] for n in heads.values()}
+    assert result.probability == (expected["a"] if loss.single else None)
+    assert result.probabilities == (None if loss.single else expected)
+    assert bool(part.calibration) == loss.single

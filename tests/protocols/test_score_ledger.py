@@ -210,3 +210,15 @@ def test_codes_of_equal_columns_count_once_up_to_the_limit(seed: int) -> None:
         answers.add(is_allowed)
         assert ledger.disclosed_bits([row.encode()]) == [(0.0, sum(counted[row].values()))]
     assert answers == {True, False}
+
+
+@pytest.mark.parametrize("distinct", [1, 5, 40])
+def test_rows_like_often_repeated_training_rows_are_scored(distinct: int, tmp_path: Path) -> None:
+    """A table of few distinct rows, each of which ten training rows share: new rows equal training rows by chance."""
+    ledger = ScoreLedger(tmp_path / "scores")
+    X = np.repeat(columns([f"row {number}" for number in range(distinct)]), 10, axis=0)
+    ledger.record_model(b"p", MIN_ITERATIONS, [b"old %d" % row for row in range(len(X))], X)
+    new = np.resize(X, (30, D))
+    ids = [b"new %d" % row for row in range(30)]
+    query = ledger.query(b"p", "bank", ids, b"".join(row.ljust(COMMITMENT_BYTES) for row in ids))
+    assert (ledger.admit(query, new, bits=1, max_bits=10.0) == ROW_NEW).all()

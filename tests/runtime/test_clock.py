@@ -249,3 +249,12 @@ def test_pauses_have_the_chosen_share_mean_and_seed() -> None:
     assert sender.path()[Stage.SETUP, Kind.LOCAL] == pytest.approx(drawn[:100].sum())
     with pytest.raises(ValueError, match="share in"):
         Pauses(share=1.5, seconds=1)
+
+
+def test_connecting_and_closing_take_six_round_trips_by_hand() -> None:
+    clock = VirtualClock(NETWORK)
+    clock.connect()
+    clock.stage = Stage.EVALUATE
+    clock.disconnect()
+    assert clock.path()[Stage.SETUP, Kind.COMMUNICATION] == pytest.approx(4 * 0.020 + 0.06)
+    assert clock.path()[Stage.EVALUATE, Kind.COMMUNICATION] == pytest.approx(2 * 0.020)

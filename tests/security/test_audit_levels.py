@@ -22,7 +22,13 @@ from securevfl.audit.noise_tables import with_noise_parties
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.disclosure.score_reading import added_by_column
 from securevfl.families import leak_kinds
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.shares.shares_outputs import PAIRS
+from securevfl.models.log_link_losses import LogLinkLoss
+from securevfl.models.loss import Loss
+from securevfl.models.losses import LOSSES
 from securevfl.protocols.shares.quantizer import Quantizer
+from tests.builders import SHARES_JOB, make_job, random_parties
 from tests.small_keys import SMALL
 
 HALVES, SIXTEENTHS = Quantizer(-1, 7), Quantizer(-4, 9)
@@ -203,3 +209,23 @@ def test_every_attack_runs_on_noise_in_every_mode(mode: str) -> None:
     )
     if mode in ("open", "ckks", "paillier", "pairwise", "exact"):
         assert ran["score_sums"].real > 0.999
+
+
+def label_kind(loss: Loss) -> str | int:
+    """Return the kind of labels (`tests.builders.labels_for`) that a loss can use."""
+    if isinstance(loss, LogLinkLoss):
+        return "amounts"
+    return (2 if loss.single else 3) if loss.classifies else "numbers"
+
+
+@pytest.mark.parametrize("rows", [1999, 2000])
+@pytest.mark.parametrize("name", sorted(LOSSES.keys() - {"softmax"}))  # which cannot train on shares
+def test_attacks_on_an_output_apply_if_the_job_discloses_it(name: str, rows: int) -> None:
+    """Pairs with rounded labels need 2,000 measured rows; with fewer an attack on them would attack nothing."""
+    job = make_job(SHARES_JOB, model=vfl.GeneralLinear(loss=name), batch_size=500, test_fraction=0.0)
+    known = pooled_run_facts(job, random_parties(rows=rows, labels=label_kind(LOSSES[name])))
+    names = {output.name for output in known.outputs}
+    assert (PAIRS in names) == (rows == 2000 or not isinstance(LOSSES[name], LogLinkLoss))
+    for attack in ATTACKS.values():
+        if attack.output and not attack.skip_reason(job):
+            assert (attack.output in names) == (not attack.skip_reason(job, known)), attack.name

@@ -69,7 +69,7 @@ def test_an_open_job_is_told_to_seal(audited_parties: list[vfl.Party]) -> None:
     sign = next(inference for inference in audit.inferences if inference.name == "residual sign")
     assert sign.real > 0.99
     assert sign.strength == "strong"
-    assert "seal the residual" in sign.remedy
+    assert "encrypt the residual" in sign.remedy
     assert audit.exit_code == 0  # g in the clear is declared
     assert audit.level == "red"  # and yet reveals every label
     page = html(audit)

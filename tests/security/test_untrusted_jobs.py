@@ -25,6 +25,7 @@ from securevfl.protocols.engines import ENGINES
 from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES
 from securevfl.transport.peers import Peers
+from securevfl.untrusted import MAX_INTEGER, UntrustedInputError, check_plain
 from tests.builders import raises_code, random_parties
 
 torch = pytest.importorskip("torch")
@@ -281,3 +282,12 @@ def test_a_malformed_file_is_refused_in_printable_characters(tmp_path: Path, nam
     assert time.process_time() - started < SECONDS
     assert len(output) < 20_000
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", output)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_whole_numbers_of_either_sign_end_at_53_bits(sign: int) -> None:
+    for value in (MAX_INTEGER - 1, MAX_INTEGER):
+        check_plain({"a": [sign * value]})
+    for value in (MAX_INTEGER + 1, 2 * MAX_INTEGER):
+        with pytest.raises(UntrustedInputError):
+            check_plain({"a": [sign * value]})

@@ -1,1 +1,1 @@
-"""Checks of the library itself, and mutants of it that they catch: `make selfcheck`."""
+"""Checks of the library itself, and mutants (deliberate errors in its code) that they detect: `make selfcheck`."""

@@ -1,4 +1,4 @@
-"""Tests of randomness bit by bit, of successive draws."""
+"""Tests of randomness of successive draws, bit by bit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from securevfl.audit.statistics import MIN_SAMPLES, Battery
 
 
 def bitwise(battery: Battery, name: str, bits: NDArray[np.uint8]) -> None:
-    """Add tests of successive draws (n x b bits, each uniform): every bit, every two, every two of draws in turn.
+    """Test successive draws (n x b bits, each uniform): each bit, each pair of bits, and pairs of adjacent draws.
 
-    Three p-values: the least of all exact binomial tests of one kind, times their number.
+    They give three p-values: the smallest of all exact binomial tests of one kind, times their number.
     """
     if len(bits) < MIN_SAMPLES:
         return
@@ -30,7 +30,7 @@ def bitwise(battery: Battery, name: str, bits: NDArray[np.uint8]) -> None:
 
 
 def _packed(bits: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Each column of (n x b) bits as words (b x n / 64), filled up with zeros."""
+    """Return each column of (n x b) bits as words (b x n / 64), padded with zeros."""
     octets = np.packbits(bits.T, axis=1)
     filled = np.zeros((len(octets), -(-octets.shape[1] // 8) * 8), np.uint8)
     filled[:, : octets.shape[1]] = octets
@@ -38,7 +38,7 @@ def _packed(bits: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def _unlike(columns: NDArray[np.uint64], other: NDArray[np.uint64], n: int) -> int:
-    """How far the columns are from being half alike to another: the largest |alike - unlike| of n."""
+    """Return the largest |equal bits - different bits| of the columns compared with another one, for n bits."""
     unlike = np.bitwise_count(columns ^ other).sum(axis=1, dtype=np.int64)
     return int(np.abs(n - 2 * unlike).max(initial=0))
 

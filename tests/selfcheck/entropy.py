@@ -22,7 +22,7 @@ from securevfl.crypto.key_agreement import KeyPair
 
 
 class Drawn:
-    """Draws and X25519 private keys by the name of the thread that made them, in order."""
+    """Random bytes and X25519 private keys in order, by the name of the thread that drew them."""
 
     def __init__(self) -> None:
         self.draws: dict[str, list[bytes]] = defaultdict(list)
@@ -39,7 +39,7 @@ class Drawn:
 
 @contextmanager
 def recorded() -> Iterator[Drawn]:
-    """Record every draw of this process while the block runs; the draws are the operating system's."""
+    """Record all bytes that this process draws from the operating system while the block runs."""
     drawn = Drawn()
 
     def noting(original: Any) -> Any:

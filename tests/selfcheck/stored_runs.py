@@ -1,4 +1,4 @@
-"""One stored sum: workers push payloads at different versions and pull sums, and every received message is recorded."""
+"""A recorded run of one stored sum: workers push payloads of different versions and pull sums."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKERS = ("P1", "P2", "P3")
 
 
 class StoredPush(Message, frozen=True):
-    """A payload for the server to keep."""
+    """A payload that the server stores."""
 
     batch: int
     version: int
@@ -67,7 +67,7 @@ class StoredRun:
 
 
 def steps(batches: int, visits: int) -> list[WorkerStep]:
-    """Workers that go apart: in every visit another one is first, and another one leaves a batch out."""
+    """Return steps of workers out of step: in every visit, another one is first and another one omits a batch."""
     taken_steps, version = [], dict.fromkeys(WORKERS, -1)
     for visit in range(visits):
         for batch in range(batches):
@@ -82,7 +82,7 @@ def steps(batches: int, visits: int) -> list[WorkerStep]:
 def record_stored(
     stored: StoredSum, outputs: Mapping[WorkerStep, Floats], readers: Sequence[str] = WORKERS
 ) -> StoredRun:
-    """Record one stored sum, taking the steps one by one. outputs: H (n x c) of every step."""
+    """Record one stored sum by running the steps in order. outputs: H (n x c) of every step."""
     cast = Roles.sum(COLLECTS, WORKERS)
     witness = ProtocolRecord()
     summed = witness.sums.setdefault(COLLECTS, SumRecord())

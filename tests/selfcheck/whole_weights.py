@@ -1,4 +1,4 @@
-"""The weights of a training on shares, which no party has: put together where what all of them keep is in one place."""
+"""The weights of a training on shares, which no party has, reconstructed by tests from the states of all parties."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from securevfl.families.state import State
 
 
 def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> dict[str, Floats]:
-    """Reconstruct the weights (d x c) of each party, which no party has, from what all of them keep, where that is all
-    in one place."""
+    """Reconstruct the weights (d x c) of each party from the stored states of all parties.
+
+    This requires all states in one place; no party has them all.
+    """
     lead = states[active]
     job_plan = SharesFacts.restore(job, lead["sizes"], len(states)).plan
     ring, weights = ShareRing(job_plan.numbers.bits), {}

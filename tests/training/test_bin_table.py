@@ -222,3 +222,18 @@ def test_the_command_lists_merges_and_writes(tmp_path: Path) -> None:
         refused = CliRunner().invoke(app, ["bins", "--data", str(path), "--column", "income", f"{option}={value}"])
         assert refused.exit_code == 2, (value, refused.output)
         assert "[SVFL-" in refused.output, (value, refused.output)
+
+
+@pytest.mark.parametrize("column", ["income", "town"])
+def test_options_of_found_bins_have_no_effect_on_declared_ones(column: str, tmp_path: Path) -> None:
+    table = {"id": np.arange(N), "income": INCOME, "town": TOWN, "y": LATE}
+    words = ["bins", "--data", str(write_table(tmp_path / "bank.csv", table)), "--column", column]
+    types = tmp_path / "types.toml"
+    types.write_text('income = { bins = [1500, 2500] }\ntown = { bins = [["Ulm"], ["Bonn", "Jena"]] }\n')
+    words += ["--columns", str(types)]
+    refused = CliRunner().invoke(app, [*words, "--max-bins", "4"])
+    assert refused.exit_code == 2
+    assert f"--max-bins has no effect because {types} declares the bins" in " ".join(refused.output.split())
+    assert "SVFL-COMMAND-USAGE" in refused.output
+    notes = [CliRunner().invoke(app, [*words, "--min-rows", rows]).stdout.count("fewer than") for rows in ("20", "899")]
+    assert notes[0] < notes[1]  # this option decides which bins get a note

@@ -15,6 +15,7 @@ from securevfl.crypto.share_scheme import ShareEvaluator, ShareHolder, ShareSche
 from securevfl.families import FAMILIES
 from securevfl.protocols.shares import share_schemes
 from securevfl.runtime.clock import VirtualClock, WallClock
+from securevfl.runtime.costs import Kind, Stage
 from securevfl.runtime.network import Network
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training import simulate as simulation
@@ -93,6 +94,14 @@ def test_the_total_is_the_time_of_the_last_clock(name: str, clocks: list[Virtual
     assert sum(parts) == pytest.approx(row["total_s"], rel=1e-9)
     assert sum(line["total_s"] for line in costs.lines()[:-1]) == pytest.approx(costs.lines()[-1]["total_s"], rel=1e-9)
     assert run.history[-1]["seconds"] <= costs.total
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_simulation_counts_the_time_of_connecting(name: str) -> None:
+    """Four round trips of ten seconds precede the hello messages, which take another half or, with a server, two."""
+    network = Network(mbps=1e6, rtt_ms=10_000)
+    costs = vfl.simulate(JOBS[name], parties_with_server(name), network=network).costs
+    assert 40 <= costs.seconds(Kind.COMMUNICATION, Stage.SETUP) <= 61
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -17,6 +17,7 @@ import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.cli.show import split_wide_table
 from securevfl.data.columns import Columns
+from tests.builders import write_table
 
 N = 4000
 
@@ -117,3 +118,37 @@ def test_what_is_wider_than_a_terminal_comes_in_parts_and_uncut(width: int) -> N
     assert text.count("balance2") == len(parts)
     assert all(head in text for head in heads[:-1])
     assert "notes" not in text  # since there are no notes
+
+
+@pytest.mark.parametrize("empties", [("none",), ("none", "last")])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_columns_without_values_are_reported(suffix: str, empties: tuple[str, ...], tmp_path: Path) -> None:
+    """`describe` looks for what a training refuses, so it must not refuse the table; nor does `bins` of others."""
+    columns = {"none": np.full(60, np.nan), "a": np.arange(60.0) % 7, "last": np.full(60, np.nan)}
+    columns = {name: values for name, values in columns.items() if name == "a" or name in empties}
+    table = {"id": np.arange(60), **columns, "y": np.arange(60) % 2}
+    path, figures = tmp_path / f"t{suffix}", tmp_path / "d.json"
+    if suffix == ".npz":
+        X = np.column_stack([*columns.values()])
+        np.savez(path, X=X, columns=[*columns], ids=table["id"], y=table["y"])
+    else:
+        write_table(path, table)
+    done = CliRunner().invoke(app, ["describe", "--data", str(path), "--json", str(figures)])
+    assert done.exit_code == 0, done.output
+    described = {column["column"]: column for column in json.loads(figures.read_text())["columns"]}
+    assert described.keys() == {"a", *empties}
+    for name in empties:
+        assert (described[name]["missing"], described[name]["different"], described[name]["auc"]) == (1, 0, None)
+        assert "no values" in described[name]["notes"][0]
+    assert not described["a"]["notes"]
+    bins = ["bins", "--data", str(path), "--column"]
+    assert CliRunner().invoke(app, [*bins, "a"]).exit_code == 0
+    refused = CliRunner().invoke(app, [*bins, "none"])
+    assert (refused.exit_code, "SVFL-TABLE-EMPTY-COLUMN" in refused.output) == (2, True)
+
+
+def test_a_table_without_any_value_is_refused(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.csv", {"id": np.arange(60), "none": np.full(60, np.nan), "y": np.arange(60) % 2})
+    refused = CliRunner().invoke(app, ["describe", "--data", str(path)])
+    assert refused.exit_code == 2
+    assert "SVFL-TABLE-EMPTY" in refused.output

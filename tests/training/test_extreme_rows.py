@@ -20,11 +20,17 @@ ACCEPTED = ["columns", "rank", "label_auc", "fresh_equations"]
 
 
 def parties(extreme: str) -> list[vfl.Party]:
-    """Return two parties, of which one has an extreme value in its second column."""
+    """Return two parties, of which one has an extreme value in its second column.
+
+    The tables have their rows in different orders, and a row that only one party has, so that the position of a row in
+    the training is not its number in a table.
+    """
     tables = {"bank": LEFT.copy(), "shop": RIGHT.copy()}
     tables[extreme][EXTREME_ROW, 1] = 1e6
     bank = vfl.Party("bank", tables["bank"], COUNTS, ids=range(ROWS), columns=["a", "b", "c"])
-    return [bank, vfl.Party("shop", tables["shop"], ids=range(ROWS), columns=["d", "e", "f"])]
+    order = np.roll(np.arange(ROWS), 1000)  # row 17 of the bank is row 1017 of the shop
+    shop = vfl.Party("shop", tables["shop"][order], ids=order, columns=["d", "e", "f"])
+    return [*vfl.align([bank.take(np.arange(3, ROWS)), shop])]
 
 
 def batches(protocol: str) -> vfl.Job:
@@ -49,10 +55,11 @@ def test_the_owner_is_told_its_row_and_column(extreme: str, column: str, protoco
         with raises_code(DivergenceError, "SVFL-TRAINING-DIVERGED") as error:
             vfl.simulate(batches(protocol), parties(extreme))
     (notice,) = [str(item.message) for item in caught if "standard deviations from the mean" in str(item.message)]
-    assert notice.startswith(f"party {extreme}: row {EXTREME_ROW}, counted from 0")
+    number = {"bank": EXTREME_ROW + 1, "shop": EXTREME_ROW + 1001}[extreme]
+    assert notice.startswith(f"party {extreme}: row {number} of the table of {extreme} is more than")
     assert repr(column) in notice
     assert "1000000" not in notice + str(error.value)
-    assert f"Row {EXTREME_ROW} of the table of bank, counted from 0, alone makes it so large" in str(error.value)
+    assert f"Row {EXTREME_ROW + 1} of the table of bank alone makes it so large" in str(error.value)
     assert ("'b'" in str(error.value)) == (extreme == "bank")
     assert ("the label or another party's column may be" in str(error.value)) == (extreme == "shop")
 

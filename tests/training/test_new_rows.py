@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,8 @@ from securevfl.data.scaling import Scaling
 from securevfl.families.state import State
 from securevfl.training import new_rows
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import NewRows, rows_of_array, rows_of_file
+from securevfl.training.new_rows import IndexedRows, NewRows, rows_of_array, rows_of_file
+from securevfl.training.run import check_outputs
 
 N = 60
 GENERATOR = np.random.default_rng(5)
@@ -188,3 +190,49 @@ def grown(folder: Path, part: ModelPart, rows: int, *, aligned: bool) -> int:
 def test_memory_hardly_grows_with_the_table(tmp_path: Path, part: ModelPart, aligned: bool) -> None:
     more = grown(tmp_path, part, 160_000, aligned=aligned) - grown(tmp_path, part, 40_000, aligned=aligned)
     assert more < 30 << 20  # of 96 MB more
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_every_id_stays_beside_its_own_values_in_any_order(tmp_path: Path, part: ModelPart, suffix: str) -> None:
+    """Ids of two columns: the values that predictions are written beside do not depend on the row order."""
+    columns = {"who": [f"Ann {row}" for row in range(N)], "day": [f"2024-01-{1 + row % 28:02}" for row in range(N)]}
+    wide = pa.table({**columns, "a": X[:, 0], "b": X[:, 1], "c": X[:, 2]})
+    path, options = tmp_path / f"t{suffix}", ReadOptions(id_column="who,day")
+    (csv.write_csv if suffix == ".csv" else parquet.write_table)(wide, path)
+    in_file = rows_of_file(part, path, options)
+    row_of = {row_id: row for row, row_id in enumerate(read(in_file)[0])}
+    write_rows(path, np.random.default_rng(1).permutation(N)[:50])
+    aligned = rows_of_file(part, path, options)
+    ids, numbers, _ = read(aligned)
+    for row_id, values in zip(ids, numbers, strict=True):
+        assert str(aligned.written[row_id][0]) == columns["who"][row_of[row_id]]
+        np.testing.assert_array_equal(values, X[row_of[row_id]])
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("duplicates", ["first", "last"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_messages_name_the_row_of_the_file(
+    tmp_path: Path, part: ModelPart, suffix: str, duplicates: Any, aligned: bool
+) -> None:
+    """Also if an alignment has another order, and if only one of several rows of an id is used."""
+    repeated = pa.concat_tables([table().slice(0, 20), table()])
+    path = write(tmp_path / f"t{suffix}", repeated)
+    options = ReadOptions(duplicates=duplicates)
+    remaining = np.arange(20, 80) if duplicates == "last" else np.r_[:20, 40:80]
+    if aligned:
+        write_rows(path, remaining := np.random.default_rng(2).permutation(remaining)[:50])
+    rows = IndexedRows.of("shop", rows_of_file(part, path, options))
+    assert rows.file_rows is not None
+    np.testing.assert_array_equal(rows.file_rows, remaining)
+    ids = [str(row_id) for row_id in repeated["id"].to_pylist()]
+    assert [ids[row] for row in rows.file_rows.tolist()] == [str(row_id) for row_id in rows.ids]
+    f = np.zeros((len(remaining), 2))
+    f[31:, 1] = np.inf
+    with raises_code(errors.RangeError, "SVFL-TRAINING-RANGE", row=remaining[31] + 1):
+        check_outputs(f, "bank", "shop", rows.file_rows)
+    with raises_code(errors.RangeError, "SVFL-TRAINING-RANGE", row=32):
+        check_outputs(f, "bank", "shop")
+    f[40, 0] = np.nan
+    with raises_code(errors.DivergenceError, "SVFL-TRAINING-DIVERGED"):
+        check_outputs(f, "bank", "shop")

@@ -68,11 +68,19 @@ def test_no_state_is_left_after_the_one_that_a_run_resumes_from(tmp_path: Path, 
 
 MEASUREMENTS = {"l2 = 1": 3, "l2 = 2": 1}
 SIZES = {name: PublicSizes(30, 10, "a" * 32, 2, {"bank": 3, "shop": 4}, {"shop": 5}) for name in MEASUREMENTS}
+
+
+def store_two_divergences(record: SearchRecord) -> None:
+    for name in MEASUREMENTS:
+        record.store_divergence(name)
+
+
 STEPS: dict[str, Callable[[SearchRecord], None]] = {
     "after the consent": lambda record: None,
     "after a measurement": lambda record: record.use_measurement("l2 = 1"),
     "after all measurements": lambda record: record.use_measurement("l2 = 2"),
     "after a divergence": lambda record: record.store_divergence("l2 = 2"),
+    "after two divergences": store_two_divergences,
     "after the choice of the first": lambda record: record.store_choice(0),
     "after the choice of another": lambda record: record.store_choice(1),
 }

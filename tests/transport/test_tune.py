@@ -30,18 +30,21 @@ from securevfl.errors import (
     PeerLost,
     PeerStopped,
     ProtocolError,
+    SecureVFLError,
     TransportError,
 )
 from securevfl.families.score_results import Measurement
 from securevfl.organisations.compare import exclusive_comparison
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.reserved_measurements import ReservedMeasurements
+from securevfl.organisations.search_record import SearchRecord
 from securevfl.organisations.tune import CHOSEN, SearchFiles, tune_with
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.evaluation_records import FINAL_EVALUATION, EvaluationFile
 from securevfl.training.model_part import ModelPart
 from securevfl.training.search_sheet import explain_search
+from securevfl.training.tuning_grid import alternative_jobs
 from tests.builders import raises_code
 from tests.forked import Forked
 from tests.training.test_comparison import tables
@@ -463,6 +466,25 @@ def test_a_party_takes_part_in_one_search_at_a_time(search: Search) -> None:
     settings = PeerSettings.of(search.meeting.folder / "bank" / "peers.toml", **LINE)
     with exclusive_comparison(ledger), raises_code(ConfigError, "SVFL-LEDGER-BUSY", party="bank"):
         tune_with(TUNED_JOB, GRID, bank, settings, files=SearchFiles(ledger))
+
+
+@pytest.mark.parametrize("file", ["record", "part"])
+def test_files_of_a_running_search_are_not_read(file: str, search: Search, tmp_path: Path) -> None:
+    """A running search changes its record and stores its part; a file that would be refused shows who reads it."""
+    bank, save = search.parties[0], tmp_path / "part.json"
+    ledger = DisclosureLedger(search.ledger(bank), "bank")
+    settings = PeerSettings.of(search.meeting.folder / "bank" / "peers.toml", **LINE)
+    jobs = {name: item.to_dict() for name, item in alternative_jobs(TUNED_JOB, GRID).items()}
+    handshake = {"jobs": jobs, "parties": list(settings.peers.parties), "task": "tune"}
+    SearchRecord(tmp_path, ledger.path, bank, handshake).begin({}, {})
+    (record,) = tmp_path.glob("bank.*.search.json")
+    (record if file == "record" else save).write_text("{}")
+    files = SearchFiles(ledger, tmp_path, save)
+    with exclusive_comparison(ledger), raises_code(ConfigError, "SVFL-LEDGER-BUSY", party="bank"):
+        tune_with(TUNED_JOB, GRID, bank, settings, files=files)
+    with pytest.raises(SecureVFLError) as caught:
+        tune_with(TUNED_JOB, GRID, bank, settings, files=files)
+    assert caught.value.code == {"record": "SVFL-CHECKPOINT", "part": "SVFL-FILE-EXISTS"}[file]
 
 
 def command(meeting: Any, party: str, *options: str) -> Any:

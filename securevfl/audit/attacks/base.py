@@ -108,6 +108,8 @@ class Attack(ABC):
         randomized: whether the attack ranks by random values, so that scores without information vary by twice their
             standard error and more.
         requirements: conditions that a job must meet.
+        output: name of the disclosed output that the attack uses (`Output.name`); empty if the requirements suffice.
+            Whether a run discloses it may depend on its number of rows.
     """
 
     name: ClassVar[str]
@@ -118,10 +120,23 @@ class Attack(ABC):
     two_sided: ClassVar[bool] = False
     randomized: ClassVar[bool] = False
     requirements: ClassVar[tuple[Requirement, ...]] = ()
+    output: ClassVar[str] = ""
 
-    def skip_reason(self, job: Job) -> str:
-        """Return why the attack does not apply to the job; empty if it does."""
-        return next((reason for is_met, reason in self.requirements if not is_met(job)), "")
+    def skip_reason(self, job: Job, known: RunFacts | None = None) -> str:
+        """Return why the attack does not apply to the job; empty if it does.
+
+        Args:
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            known: facts about the run; without them, the reasons are those of the job alone.
+
+        Returns:
+            The reason.
+        """
+        if reason := next((reason for is_met, reason in self.requirements if not is_met(job)), ""):
+            return reason
+        if self.output and known is not None and all(output.name != self.output for output in known.outputs):
+            return f"with these tables the job does not disclose {self.output}"
+        return ""
 
     def target_hidden(self, job: Job) -> bool:
         """Return whether the job should hide what the attack infers (its target).
@@ -168,10 +183,12 @@ class ColumnAttack(Attack):
     """An attack on columns by a party that receives numbers about their rows."""
 
     requirements = (WEIGHT_PER_COLUMN, NOT_ON_SHARES)
-    remedy = fixed_remedy("fewer epochs and evaluations; a sum that hides parts, over more parties with more columns")
+    remedy = fixed_remedy(
+        "fewer epochs and evaluations; a masked or encrypted sum, over more parties with more columns"
+    )
 
     def attacker_name(self, job: Job, attacker: str, lead: str) -> str:
-        """Return the party with labels if residuals are sealed, or else `AttackerRole.ANY`."""
+        """Return the party with labels if residuals are encrypted, or else `AttackerRole.ANY`."""
         return lead if job.protocol.seals else str(AttackerRole.ANY)
 
 
@@ -210,7 +227,7 @@ class LabelAttack(Attack):
         if job.protocol.family is not None:
             return "none needed: the attacker receives nothing that depends on labels"
         if not job.protocol.seals:
-            return 'seal the residual: residual = "ckks" or "paillier"; or add noise to it with a defence'
+            return 'encrypt the residual: residual = "ckks" or "paillier"; or add noise to it with a defence'
         sizes = known.shape
         p, rows = sizes.parameters[attacker], sizes.smallest_batch
         needed = smallest_batch(p, sizes.outputs, job.equations, job.equations > 1, TARGET_LABEL_AUC)

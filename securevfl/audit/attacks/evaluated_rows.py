@@ -18,6 +18,7 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.families.shares.shares_job import opens_pairs, trains_on_shares
+from securevfl.families.shares.shares_outputs import PAIRS
 from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models.pair_metrics import ROUNDED_LABEL_BITS, code_bits, supports_pairs
 from securevfl.models.rounded_labels import Codes, choose_knots, round_labels
@@ -63,6 +64,7 @@ class PairsAttack(Attack):
 
     leak_threshold = 0.1
     requirements = PAIRS_DISCLOSED
+    output = PAIRS
 
 
 def evaluated_rows(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:

@@ -10,11 +10,12 @@ a guess.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, Score, fixed_remedy
-from securevfl.audit.attacks.evaluated_rows import PAIRS_DISCLOSED, EvaluatedRows, evaluated_rows
+from securevfl.audit.attacks.base import Score, fixed_remedy
+from securevfl.audit.attacks.evaluated_rows import PAIRS_DISCLOSED, EvaluatedRows, PairsAttack, evaluated_rows
 from securevfl.audit.attacks.rank_matching import match_by_rank
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 
@@ -22,12 +23,13 @@ COVARIANCE_ROUNDS = 20
 """Number of rounds that estimate the covariance of the others' parts."""
 
 
-class LinkedOutputs(Attack):
+class LinkedOutputs(PairsAttack):
     """Guesses the levels of all outputs of a row, output by output."""
 
     name = "linked_outputs"
     paper = "linking by nearest neighbours (Narayanan and Shmatikov 2008, robust de-anonymization of large datasets)"
     measures = "share of the rows of which all levels are named, by output; chance: with the attacker's parts permuted"
+    leak_threshold = inf
     requirements = (*PAIRS_DISCLOSED, (lambda job: not job.model.loss.single, "the model has one output only"))
     remedy = fixed_remedy("none needed: outputs are shuffled separately, so the attacker has only ranks")
 

@@ -31,7 +31,7 @@ class MarkedPairs(PairsAttack):
     measures = (
         "share of the variance of the others' part of f that all evaluations allowed by a ledger add, rows marked"
     )
-    remedy = fixed_remedy("let rows be measured fewer times; a smaller metrics_range leaves room for fewer single rows")
+    remedy = fixed_remedy("measure rows fewer times; a smaller metrics_range leaves room for fewer single rows")
 
     def score(self, pair: RealIdealPair) -> Score:
         """Return the variance that marked evaluations explain; chance is that of marks which the attacker ignores."""
@@ -76,6 +76,6 @@ def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator,
 
 
 def exact_rows(rows: EvaluatedRows) -> int:
-    """Return the number of rows that one evaluation reveals exactly, each shifted into a separate window."""
+    """Return the number of rows whose outputs one evaluation reveals exactly, each shifted to levels of its own."""
     widest = 2.0 ** math.ceil(math.log2(max(2 * float(np.abs(rows.f).max()), rows.levels.size)))
     return max(0, 2 * int(2 * rows.levels.reach / widest) - 1)

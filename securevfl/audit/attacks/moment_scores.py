@@ -41,7 +41,7 @@ class MomentScores(LabelAttack):
         """Return False, since the consent sheet states that moments are sent in the clear."""
         return False
 
-    remedy = fixed_remedy("linearised = false, so that each local step opens a gradient and no moments")
+    remedy = fixed_remedy("linearised = false, so that each local step discloses a gradient and no moments")
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
         """Score rows by the network's outputs times the first eigenvector of the moments that were disclosed last."""

@@ -31,7 +31,7 @@ class PhaseAttack(Attack):
     """
 
     requirements = (PHASES,)
-    remedy = fixed_remedy("separate frequencies for each party; scale columns so that phases wrap")
+    remedy = fixed_remedy("random frequencies that differ between parties; scale columns so that phases exceed 2 pi")
 
     def score(self, pair: RealIdealPair) -> Score:
         """Return the share of the columns that the active party recovers from its real and its ideal view."""

@@ -1,4 +1,9 @@
-"""The record of one party's actions and received messages in a run."""
+"""The record of one party's actions and received messages in a run.
+
+A sum adds the outputs of the parties, its summands, for one of them. A residual is the derivative of a row's loss by
+the model's output; to open a gradient means to decrypt it for a party. Phases are angles of random features (FDSKL). A
+store is a server that holds each party's latest outputs (FDML): parties push outputs to it and pull sums from it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The recording of a run: what every party did and received.
 
-A *sum* adds the outputs of the parties for one of them. A *defence* is noise that a party adds to residuals.
+A *sum* adds the outputs of the parties, its *summands*, for one of them. A *defence* is noise that a party adds to
+residuals.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class PartyView(PartyRecord):
         return plain or [(self.rows_of(opened), opened.J.T, opened.gradient) for opened in self.opened_gradients]
 
     def rows_of(self, opened: OpenedGradient) -> Rows:
-        """Return the row of each residual behind an opened gradient, in the order of the residuals."""
+        """Return the row of each residual from which a decrypted gradient was computed, in their order."""
         rows = self.rows[opened.index]
         return np.repeat(rows, len(opened.J) // len(rows))
 

@@ -1,7 +1,8 @@
 """Wrappers of sums and residual protocols that record inputs and outputs at every party.
 
-The wrapped protocol is called the inner protocol. In a residual protocol the party with labels (the active one)
-publishes residuals, the derivatives of the loss by the outputs, and each passive party learns its gradient.
+The wrapped protocol is called the inner protocol. A sum protocol adds the parties' outputs, its summands, for one of
+them. In a residual protocol the party with labels (the active one) publishes residuals, the derivatives of the loss by
+the outputs, and each passive party learns its gradient. An exchange is one residual with all requests about it.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class RecordedResidual(ResidualProtocol):
 
     @property
     def seals(self) -> bool:
-        """Whether the inner protocol seals residuals."""
+        """Whether the inner protocol encrypts residuals."""
         return self.inner.seals
 
 

@@ -109,9 +109,9 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 
 
 def _equation_identity(job: JobOptions, shape: RunShape, name: str) -> str:
-    """Return the identity of the equations that a passive party opens, so that equal ones count once.
+    """Return a digest that identifies the equations of a passive party's gradients, so that equal ones count once.
 
-    The identity is empty if the equations change, or if nobody knows whether the party's columns are the same.
+    The digest is empty if the equations change, or if nobody knows whether the party's columns are the same.
     """
     table = shape.tables.get(name, "")
     if not (table and shape.partition and not job.equations_change):

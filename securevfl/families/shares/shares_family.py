@@ -133,8 +133,8 @@ class SharesFamily(Family[SharesJob]):
         )
         if reach < MIN_REACH:
             raise ValueError(
-                f"protocol.shares.table_bits: it and step cover sums of up to {reach:g} only, and at least "
-                f"{MIN_REACH:g} are needed; increase one of them"
+                f"protocol.shares.table_bits: the lookup table with this table_bits and step covers model outputs up "
+                f"to {reach:g} only, and must cover at least {MIN_REACH:g}; increase one of the two"
             )
         if job.reshuffle:
             raise ValueError(

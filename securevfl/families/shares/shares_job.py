@@ -1,4 +1,9 @@
-"""The options of a job on secret shares, and the check that its optimizer can train on shares."""
+"""The options of a job on secret shares, and the check that its optimizer can train on shares.
+
+Parties hold random-looking shares of weights and residuals; the party with labels and its partner, the share holders,
+have shares of all of them. An evaluation *opens* (reveals) values to the party with labels: one sum of losses, and for
+the final model pairs of a rounded score and a label in random order.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +47,7 @@ OTHER_OPTIMIZER = (
     "its steps are not known to be linear in residuals",
     'use "fedbcd", "fedsgd" or "fedpbcd" with lr, or "block_descent"',
 )
+NEAREST_RULES = 'rule = "momentum", "sgd" or "proximal"'
 
 
 class SharesMessages(Protocol, defer_build=True):
@@ -150,7 +156,9 @@ def check_optimizer(job: JobOptions) -> None:
             'one residual; use mode = "parallel"'
         )
     if not optimizer.update.linear:
+        wrapped = optimizer.update.inner is not optimizer.update
+        remedy = 'the rule "momentum" or "sgd" with the proximal term' if wrapped else NEAREST_RULES
         raise ValueError(
-            f"optimizer.rule: {optimizer.update.name} is not linear in gradients, and no party sees a gradient on "
-            'shares; use rule = "momentum", "sgd" or "proximal"'
+            f"optimizer.rule: {optimizer.update.inner.name} is not linear in gradients, and in a training on shares no "
+            f"party sees a gradient; use {remedy}"
         )

@@ -173,7 +173,8 @@ def score_leaks(job: SharesJob, shape: RunShape, rounder: str) -> Iterator[Leak]
         yield Leak(
             LARGE_SCORES,
             requester,
-            f"{c} scores of one new row together determine the others' columns",
+            f"the {c} scores of one new row, one for each output of the model, together determine the other parties' "
+            "columns",
             'add scores = "none" to protocol.shares',
             apart=True,
         )

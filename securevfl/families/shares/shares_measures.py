@@ -342,9 +342,9 @@ class Measurements:
         shares = self._job.protocol.shares
         step = 2.0 ** shares.step_bits(self._job.model.loss.spacing)
         raise DivergenceError(
-            f"party {self._context.me}: {share:.1%} of the counted rows have model outputs beyond the lookup table, "
-            f"which has 2^{shares.table_bits} entries at a distance of {step:g}. They get wrong residuals, so the "
-            "model would be biased",
+            f"party {self._context.me}: {share:.1%} of the counted rows have model outputs outside the range of the "
+            f"lookup table of residuals, which has 2^{shares.table_bits} entries, one for every {step:g}. These rows "
+            "get wrong residuals, so the model would be biased",
             "increase protocol.shares.table_bits by one or two (at most 8), double protocol.shares.step, or clip "
             "extreme values (prepare.clip); no model was stored",
             code="SVFL-TRAINING-RANGE",

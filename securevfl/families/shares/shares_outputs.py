@@ -36,7 +36,7 @@ MAX_EVALUATION_SHARE = 0.07
 """Share of the bits of a table's columns that evaluations of all jobs and peers may disclose together.
 
 It is the smallest whole percentage under which the default job runs on every table of
-`python -m benchmarks.evaluation_bits`. The largest share there is 6.2 %: 846 rows with four classes.
+`python -m benchmarks.evaluation_bits`. The largest share there is 6.4 %: 846 rows with four classes.
 """
 
 LARGE_SCORES = LeakKind(

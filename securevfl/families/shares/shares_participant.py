@@ -417,7 +417,7 @@ class SharesParticipant(Participant):
         return SharesSession(self._context, self._partner, self._share_scheme(numbers), numbers)
 
     def _share_scheme(self, numbers: FixedPointEncoding) -> ShareScheme:
-        """Return the scheme that multiplies shared vectors; raise ConfigError if numpy's products are inexact here."""
+        """Return the encryption scheme of products; raise ConfigError if numpy multiplies inexactly on this machine."""
         return SHARE_SCHEMES[self._options.library](numbers.bits)
 
     def _begin(self, data: TrainingData) -> _TrainingResources:

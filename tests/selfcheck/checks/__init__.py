@@ -1,1 +1,3 @@
-"""Checks against the declarations: transcripts, engines, frames, secrets, randomness."""
+"""Checks of the library against its declarations: transcripts (all messages of a run),
+engines, frames, secrets, randomness.
+"""

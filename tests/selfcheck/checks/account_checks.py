@@ -5,8 +5,9 @@ Kinds of findings, in addition to those of `transcripts`:
 rounding    a sum over rows is disclosed too precisely
 groups      a count of a group with too few rows
 count       a disclosure that is not recorded, or recorded as less
-stop        a training that does not end where its losses ask for it, or returns another model than a complete one
-consent     a sheet that passes without its owner's word, a training that is begun or not against it
+stop        a training that does not end where its losses require it, or returns another model than a complete one
+consent     a sheet that is accepted without its owner's agreement, or a training that starts or does not start against
+            it
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def groups() -> Outcome:
 
 
 def correlations() -> Outcome:
-    """Check correlations: rounded at random, and each look entered by itself."""
+    """Check that correlations are rounded at random, and that the ledger records each request separately."""
     outcome, tables = Outcome(), parties_of([*np.random.default_rng(0).normal(size=(2, _N, 3))], None, ids=range(_N))
     draw = np.random.default_rng(1)
     X, Y = (draw.normal(size=(_N, 7)) for _ in range(2))
@@ -177,7 +178,9 @@ def correlations() -> Outcome:
 
 
 def consent() -> Outcome:
-    """Check that a sheet passes by its digest, or by none where it was agreed to before, and never by another."""
+    """Check that a consent sheet is accepted by its digest, or without one if it was agreed
+    to before, and never by another.
+    """
     outcome = Outcome()
     one, other = ConsentSheet("one sheet"), ConsentSheet("another sheet")
     with tempfile.TemporaryDirectory() as folder:
@@ -265,7 +268,9 @@ def _scored(c: int, information_bits: float, codes: int) -> tuple[ScoringSession
 
 
 def scores() -> Outcome:
-    """Check that scores of a row, of all outputs, have no more bits than its columns leave, and are noted with all."""
+    """Check that scores of a row have at most the remaining bits of its columns, over all
+    outputs, and that all are recorded.
+    """
     outcome = Outcome()
     for c, information_bits, codes in ((1, 400.0, 0), (1, 16.0, 0), (3, 48.0, 0), (1, 28.0, 1)):
         scoring, ledger = _scored(c, information_bits, codes)
@@ -286,7 +291,7 @@ def scores() -> Outcome:
 
 
 def tries() -> Outcome:
-    """Check that an end that may follow from data is entered, and that ends are limited over all peers together."""
+    """Check that an abort that may depend on data is recorded, and that aborts are limited over all peers together."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
@@ -303,7 +308,7 @@ def tries() -> Outcome:
 
 
 def _refused(ledger: DisclosureLedger) -> list[list[str]]:
-    """Return the peers with which another session may not begin."""
+    """Return the peers with which no further session may begin."""
     refused = []
     for peers in (["bank"], ["telco"], ["bank", "telco"]):
         try:
@@ -314,7 +319,7 @@ def _refused(ledger: DisclosureLedger) -> list[list[str]]:
 
 
 def verdicts() -> Outcome:
-    """Check that each verdict of early stopping is entered as bits of labels by the party that has these."""
+    """Check that the party with labels records each decision of early stopping as bits of labels."""
     outcome, rng = Outcome(), np.random.default_rng(0)
     ids = np.arange(240)
     parties = [

@@ -1,4 +1,6 @@
-"""Checks on private alignment: declarations, repeated values, and the order, points and pads that must hide ids."""
+"""Checks of private alignment: declarations, repeated values, and the row order, curve
+points and masks that hide ids.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def record_alignment(
     executor: Executor | None = None,
     min_transfer_rows: int = psi_work.MIN_ROWS_FOR_TRANSFERS,
 ) -> tuple[Transcript, dict[str, list[str]]]:
-    """Aligns these ids, the first party active; the transcript, and the rows each party ends with, as ids."""
+    """Align these ids with the first party active. Return the transcript, and the ids of each party's aligned rows."""
     active, *passives = ids
     aligned: dict[str, list[str]] = {}
 
@@ -72,7 +74,7 @@ def _ids(parties: int, rows: int) -> dict[str, list[str]]:
 
 
 def alignment(parties: int, rows: int, min_transfer_rows: int = psi_work.MIN_ROWS_FOR_TRANSFERS) -> Outcome:
-    """Two alignments of the same ids: the result, the order of points, ids on the wire, and what repeats."""
+    """Check two alignments of the same ids: the result, the order of points, ids in messages, and repeated values."""
     ids = _ids(parties, rows)
     with watched() as draws:
         runs = [record_alignment(ids, executor, min_transfer_rows) for executor in WAYS]
@@ -87,7 +89,7 @@ def alignment(parties: int, rows: int, min_transfer_rows: int = psi_work.MIN_ROW
 
 
 def many_ids(parties: int) -> Outcome:
-    """Check the alignment of large sets on sets as small as its algorithm can be called for."""
+    """Check the alignment of large sets on the smallest sets for which its algorithm can be called."""
     return alignment(parties, _MANY, min_transfer_rows=_MANY)
 
 
@@ -148,7 +150,9 @@ def granted() -> Outcome:
 
 
 def points() -> Outcome:
-    """Ids are hashed to points on the curve; points off it, not canonical or of small order are refused."""
+    """Check that ids are hashed to points of the curve, and that other, non-canonical or
+    small-order points are refused.
+    """
     outcome = Outcome()
     try:
         curve.check_points(hash_to_group([b"%d" % i for i in range(64)]))
@@ -191,7 +195,7 @@ def base_transfers_hide() -> Outcome:
     outcome = Outcome()
     offerer = base_transfers.BaseSender()
     secrets = [ot_extension.fresh_secret()[1] for _ in range(2)]
-    if secrets[0] == secrets[1] or not 24 < sum(secrets[0]) < 104:  # 7 standard errors
+    if secrets[0] == secrets[1] or not 24 < sum(secrets[0]) < 104:  # tolerance of 7 standard errors
         outcome.add("fresh", "transfers", "the holder's choices are not random bits")
     points, keys = base_transfers.receive_keys(offerer.offer, secrets[0][:32])
     pairs = offerer.pairs(points)
@@ -206,7 +210,7 @@ def base_transfers_hide() -> Outcome:
             base_transfers.receive_keys(point, [True])
         except CryptoError:
             continue
-        except RuntimeError:  # libsodium's refusal is too late to name the sender
+        except RuntimeError:  # the refusal of libsodium comes too late to name the sender
             pass
         outcome.add("refusal", "transfers", f"{what} passes as an offer")
     return outcome
@@ -239,7 +243,7 @@ def strays() -> Outcome:
     """Check that trees with an altered sum are refused, and so is a confirmation of other trees."""
     outcome = Outcome()
     size = VoleSize(60, 16, 3)
-    for at in (-1, -16 * size.trees):  # sums of leaves, which every taker reads
+    for at in (-1, -16 * size.trees):  # sums of leaves, which every receiver uses
         giver, taker = ends()
         request = taker.ask(0, size, os.urandom(vole_pieces.choice_bytes(size)))
         answered, seeds = giver.answer(0, size, request)
@@ -256,7 +260,7 @@ def strays() -> Outcome:
 
 
 def ends() -> tuple[VoleSender, VoleReceiver]:
-    """Both ends of a vector OLE, by base transfers."""
+    """Return both ends of a vector OLE, set up by base transfers."""
     offerer, coin = base_transfers.BaseSender(), os.urandom(32)
     secret, bits = ot_extension.fresh_secret()
     points, seeds = base_transfers.receive_keys(offerer.offer, bits)

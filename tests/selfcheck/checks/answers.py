@@ -1,7 +1,7 @@
 """Known answers: keys, streams and first weights are compared with a slow reference and with their specification.
 
-derived     a value is not what its document and its entropy make it, or does not follow from all it must
-bits        a bit of a draw is biased, or follows from another
+derived     a value differs from its specification, given the drawn entropy, or does not depend on all inputs
+bits        a bit of a random number is biased, or depends on another
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from selfcheck.checks import slow_reference
 from selfcheck.entropy import recorded
 
 _KEY = bytes(range(7, 39))
-_LONG = (2**16 + 520) // 8 + 3  # words of a stream beyond the pieces that are generated at once
+_LONG = (2**16 + 520) // 8 + 3  # words of a stream that is longer than the pieces generated at once
 _SUBCHANNEL = "0123456789abcdef" * 2 + "/to a worker with a name of some length"
 
 
 def streams() -> Outcome:
-    """Streams of any length and number, fresh ones too, and a kernel's random features."""
+    """Check streams of any length and number, fresh streams, and the random features of a kernel model."""
     outcome = Outcome()
     for number in (0, 1, 2**40):
         long = Prg(_KEY, "label").array(_LONG, np.uint64, number=number)
@@ -56,7 +56,7 @@ def streams() -> Outcome:
 
 
 def agreed_keys() -> Outcome:
-    """Keys of two parties, for contexts as long as they come, and keys derived from them; fresh private keys."""
+    """Check the keys of two parties for short and long contexts, keys derived from them, and fresh private keys."""
     outcome = Outcome()
     privates = [X25519PrivateKey.from_private_bytes(bytes([k]) * 32) for k in (3, 4)]
     pairs = []
@@ -114,14 +114,17 @@ def first_weights() -> Outcome:
 
 
 def noise() -> Outcome:
-    """Noise of a defence is as fine as floats are, of the distribution named, from a stream of 64 bits a value."""
+    """Check that noise of a defence has the stated distribution and full float precision,
+    from 64 bits for each value.
+    """
     outcome, battery = Outcome(), Battery()
     got = uniforms(Prg(_KEY, "noise"), (4000,))
     words = slow_reference.stream(_KEY, "noise", 0, np.empty(4000, np.uint64)) >> np.uint64(11)
     if not np.array_equal(got, (words.astype(np.float64) + 0.5) * 2.0**-53):
         outcome.add("derived", "defences", "uniform numbers are not 53 bits of the stream")
     drawn = np.floor(uniforms(Prg.fresh("noise"), (4000,)) * 2.0**53).astype(np.uint64)
-    bitwise(battery, "uniform numbers", bits_of(drawn)[:, 1:53])  # half a step more rounds the lowest bit
+    # an offset of half a step makes the lowest bit uniform as well
+    bitwise(battery, "uniform numbers", bits_of(drawn)[:, 1:53])
     blurred = Gaussian(sigma=0.5).apply(np.zeros((4000, 1)), Prg.fresh("noise"))[:, 0]
     battery.add("gaussian noise: KS", float(stats.kstest(blurred / 0.5, "norm").pvalue))
     if len(np.unique(blurred)) < len(blurred):

@@ -1,8 +1,8 @@
 """Signatures between organisations bind to each field of the session: if a field changes, the peer must refuse.
 
-bound       a signature serves another session, sender, receiver or offer; a session does
-            not follow from the terms, everyone's name and everyone's nonce
-fresh       two meetings of the same parties are one session
+bound       a signature is accepted for another session, sender, receiver or offer; or the name of a session does
+            not depend on the terms, all names and all nonces
+fresh       two handshakes of the same parties have the same session
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Forge = Callable[[SessionProof], SessionProof]
 
 @contextmanager
 def _certified() -> Iterator[dict[str, Credentials]]:
-    """Three parties with certificates of one authority."""
+    """Return three parties with certificates of one authority."""
     with tempfile.TemporaryDirectory() as folder:
         certs.init(Path(folder))
         for name in ("bank", "shop", "telco"):
@@ -84,7 +84,7 @@ class _Line:
 def _meet(
     credentials: dict[str, Credentials], forge: Forge, greetings: dict[str, SessionOffer] | None = None
 ) -> bytes | SecureVFLError:
-    """Bank and shop agree on a session: the bank's, or its error."""
+    """Let bank and shop agree on a session. Return the bank's session or its error."""
     outcomes: dict[str, bytes | SecureVFLError] = {}
     heard = {} if greetings is None else greetings
     endpoint = type("Endpoint", (_Endpoint,), {"meeting": {}, "forge": staticmethod(forge), "greetings": heard})
@@ -147,7 +147,7 @@ def _agreed(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
 
 
 def _session(greetings: dict[str, SessionOffer]) -> bytes:
-    """16 bytes of SHA-256 of the terms and of each name and nonce, in the order of names."""
+    """Return 16 bytes of SHA-256 of the terms and of each name and nonce, in the order of names."""
     names = [(sha256(name.encode()).digest(), greetings[name].nonce) for name in sorted(greetings)]
     handshake = sha256(greetings["bank"].handshake.encode()).digest()
     return sha256(b"securevfl session 1" + handshake + b"".join(part for pair in names for part in pair)).digest()[:16]
@@ -155,7 +155,7 @@ def _session(greetings: dict[str, SessionOffer]) -> bytes:
 
 @dataclass
 class _Shown:
-    """Credentials whose owner signs something else than it is asked to."""
+    """Credentials whose owner signs something other than requested."""
 
     party: str
     ca: bytes
@@ -187,7 +187,8 @@ def _proofs(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
         to_bank: list[bytes] = []
         forger = _Forger(shop.identity)
         ours = EndToEndSession(bank, "shop", lambda body: None)
-        theirs = EndToEndSession(_Shown("shop", shop.ca, shop.certificate, forger), "bank", to_bank.append)  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        theirs = EndToEndSession(_Shown("shop", shop.ca, shop.certificate, forger), "bank", to_bank.append)
         if claim is not None:
             forger.claim = claim(theirs._offer, ours._offer)
         theirs.start()

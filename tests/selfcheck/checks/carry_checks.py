@@ -33,7 +33,7 @@ from securevfl.training.simulate import simulate
 
 
 class _Lifts:
-    """The values of all lifts of a training, by name, in the order of rows."""
+    """The values of all lifts (conversions of table entries to L bits) of a training, by name, in the order of rows."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[Any]] = {}
@@ -74,7 +74,7 @@ def _run() -> _Lifts:
 
     def taken(self: OfflinePhase, *where: int) -> Any:
         block = take(self, *where)
-        if len(block.transfer) == 2:  # the partner's
+        if len(block.transfer) == 2:  # the transfer of the partner
             lifts.add(chi=np.frombuffer(block.transfer[0], np.uint8))
         return block
 

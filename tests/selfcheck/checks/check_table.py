@@ -1,7 +1,7 @@
 """The checks by name: each runs an unmodified protocol, engine or leak check, and reports its findings.
 
-What runs over two sessions runs without an executor in the first and with one in the second, which are different ways
-through the code.
+Checks over two sessions run without an executor in the first and with one in the second, because these take different
+branches of the code.
 The table of mutants and the tests of the suite refer to these names. An empty outcome passes.
 """
 
@@ -68,7 +68,9 @@ _PASSIVES = ("P1", "P2", "P3", "P4")
 
 
 def parts(seed: int, space: Space, *, rounds: int = 4, rows: int = 120) -> list[dict[str, NDArray[Any]]]:
-    """Make up what passive parties contribute: nearly the same in every round, so that a mask used twice shows."""
+    """Return parts of passive parties that hardly change between rounds, so that a mask
+    that is used twice is noticed.
+    """
     generator = np.random.default_rng(seed)
     base = {name: generator.normal(size=(rows, 1)) for name in _PASSIVES}
     contributions: list[dict[str, NDArray[Any]]] = []
@@ -110,12 +112,12 @@ def _judge(runs: Sequence[Transcript]) -> Outcome:
 
 
 def small_job(**keys: Any) -> Job:
-    """Six rounds on the table of `small_parties`."""
+    """Return a job of six rounds on the table of `small_parties`."""
     return Job(**({"batch_size": 60, "epochs": 2} | keys))
 
 
 def small_parties(count: int = 4) -> list[Party]:
-    """180 rows of the breast cancer table."""
+    """Return parties with 180 rows of the breast cancer table."""
     return [party.take(np.arange(180, dtype=np.intp)) for party in datasets.breast_cancer(parties=count)]
 
 
@@ -138,7 +140,7 @@ def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
 
 
 def sum_checks() -> dict[str, Check]:
-    """One a registered sum, and some of phases."""
+    """Return one check for each registered sum, and some for sums of phases."""
     checks: dict[str, Check] = {}
     for name, kind in SUMS.items():
         for label, sums in kind.variants().items():
@@ -150,7 +152,7 @@ def sum_checks() -> dict[str, Check]:
 
 
 def residual_checks() -> dict[str, Check]:
-    """One a registered residual."""
+    """Return one check for each registered residual."""
     checks: dict[str, Check] = {}
     for kind in RESIDUALS.values():
         for label, residual in kind.variants().items():
@@ -164,7 +166,9 @@ def residual_checks() -> dict[str, Check]:
 
 
 def method_checks() -> dict[str, Check]:
-    """Small jobs of every registered method, the last one among several parties with labels where it admits them."""
+    """Return checks of small jobs of every registered method, the last one with several
+    parties with labels if possible.
+    """
     checks: dict[str, Check] = {}
     for kind in FAMILIES.values():
         family = kind()
@@ -176,7 +180,7 @@ def method_checks() -> dict[str, Check]:
 
 
 def engine_checks() -> dict[str, Check]:
-    """One a registered engine, for products and for sums."""
+    """Return one check for each registered engine, for products and for sums."""
     checks: dict[str, Check] = {}
     for name, kind in ENGINES.items():
         for library, engine in kind.libraries().items():

@@ -1,4 +1,4 @@
-"""Public values that a peer chooses, chosen badly: each must be refused, or do no harm.
+"""Public values that a malicious peer chooses: each must be refused or must not help the peer.
 
 keys        a lattice key with both halves, a Paillier modulus that shares a factor with phi(n), a weak Paillier base
 shapes      a blinded product wider than agreed (in `engines`)
@@ -34,7 +34,7 @@ def lattice_key() -> Outcome:
 
 
 def paillier_modulus() -> Outcome:
-    """n = p p r: powers of x do not reach all n-th residues, so that a reply would reveal exponents modulo p."""
+    """With n = p p r, powers of x do not reach all n-th residues, so that a reply would reveal exponents modulo p."""
     p, r = gmpy2.next_prime(mpz(1) << 683), gmpy2.next_prime(mpz(3) << 680)
     public = PublicKey(int(p * p * r), 4, [2] * PROOF_ROOTS)
     return _refused("n = p p r", lambda: PublicKey.load(public.data, _BITS))

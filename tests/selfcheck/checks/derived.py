@@ -1,7 +1,7 @@
 """Inputs of derived values: each input is changed separately, and the value must change.
 
 `TABLE` has one row for each digest, key, tag and claim: its function, its inputs by name, and another value of each.
-Nothing here is drawn by lot: a value that ignores an input is found every time.
+Nothing here is random: a value that ignores an input is found every time.
 
 bound       a value that stays the same when one of its inputs changes
 fresh       one that changes when none does
@@ -83,7 +83,7 @@ def _hashed(key: bytes, number: int, purpose: int, choice: int, x: int) -> bytes
 
 
 def _value(coin: bytes, z: int, x: int) -> bytes:
-    """F of one sum and one key."""
+    """Return F (the PRF of the alignment) of one sum and one key."""
     return PrfHash(coin).values(np.full((1, 2), z, np.uint64), np.full((1, 2), x, np.uint64)).tobytes()
 
 
@@ -186,7 +186,7 @@ TABLE = (
 
 
 def bindings(table: tuple[Derived, ...] = TABLE) -> Outcome:
-    """Every row of the table."""
+    """Check every row of the table."""
     outcome = Outcome()
     for derived in table:
         value = derived.make(**derived.inputs)

@@ -1,4 +1,4 @@
-"""Digests, tags and sealed bytes count to their last byte: each is altered at its first, its middle and its last.
+"""Digests, tags and encrypted bytes are compared completely: each is altered at its first, middle and last byte.
 
 bound       a peer accepts an altered value
 """
@@ -37,14 +37,14 @@ _ROWS = 40
 
 
 def altered(data: bytes, place: str) -> bytes:
-    """Return the same bytes with one bit of one of them turned over."""
+    """Return the same bytes with one flipped bit."""
     at = {"first": 0, "middle": len(data) // 2, "last": len(data) - 1}[place]
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a message that its receiver holds against something: `part` cuts the bytes that count out of it."""
+    """A field of a message that its receiver compares: `part` selects the compared bytes."""
 
     message: type[Message]
     name: str
@@ -109,7 +109,7 @@ FIELDS = (
     Field(RunHello, "job", _open),
     Field(RunHello, "order", _open),
 )
-# an engine's message contains the digest of its key behind its first bytes
+# a message of an engine contains the digest of its key after its first bytes
 LATTICE = (
     Field(ResidualCiphertext, "ciphertext", _lattice, (4, 20)),
     Field(BlindedProduct, "ciphertext", _lattice, (4, 20)),
@@ -123,7 +123,7 @@ PAILLIER_FIELDS = (
 
 
 def fields(these: tuple[Field, ...] = FIELDS) -> Outcome:
-    """Every field of a message that is held against something."""
+    """Return every field of a message that is compared with something."""
     outcome = Outcome()
     for field in these:
         for place in PLACES:
@@ -148,7 +148,7 @@ def common() -> Outcome:
         def one_off(keys: Any, values: Any, *, at: int = at, done: list[int] = done) -> Any:
             if values.shape == (_ROWS, 2) and not done:
                 octets = bytearray(values.astype("<u8").tobytes())
-                octets[at] ^= 1  # of the first id alone
+                octets[at] ^= 1  # only in the first id
                 values = np.frombuffer(bytes(octets), "<u8").reshape(-1, 2).astype(np.uint64)
                 done.append(at)
             return encode(keys, values)
@@ -176,7 +176,7 @@ def columns() -> Outcome:
         return TransferSender(secret, punctured, coin, 2, 8)
 
     again().extend(_ROWS, message)
-    for number in (1, COLUMNS // 2, COLUMNS):  # the first is the tag of choices, which goes into the others
+    for number in (1, COLUMNS // 2, COLUMNS):  # the first is the tag of choices, from which the others are computed
         for place in PLACES:
             at = len(message) - size + number * ot_extension.CHECK_BYTES
             tag = altered(message[at : at + ot_extension.CHECK_BYTES], place)

@@ -2,7 +2,7 @@
 
 generator   numpy or the standard library's generator is used inside crypto/ or protocols/
 short       fewer than 16 bytes are drawn from the operating system for one secret
-nonce       one (key, nonce) of ChaCha20 makes two streams at one party, or more than two in all
+nonce       one (key, nonce) of ChaCha20 is used for two streams at one party, or for more than two in all
 weak        a key whose bytes are not those of a random key
 """
 
@@ -26,8 +26,8 @@ from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto import prg, wrapping
 
 _FEWEST_BYTES = 16
-_FEWEST_DISTINCT = 16  # distinct bytes of 32; fewer come by chance once in 10^16
-_AGAIN = (  # streams that are generated again on purpose: they hide nothing, or the check `stored` recomputes them
+_FEWEST_DISTINCT = 16  # distinct bytes of 32; fewer occur by chance once in 10^16
+_AGAIN = (  # streams that are generated again deliberately: they hide nothing, or the check `stored` recomputes them
     "public",
     "trees of a party's own",
     "cosines of a party's own",
@@ -41,7 +41,7 @@ _INSIDE = ("securevfl.crypto", "securevfl.protocols")
 
 
 class Draws:
-    """The draws of all parties, whose threads write here."""
+    """The random numbers of all parties, whose threads record them here."""
 
     def __init__(self) -> None:
         self.generators: set[str] = set()
@@ -52,7 +52,7 @@ class Draws:
         self.lock = threading.Lock()
 
     def outcome(self) -> Outcome:
-        """Return the findings about the randomness that was watched."""
+        """Return the findings about the recorded randomness."""
         outcome = Outcome()
         for where in sorted(self.generators):
             outcome.add("generator", where, "takes numbers from a generator that is not for secrets")
@@ -84,7 +84,7 @@ def _caller() -> str | None:
 
 @contextmanager
 def watched() -> Iterator[Draws]:
-    """Watches every draw of this process while the block runs."""
+    """Record all random numbers of this process while the block runs."""
     draws = Draws()
     with ExitStack() as stack:
         for owner, name in ((os, "urandom"), (random, "_urandom")):

@@ -1,11 +1,12 @@
-"""What an engine must keep, whatever the protocol around it: checks on `LinearScheme` and `AdditiveScheme` alone.
+"""What an engine (encryption scheme) must guarantee in any protocol: checks of `LinearScheme` and `AdditiveScheme`.
 
-encrypt     two encryptions of one g share no randomness; the header holds public numbers only
-blind       two blindings of one product share no randomness, and open to different, uniform plaintexts
-open        two replies to one ciphertext differ if the engine dithers
+encrypt     two encryptions of one g share no randomness; the header contains only public numbers
+blind       two maskings of one product share no randomness, and are decrypted to different, uniform plaintexts
+open        two replies to one ciphertext differ if the engine adds dithers (random numbers before rounding)
 unblind     returns J^T g; a mask is single-use
 add         a sum of the same vectors twice differs; the holder reads the sum
-refusal     another key's, altered and invalid ciphertexts are refused, alike whatever the plaintext, and wider products
+refusal     ciphertexts of another key, altered and invalid ones are refused, with the same error for all plaintexts;
+            so are wider products
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Bytes(Message, frozen=True):
 
 
 def body(data: bytes, holder: KeyHolder | SumHolder) -> Body:
-    """Bytes under this holder's key, taken apart."""
+    """Split bytes that are encrypted under this holder's key into their parts."""
     return take_apart(_Bytes(data), public_moduli([_Bytes(holder.public)]))[0]
 
 
@@ -49,7 +50,7 @@ def linear(
     holders: Callable[[], KeyHolder] | None = None,
     blinds: int = 12,
 ) -> Outcome:
-    """All of the above for J^T [[g]], whose heavy calls the executor takes, if there is one.
+    """Check all of the above for J^T [[g]]. An executor, if there is one, runs the long calls.
 
     holders: makes key holders; the scheme's own keygen if None.
     """
@@ -122,7 +123,9 @@ def _mask_serves_once(outcome: Outcome, evaluator: Any, product: Any, holder: Ke
 
 
 def refusals(outcome: Outcome, scheme: LinearScheme, holder: KeyHolder, other: KeyHolder, g: Floats, J: Floats) -> None:
-    """Ciphertexts of another key, cut ones and invalid ones are refused, with one text for all plaintexts."""
+    """Check that ciphertexts of another key, truncated and invalid ones are refused, with
+    one text for all plaintexts.
+    """
     evaluator = scheme.evaluator(holder.public)
     prepared = evaluator.prepare(J)
     foreign = other.encrypt(g, bound=1.0)
@@ -140,7 +143,7 @@ def refusals(outcome: Outcome, scheme: LinearScheme, holder: KeyHolder, other: K
 
 
 def _refuse_elements(outcome: Outcome, holder: KeyHolder, blinded: bytes) -> None:
-    """Elements outside (0, n^2) or sharing a factor with n, all refused with the same text."""
+    """Check that numbers outside (0, n^2) or with a common factor with n are all refused with the same text."""
     assert isinstance(holder, PaillierHolder)
     public, key = holder._key.public, holder._key
     size = public.size
@@ -168,7 +171,7 @@ def _refused(outcome: Outcome, what: str, error: type[CryptoError], work: Callab
 
 
 def additive(scheme: AdditiveScheme, executor: Executor | None = None) -> Outcome:
-    """All of the above for sums under encryption."""
+    """Check all of the above for encrypted sums."""
     outcome, make = Outcome(), partial(scheme.sum_keygen, executor)
     holder = make()
     adder = scheme.adder(holder.public, executor)

@@ -1,4 +1,4 @@
-"""Disclosures of weights of evidence: counts of bins with enough rows, once, and no more bins than were recorded."""
+"""Disclosures of weights of evidence: counts of bins with enough rows, each once, and no more bins than recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from securevfl.training.simulate import simulate
 
 _TOLD = Woe(bins=2, rows=40)
 _ENGINE = Ckks()
-_HEAD = 64  # bytes of an opening at most that are no words
+_HEAD = 64  # largest number of bytes of an opening that are not words
 
 
 def _opened(event: Event) -> int:
@@ -69,7 +69,7 @@ def guarded() -> Outcome:
     outcome = Outcome()
     bank, *others = cancer_parties(3, 180)
     place = np.arange(len(bank))
-    near = Party("near", np.column_stack([place, place > 90]), aligned=True)  # halves of 90 and of 91 rows
+    near = Party("near", np.column_stack([place, place > 90]), aligned=True)  # two halves, of 90 and of 91 rows
     alone = Party("bank", bank.X, bank.y, aligned=True)
     for what, parties, woe in (
         ("bins disclose all of the labels' information", [bank, *others], Woe(bins=9, rows=20)),

@@ -1,7 +1,7 @@
-"""Checks on keys and secrets: sizes, separation, silence, and that secret keys stay with their owner.
+"""Checks of keys and secrets: sizes, separate keys, no secret in texts, and that secret keys stay with their owner.
 
-The library writes no core file and sets no handler that would; the dump of a process by the operating system
-that it kills is beyond it.
+The library writes no core file and sets no handler that would. If the operating system kills a process and writes its
+memory to disk, the library cannot prevent it.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from securevfl.runtime.observer import Event
 from securevfl.training.simulate import simulate
 
 _STANDARD = {2048: 54, 4096: 109, 8192: 218, 16384: 438}  # HomomorphicEncryption.org 2018, table 1, 128 bits
-_TELLING = 271828.18284  # a value that no text may show
+_TELLING = 271828.18284  # a value that no text may contain
 
 
 def key_sizes() -> Outcome:
-    """Paillier below 2048 bits and rings below 128 bits are refused, wherever a key or a ring can come from."""
+    """Check that Paillier below 2048 bits and rings below 128 bits of security are refused, from every source."""
     outcome = Outcome()
     p = gmpy2.next_prime(2**559 + 2**558)
     q = gmpy2.next_prime(p + 2**400)
@@ -95,7 +95,7 @@ def key_sizes() -> Outcome:
 
 
 def _secret_objects() -> list[tuple[str, Any, list[int]]]:
-    """Things that must not show, with numbers that their text must not hold."""
+    """Return secret objects with the numbers that their text must not contain."""
     key = SecretKey.generate(2048)
     pair = KeyPair()
     private = int.from_bytes(pair._private.private_bytes_raw(), "little")
@@ -116,7 +116,7 @@ def _secret_objects() -> list[tuple[str, Any, list[int]]]:
 
 
 def secrets_are_silent() -> Outcome:
-    """No secret in repr, str, vars of its text, logs or pickles; copies are refused too."""
+    """Check that no secret is in repr, str, attributes, logs or pickles, and that secrets cannot be copied."""
     outcome = Outcome()
     for name, thing, numbers in _secret_objects():
         text = f"{thing!r} {thing!s} {[thing]!r}"
@@ -131,7 +131,7 @@ def secrets_are_silent() -> Outcome:
 def _succeeds(work: Callable[[Any], Any], thing: Any) -> bool:
     try:
         work(thing)
-    except Exception:  # any refusal: ours, or that of a library's object inside
+    except Exception:  # any refusal: by this library, or by an object of another library inside
         return False
     return True
 
@@ -224,13 +224,13 @@ PROTOCOLS = (
 
 
 def _runs() -> Iterator[Protocol]:
-    """Every protocol that makes a key, on each library."""
+    """Yield runs of every protocol that generates a key, with each library."""
     yield from PROTOCOLS
     yield from (Protocol(shares=Shares(chunk=1, library=library)) for library in SHARE_SCHEMES)
 
 
 def keys_stay_home() -> Outcome:
-    """No byte of a secret key in any frame, log or file of a run, a saved model or a report."""
+    """Check that no byte of a secret key is in any frame, log or file of a run, a saved model or a report."""
     from securevfl.base.files import write_json
     from securevfl.runtime.network import Network
     from securevfl.training.json_report import report
@@ -263,7 +263,7 @@ def keys_stay_home() -> Outcome:
 
 
 def keys_differ() -> Outcome:
-    """Keys of two runs, two purposes and two labels differ, and so do the streams under them."""
+    """Check that keys of two runs, two purposes and two labels differ, and so do their streams."""
     outcome = Outcome()
     key = bytes(range(32))
     streams = [Prg(key, label).array(8, np.uint64).tobytes() for label in ("pair mask", "self mask")]

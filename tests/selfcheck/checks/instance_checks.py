@@ -1,8 +1,8 @@
-"""What holds for the first of its kind must hold for the tenth, the second block and the third output.
+"""Checks that what holds for the first chunk, block or output holds for the tenth chunk, second block, third output.
 
-fresh       a number, a tweak or an encryption of zero that serves twice within a session or a message
-kept        a precomputed record that is handed out again, whatever its number
-related     noise of one output that follows from that of another
+fresh       a number, a tweak of a hash or an encryption of zero that is used twice in a session or a message
+kept        a precomputed record that is returned a second time
+related     noise of one output that depends on that of another
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def replies() -> Outcome:
     holder = scheme.keygen(coin)
     evaluator: Any = scheme.evaluator(holder.public, coin)
     V = ShareRing(48).uniform(Prg.fresh("audit"), (40, 2))
-    nothing, sealed = np.zeros((40, 700), np.int64), holder.encrypt(V, columns=8)  # zeros alone travel back
+    nothing, sealed = np.zeros((40, 700), np.int64), holder.encrypt(V, columns=8)  # the reply contains only zeros
     pieces: list[bytes] = []
     for _ in range(2):
         reply, _ = evaluator.product(evaluator.prepare(nothing), sealed)
@@ -128,7 +128,7 @@ def numbers() -> Outcome:
 
 
 def noises() -> dict[str, tuple[int, Callable[[Floats], Floats]]]:
-    """Return what blurs numbers, by name: how many outputs it blurs apart, and a function of (n x c).
+    """Return each source of noise by name: how many outputs get separate noise, and a function of (n x c).
 
     MaxNorm draws one number for a row, along g, by its definition.
     """
@@ -143,7 +143,7 @@ def noises() -> dict[str, tuple[int, Callable[[Floats], Floats]]]:
 
 
 def outputs() -> Outcome:
-    """Noise on one output of a row is no noise of another one, nor of the first one of the row before."""
+    """Check that noise on one output of a row is independent of that on other outputs, and on the previous row."""
     outcome, battery = Outcome(), Battery()
     signs = np.random.default_rng(0).choice([-0.3, 0.4], (_NOISY, 1))
     for name, (count, blur) in noises().items():

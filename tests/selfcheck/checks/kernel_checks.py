@@ -1,14 +1,14 @@
-"""The engines on small residues (crypto/kernel): draws, disclosures of replies, and exactness.
+"""The engines of this package's arithmetic (crypto/kernel): random numbers, what replies disclose, and exactness.
 
 Kinds of findings:
 
 fresh     a reply that reveals the evaluator's factor by division
-uniform   a mask that is not uniform below a unit of a share too
-keys      a public polynomial that follows no coin
-bias      a draw from another distribution than documented
-size      more modulus than the standard allows, or a layout that no party would choose
-bits      a bit of a dither that is biased, or follows from another
-exact     arithmetic that is not that of integers, or bytes that are not those of residues
+uniform   a mask that is not uniform, also in the bits below a unit of a share
+keys      a public polynomial that does not depend on the coin (random bytes of both parties)
+bias      a random number with another distribution than documented
+size      a larger modulus than the standard allows, or a layout that no party would choose
+bits      a bit of a dither (random number added before rounding) that is biased or depends on another bit
+exact     arithmetic that differs from that of integers, or bytes that are not those of residues
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from selfcheck.bits import bits_of_numbers, bitwise
 
 _BITS = (40, 48, 56)
 _ALLOWED = 109  # bits of q at N = 4096
-_MANY = 600_000  # draws that a bias is looked for in
+_MANY = 600_000  # number of draws in which a bias is searched
 _DITHERS = 4000
-_DISTANCE = 40  # bits, of a run with this number of openings
-_LEVELS = 4  # that 64 openings of one value must take
-_DEVIATIONS = 8.0  # of a count from its expectation; a count of mean 16 deviates more once in 1e11 runs
+_DISTANCE = 40  # bits of statistical distance of a run with this number of openings
+_LEVELS = 4  # number of values that 64 openings of one value must have
+_DEVIATIONS = 8.0  # standard deviations of a count from its mean; a count of mean 16 deviates more once in 1e11 runs
 
 
 def answered() -> Outcome:
@@ -81,7 +81,7 @@ def answered() -> Outcome:
     seeds = {evaluator.product(prepared, sealed)[0][-SYMMETRIC_KEY_BYTES:] for _ in range(8)}
     if len(seeds) < 8:
         outcome.add("fresh", "holder", "answers have a seed in common, so their shares are not independent")
-    first = [ciphertexts.masked_first(primes, seed, (250,)) for seed in seeds]  # what a key s = 0 decrypts
+    first = [ciphertexts.masked_first(primes, seed, (250,)) for seed in seeds]  # what a key s = 0 would decrypt
     masks = np.concatenate(first, axis=1)
     if not _filled(primes, masks):
         outcome.add("uniform", "holder", "masked coefficients of answers are not uniform modulo each prime")
@@ -96,7 +96,7 @@ def answered() -> Outcome:
 
 
 def _summed(evaluator: Any, prepared: Any, sealed: bytes) -> bytes:
-    """Return the reply about the sum of a product with itself."""
+    """Return the reply for a product that is added to itself."""
     total = evaluator.multiply(prepared, sealed)
     evaluator.add(total, evaluator.multiply(prepared, sealed))
     return bytes(evaluator.hide(total)[0])
@@ -112,7 +112,7 @@ def _coin(parameters: shares.ShareParameters) -> bytes:
 
 
 def _second(primes: Primes, reply: bytes) -> Floats:
-    """c1 (P, M) of the first ciphertext of a reply about one output."""
+    """Return c1 (P, M) of the first ciphertext of a reply about one output."""
     *_, c, r, s, d = share_protocol.REPLY_HEADER.unpack_from(reply)
     count = RingLayout(s, c, r, s).column_blocks(d)
     return residue_bytes.unpack(primes, memoryview(reply)[share_protocol.REPLY_HEADER.size :], (DEGREE // r, r, count))[
@@ -121,7 +121,9 @@ def _second(primes: Primes, reply: bytes) -> Floats:
 
 
 def _ternary_factor(primes: Primes, difference: Floats, second: Floats) -> bool:
-    """Whether a difference (P, N) of values is a polynomial of small coefficients times the second one (P, N)."""
+    """Return whether a difference (P, N) of values is a polynomial with small coefficients
+    times the second one (P, N).
+    """
     steps = Transform(primes, DEGREE)
     below = steps.forward(second[..., None])[..., 0]
     inverse = np.array(
@@ -138,7 +140,7 @@ def _joined(column: list[int], primes: Primes) -> int:
 
 
 def drawn() -> Outcome:
-    """Secrets, errors and residues have the distributions that the security of the engine rests on."""
+    """Check that secrets, errors and residues have the distributions on which the security of the engine depends."""
     outcome, prg = Outcome(), Prg.fresh("audit")
     counts = np.bincount(ring_sampling.ternary(prg, (8 * _MANY,)).astype(np.int64) + 1, minlength=3)
     if _far(counts, np.full(3, 1 / 3)):
@@ -156,7 +158,7 @@ def drawn() -> Outcome:
 
 
 def _filled(primes: Primes, rows: Floats) -> bool:
-    """Whether residues (P, count) fall evenly into 32 parts of each prime."""
+    """Return whether residues (P, count) are uniform over 32 intervals of each prime."""
     parts = [np.mod(row, p) * 32 / p for row, p in zip(rows, primes.values, strict=True)]
     return not any(_far(np.bincount(part.astype(np.int64), minlength=32), np.full(32, 1 / 32)) for part in parts)
 
@@ -169,7 +171,7 @@ def _far(counts: Any, rates: Any) -> bool:
 
 
 def sized() -> Outcome:
-    """Ciphertexts have no more modulus than the standard allows, and a peer names no layout that does not exist."""
+    """Check that the modulus is not larger than the standard allows, and that invalid layouts of a peer are refused."""
     outcome = Outcome()
     for bits in _BITS:
         parameters = shares.ShareParameters(bits)
@@ -259,7 +261,7 @@ def arithmetic() -> Outcome:
 
 
 def _sums(primes: Primes) -> bool:
-    """Over more terms than floats hold exactly, odd ones among them."""
+    """Check sums of more terms than floats represent exactly, some of them odd."""
     rng = np.random.default_rng(primes.bits)
     terms = min(2 * primes.terms - 1, 1500)
     size = np.array([p // 2 for p in primes.values]).reshape(-1, 1, 1, 1)
@@ -284,7 +286,9 @@ def _transforms(primes: Primes) -> bool:
 
 
 def _bytes(primes: Primes) -> bool:
-    """Residues in order of primes, little-endian, two of 20 bits in five bytes; none at its prime is taken."""
+    """Check the bytes of residues: in order of primes, little-endian, two of 20 bits in five
+    bytes, all below their prime.
+    """
     together, width = (2, 5) if primes.bits == 20 else (1, 3)
     low = 4 if width == 5 else 2
     numbers = [p - 2 - k for k, p in enumerate(primes.values)]
@@ -316,7 +320,7 @@ def opened() -> Outcome:
     bitwise(battery, "dithers", bits_of_numbers(sums, k))
     width = min(
         2 * max(1.0, float(np.std([float(number) for number in sums]))), 2.0**k
-    )  # of each of three uniform summands
+    )  # the width of each of three uniform summands
     if (far := width / (parameters.profile.noise * math.sqrt(2 * FISHER_FACTOR * MAX_RUN_OPENINGS))) < 2.0**_DISTANCE:
         distance = f"2^-{math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
         outcome.add("size", "holder", f"dithers bring a run within {distance}")

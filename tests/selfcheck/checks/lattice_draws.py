@@ -1,9 +1,10 @@
-"""What hides in the lattice engines, taken out of their messages: masks, dithers and encryptions of zero.
+"""The masks, dithers and encryptions of zero of the lattice engines, extracted from their messages.
 
-derived     a mask or a dither does not follow from its draw
+A dither is a random number that is added before a decrypted number is rounded. Kinds of findings:
+derived     a mask or a dither is not computed from its random bytes
 size        dithers are too small for the noise that they hide
-bits        one of its bits is biased, or follows from another of the same draw or of the next
-related     an encryption of zero follows from others: by sign, a turn, a small factor, or as a sum of them
+bits        one of its bits is biased, or depends on another bit of the same or of the next random number
+related     an encryption of zero follows from others: by its sign, a rotation, a small factor, or as a sum
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 from selfcheck.entropy import recorded
 
 _ROWS, _REPLIES = 400, 4
-_WIDE, _NARROW = 200, 60  # columns: several ciphertexts a reply
-_LONG = 5000  # values of a vector: two ciphertexts
-_DISTANCE = 40  # bits, of a run with this number of openings
-_MOST_ALIKE = 2  # of 4,096 residues of 46 bits each, up to sign
+_WIDE, _NARROW = 200, 60  # columns, for several ciphertexts in a reply
+_LONG = 5000  # values of a vector, for two ciphertexts
+_DISTANCE = 40  # bits of statistical distance of a run with this number of openings
+_MOST_ALIKE = 2  # equal residues, up to sign, of 4,096 with 46 bits each
 
 
 @dataclass
@@ -88,7 +89,7 @@ def _exchange(replies: int, columns: int) -> tuple[LatticeGradientParameters, Hi
         view, size = memoryview(reply), residue_encoding.packed_size(self.primes, DEGREE)
         second = residue_encoding.unpack(view, self.primes, DEGREE)
         first = residue_encoding.unpack(view[size:], self.primes, count)
-        mask_residues = self.io.residues(zero, self.shape)  # its summands, before the mask
+        mask_residues = self.io.residues(zero, self.shape)  # its summands before the mask is added
         hidden.masks.append((first + self.column - mask_residues[0][:, layout.wanted[:count]]) % self.column)
         hidden.zeros.append((second + self.column - bare[1]) % self.column)
         sent.append((first, second))
@@ -118,14 +119,14 @@ def _exchange(replies: int, columns: int) -> tuple[LatticeGradientParameters, Hi
 
 
 def _flat(ring: SealRing, total: Any) -> Residues:
-    """Residues of a product in coefficients."""
+    """Return the residues of a product's coefficients."""
     out = seal.Ciphertext()
     ring.evaluator.transform_from_ntt(total, out)
     return ring.io.residues(out, ring.shape)
 
 
 def masks() -> Outcome:
-    """Masks and dithers of replies: from the draws made for them, and bit by bit."""
+    """Check masks and dithers of replies: computed from the random bytes drawn for them, and uniform bit by bit."""
     outcome, battery = Outcome(), Battery()
     parameters, hidden = _exchange(_REPLIES, _WIDE)
     ring, profile = parameters.ring, parameters.profile
@@ -141,7 +142,8 @@ def masks() -> Outcome:
         bitwise(battery, f"masks modulo {p}", bits_of(row)[:, : p.bit_length()])
     numbers = [_above_least(number, primes, k) for number in _joined(np.concatenate(hidden.dithers, axis=1), primes)]
     bitwise(battery, "dithers", bits_of_numbers(numbers, k))
-    width = min(2 * float(np.std([float(number) for number in numbers])), 2.0**k)  # of each of three uniform summands
+    # the width of each of three uniform summands
+    width = min(2 * float(np.std([float(number) for number in numbers])), 2.0**k)
     if (far := width / (NOISE_STD * profile.T * math.sqrt(2 * FISHER_FACTOR * MAX_RUN_OPENINGS))) < 2.0**_DISTANCE:
         distance_text = f"2^{-math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
         outcome.add("size", "holder", f"dithers bring a run within {distance_text}")
@@ -155,7 +157,7 @@ def _above_least(number: int, primes: Sequence[int], k: int) -> int:
 
 
 class _Streams:
-    """The numbered keystreams under a draw and a label, as 64-bit or 32-bit words."""
+    """The numbered keystreams for random key bytes and a label, as 64-bit or 32-bit words."""
 
     def __init__(self, draws: Sequence[bytes], label: str) -> None:
         (draw,) = (draw for draw in draws if len(draw) == 32)
@@ -169,7 +171,7 @@ class _Streams:
 
 
 def _as_drawn(primes: Sequence[int], masks: Sequence[Residues], draws: Sequence[bytes]) -> bool:
-    """Whether masks are words cut to the bits of each prime, those beyond it passed over."""
+    """Return whether masks are words, reduced to the bits of each prime, without those that are too large."""
     streams = _Streams(draws, "what hides a product")
     for mask in masks:
         for p, row in zip(primes, mask, strict=True):
@@ -184,7 +186,7 @@ def _as_drawn(primes: Sequence[int], masks: Sequence[Residues], draws: Sequence[
 
 
 def _as_opened(primes: Sequence[int], k: int, dithers: Sequence[Residues], draws: Sequence[bytes]) -> bool:
-    """Whether dithers are sums of three numbers below 2^k, of parts of 24 bits, less their mean."""
+    """Return whether dithers are sums of three numbers below 2^k, in parts of 24 bits, minus their mean."""
     streams = _Streams(draws, "dither of an opening")
     for residues in dithers:
         count = residues.shape[1]
@@ -203,7 +205,7 @@ def _joined(residues: Residues, primes: Sequence[int]) -> list[int]:
 
 
 def unrelated() -> Outcome:
-    """Encryptions of zero in replies and in sums."""
+    """Check that the encryptions of zero in replies and in sums are unrelated."""
     outcome = Outcome()
     parameters, hidden = _exchange(2, _NARROW)
     _relations(outcome, "replies", parameters.ring, hidden.zeros)
@@ -229,7 +231,7 @@ def _sum_zeros() -> tuple[SealRing, list[Residues]]:
 
 
 def _relations(outcome: Outcome, what: str, ring: SealRing, zeros: Sequence[Residues]) -> None:
-    """Between the c1 of encryptions of zero, in NTT form, modulo the first prime."""
+    """Find relations between the c1 of encryptions of zero, in NTT form, modulo the first prime."""
     p = ring.primes[0]
     rows = [_transformed(ring, zero, ntt=True)[0] for zero in zeros]
     either = [np.minimum(row, np.uint64(p) - row) for row in rows]
@@ -251,7 +253,7 @@ def _relations(outcome: Outcome, what: str, ring: SealRing, zeros: Sequence[Resi
 
 
 def _transformed(ring: SealRing, rows: Residues, *, ntt: bool) -> Residues:
-    """One polynomial (primes, N) in NTT form, or back in coefficients."""
+    """Transform one polynomial (primes, N) to its values (NTT form), or back to coefficients."""
     cipher = ring.io.ciphertext(ring.level, np.stack([rows, np.ones_like(rows)]), ntt=not ntt)
     (ring.evaluator.transform_to_ntt_inplace if ntt else ring.evaluator.transform_from_ntt_inplace)(cipher)
     return ring.io.residues(cipher, ring.shape)[0]

@@ -1,9 +1,9 @@
-"""Openings of a key holder: accompanying checks must detect changed values, and never refuse honest ones.
+"""Openings (decrypted values) of a key holder: check values must detect changes, and never refuse honest openings.
 
-Each engine's answer is changed as a holder may that knows all but the checks' coefficients: a value, a value and the
-checks as if every coefficient were known, a check alone to either side, a value by as much as docs/proof.md says is
-found, half a turn of the modulus, or multiples of the first primes of a check's length. What a change within the
-tolerance moves is rounded before it is seen.
+A check value is a random combination of the opened values, with coefficients that the holder does not know. Each
+engine's answer is changed in ways that a holder could choose: a value; a value and all checks; a check alone, up or
+down; a value by the change that docs/proof.md states as detected; half of the modulus; or multiples of the first
+primes of a check's length. The effect of a change within the tolerance is rounded before anyone sees it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from securevfl.families.output_rounding import RoundedOutputs
 _BITS = 2048
 _ROWS, _COLUMNS = 40, 6
 _HONEST = 20
-_FOUND = 40  # times the noise of a test that a change must have to be found by 20 of them
+_FOUND = 40  # a change of this many times the noise of a check is found by 20 checks
 
 Change = Callable[[bytes], bytes]
 
@@ -41,7 +41,7 @@ def _lattice_changes(levels: float) -> Iterator[tuple[str, Change]]:
     deviation, m = (
         25.0 * levels / LatticeGradientParameters().levels,
         math.sqrt(_COLUMNS / 3),
-    )  # levels; of a test, about
+    )  # levels, roughly those of one check
     least, half = int(_FOUND * TEST_DEVIATIONS * deviation * m), int(levels / 2)
 
     def changed(opened: bytes, value: int, check: int) -> bytes:

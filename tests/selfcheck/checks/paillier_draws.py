@@ -1,7 +1,7 @@
-"""What hides under Paillier, recomputed from the numbers that were drawn: exponents, masks, and what re-randomises.
+"""The random numbers of Paillier (exponents, masks, re-randomisation), from which messages are recomputed.
 
-derived     a ciphertext is not what its plaintext and the numbers drawn for it make it
-bits        a bit of a mask is biased, or follows from another of the same draw or of the next
+derived     a ciphertext differs from the one computed from its plaintext and the random numbers drawn for it
+bits        a bit of a mask is biased, or depends on another bit of the same or of the next random number
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def recomputed() -> Outcome:
 
 
 def _by_holder(executor: Executor | None) -> bool:
-    """[[m]] = (1 + n)^m r, r = h_p^a modulo p^2 and h_q^b modulo q^2, a and b below the orders."""
+    """Check [[m]] = (1 + n)^m r, with r = h_p^a modulo p^2 and h_q^b modulo q^2, for a and b below the orders."""
     key = _key()
     holder, g = PaillierHolder(key, executor), np.linspace(-1, 1, 3 * _ROWS)[:, None]
     with recorded() as drawn:
@@ -98,7 +98,7 @@ def _by_holder(executor: Executor | None) -> bool:
 
 
 def _by_adder(executor: Executor | None) -> bool:
-    """Check [[v]] and the [[0]] that an adder multiplies: h^s, where s has half the bits of n."""
+    """Check [[v]] and [[0]] of a party that adds: h^s, where s has half the bits of n."""
     public = _key().public
     adder = PaillierAdder(public, executor)
     v = np.zeros(90)
@@ -113,14 +113,14 @@ def _by_adder(executor: Executor | None) -> bool:
 
 
 def _noise(draws: Iterator[bytes]) -> int:
-    """h^s for the next number drawn; 0, which is no ciphertext's, where none of its length was."""
+    """Return h^s for the next drawn number s of this length. Return 0, which no ciphertext has, if there is none."""
     draw = next(draws, b"")
     s = int.from_bytes(draw, "big")
     return int(gmpy2.powmod(_key().public.h, s, _key().public.square)) if 8 * len(draw) == _BITS // 2 else 0
 
 
 def _by_evaluator(executor: Executor | None) -> bool:
-    """[[m + r]] of a reply: [[m]] (1 + n)^(r + offset) x^n, r below n, x a unit modulo n."""
+    """Check [[m + r]] of a reply: [[m]] (1 + n)^(r + offset) x^n, for r below n and a unit x modulo n."""
     public, product = _key().public, _product_of_zero()
     n, square = int(public.n), public.square
     with recorded() as drawn:

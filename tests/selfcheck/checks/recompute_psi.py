@@ -1,7 +1,7 @@
-"""Private alignment recomputed: points, zero shares, stores and transfers from the entropy that was drawn for them.
+"""Messages of a private alignment (points, zero shares, stores, transfers) are recomputed from the recorded entropy.
 
-derived     a point, a share, a key or a value of a PRF is not what its document and its entropy make it
-bits        a bit of a message is biased, or follows from another one
+derived     a point, share, key or value of the PRF differs from the specified one for the recorded entropy
+bits        a bit of a message is biased, or depends on another one
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from selfcheck.checks.two_runs import WAYS
 from selfcheck.entropy import Drawn, recorded
 
 _ROWS = 40
-_TRANSFERS = 64  # of 128: those that are worked out once more
-_OUTCOMES = 2000  # of a vector OLE: fewer have too little noise to pass for uniform
+_TRANSFERS = 64  # the transfers, of 128, that are recomputed
+_OUTCOMES = 2000  # of a vector OLE; with fewer, the noise has too few bits to look uniform
 _ORDER = base_transfers._ORDER
 _USED: Any = psi_transfers  # functions that the protocol calls, by its names for them
 
@@ -54,7 +54,7 @@ def _split(data: bytes, size: int = 32) -> list[bytes]:
 
 
 def alignment(parties: int) -> Outcome:
-    """Check points and stores of an alignment by points: each follows from a scalar of 32 bytes and agreed keys."""
+    """Check points and stores of an alignment by points: each is computed from a scalar of 32 bytes and agreed keys."""
     return reduce(Outcome.merge, (_alignment(parties, executor) for executor in WAYS))
 
 
@@ -82,7 +82,7 @@ def _alignment(parties: int, executor: Executor | None) -> Outcome:
 def _stores(
     outcome: Outcome, transcript: Transcript, drawn: Drawn, hashed: dict[str, list[bytes]], keys: dict[str, Words]
 ) -> None:
-    """Check that each store answers F_i'(y) ^ s_i(y), and that its free positions are drawn."""
+    """Check that each store answers F_i'(y) ^ s_i(y), and that its free positions are random."""
     (nonce,) = {event.message.nonce for event in transcript.received if isinstance(event.message, AlignmentStart)}
     if nonce not in drawn.of_size("P0", ALIGNMENT_NONCE_BYTES):
         outcome.add("derived", "P0", "the nonce of the alignment is not 16 bytes drawn for it")
@@ -120,7 +120,7 @@ def _stores(
 
 
 def _fills(draw: bytes, table: Words, keys: int) -> bool:
-    """Return whether all slots but one for each key equal the draws."""
+    """Return whether all slots of a store, but one for each key, equal the drawn random numbers."""
     slots = np.frombuffer(draw, "<u8").reshape(-1, 2)
     return bool((slots == table).all(axis=1).sum() >= len(table) - keys)
 
@@ -184,7 +184,7 @@ def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], see
     sides = [slow_reference.derived(coin, "vector OLE trees", side)[:16] for side in range(2)]
     for _ in range(size.depth):
         nodes = [node ^ slow_reference.blocks(key, node) for key in sides for node in nodes]
-    leaves = np.stack(nodes).reshape(len(nodes), -1, 16, 2).transpose(1, 0, 2, 3)  # in groups of 16 trees
+    leaves = np.stack(nodes).reshape(len(nodes), -1, 16, 2).transpose(1, 0, 2, 3)  # trees in groups of 16
     if not np.array_equal(leaves.reshape(-1, 2), sender_output._leaves):
         outcome.add("derived", "transfers", "leaves are not those of the roots that were drawn")
     output = taker.take(0, size, answered)
@@ -225,13 +225,13 @@ def _prf(outcome: Outcome, secret: bytes) -> None:
 
 
 def _matrix(keys: list[bytes], octets: int) -> NDArray[np.uint8]:
-    """Octets (128, k): row j is the stream of key j."""
+    """Return bytes (128, k): row j is the stream of key j."""
     streams = [slow_reference.keystream(key, "transfers by rows", 0, octets) for key in keys]
     return np.array([np.frombuffer(stream, np.uint8) for stream in streams])
 
 
 def points() -> Outcome:
-    """Ids as points, and points under a fresh scalar, use every bit of an x alike."""
+    """Check that ids as points, and their multiples by a fresh scalar, use every bit of the x coordinate equally."""
     outcome, battery = Outcome(), Battery()
     hashed = hash_to_group([b"%d" % i for i in range(1000)])
     blinder = curve.Blinder()

@@ -1,12 +1,12 @@
-"""Masked sums recomputed: the masks that each party must have sent follow from its draws and private keys.
+"""Messages of masked sums are recomputed from each party's recorded entropy and private keys.
 
-A mask may be uniform, never repeat, and still have 32 bits behind it, or none. Here every masked message of a run is
-compared with the one that a slow reference makes of the parts and of recorded entropy. Bits of the same masks then go
-through the battery of `statistics.bitwise`, which does not trust the reference.
+A mask may look uniform and never repeat, and still be computed from 32 random bits, or from none. Here a slow
+reference computes every masked message of a run from the parts and the recorded entropy, and the messages are compared.
+The bits of the same masks are then tested by `statistics.bitwise`, independently of the reference.
 
-derived     a message is not what its entropy makes it
-bound       sealed bytes open in another place than theirs
-bits        a bit of a mask is biased, or follows from another of the same draw or of the next
+derived     a message differs from the one computed from the entropy
+bound       encrypted bytes can be decrypted in another position than theirs
+bits        a bit of a mask is biased, or depends on another bit of the same or of the next random number
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ROUNDS = 3
 
 
 def _play(protocol: SumProtocol, space: Space, rows: int) -> tuple[Transcript, Drawn, list[dict[str, Residues]]]:
-    """Three exchanges: the transcript, the entropy, and the parts as residues."""
+    """Run three exchanges. Return the transcript, the entropy, and the parts as residues."""
     generator = np.random.default_rng(5)
     parts: list[dict[str, NDArray[Any]]] = []
     for _ in range(_ROUNDS):
@@ -121,7 +121,7 @@ def _pair_masks(keys: dict[str, bytes], party: str, number: int, like: Residues)
 
 
 def pairwise(space: Space, rows: int = 24) -> Outcome:
-    """Every message of a pairwise sum over a star: masks are streams under the keys that two parties have agreed."""
+    """Check every message of a pairwise sum over a star: masks are streams under the agreed keys of two parties."""
     outcome = Outcome()
     transcript, drawn, parts = _play(PairwiseSum(), space, rows)
     session, like = _session(transcript), next(iter(parts[0].values()))
@@ -138,7 +138,7 @@ def _public(drawn: Drawn, name: str, number: int) -> bytes:
 
 
 def bits_of_masks() -> Outcome:
-    """Every bit of the masks of each sum, row after row, and exchange after exchange for each row."""
+    """Check every bit of the masks of each sum, over successive rows, and for each row over successive exchanges."""
     outcome, battery = Outcome(), Battery()
     for space in (Reals(), Circle(32), Circle(16)):
         for protocol, kind in (

@@ -26,7 +26,7 @@ from securevfl.training.simulate import simulate
 
 
 class _Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 def _ledgers(folder: str, leased_iterations: int | None = None) -> dict[str, DisclosureLedger]:
@@ -36,7 +36,7 @@ def _ledgers(folder: str, leased_iterations: int | None = None) -> dict[str, Dis
 
 
 def batches() -> Outcome:
-    """Jobs under other seeds visit the same batches, in another order."""
+    """Check that jobs with different seeds use the same batches, in another order."""
     outcome = Outcome()
     register = cancer_parties(rows=120)[0].register
     visits = [
@@ -111,7 +111,7 @@ def ledger() -> Outcome:
 
 
 def rows() -> Outcome:
-    """Check that a job on other rows of a table counts with those before it, whichever ids are left out."""
+    """Check that a job on other rows of a table counts together with earlier ones, whichever ids are left out."""
     outcome = Outcome()
     parties = cancer_parties(rows=120)
     by_digest = parties[0].register.order
@@ -136,7 +136,7 @@ def at_once() -> Outcome:
     outcome = Outcome()
     refused = list[LeakageError]()
     with TemporaryDirectory() as folder:
-        ledgers = _ledgers(folder, leased_iterations=16)  # so that few are entered at first
+        ledgers = _ledgers(folder, leased_iterations=16)  # so that few iterations are recorded at first
         ledgers["bank"].trust("shop")
         ledgers["shop"].set_limit("columns", Limit(17))  # a run discloses 9 numbers about each row
 

@@ -1,6 +1,6 @@
-"""Checks on what surrounds the protocols: handshake, frames, leak checks, and the consent sheet.
+"""Checks of the parts around protocols: handshake, frames, leak checks, and the consent sheet.
 
-Each makes what must be refused and finds it accepted, or finds nothing.
+Each creates something that must be refused, and reports a finding if it is accepted.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def order_is_keyed() -> Outcome:
 
 
 def frames() -> Outcome:
-    """Frames of another session, replayed, out of order, from others or for others are refused."""
+    """Check that frames are refused if they are replayed, out of order, or of another session, sender or receiver."""
     session, other = bytes(16), bytes([1]) * 16
     outcome = Outcome()
 
@@ -154,14 +154,14 @@ def rank_leak() -> Outcome:
 
 
 def reshuffle_leak() -> Outcome:
-    """Reshuffled batches under a sealed residual are refused."""
+    """Check that batches that are shuffled again in each epoch are refused with an encrypted residual."""
     return _expect(
         "reshuffled batches", LeakageError, lambda: simulate(make_job(_JOB, reshuffle=True), cancer_parties(rows=128))
     )
 
 
 def single_leak() -> Outcome:
-    """Check that a hiding sum of one part is refused."""
+    """Check that a sum that hides parts is refused for a single part."""
     job = make_job(_JOB, protocol=Protocol(sum=CipherSum(), residual=Ckks()))
     return _expect("a hiding sum of one part", LeakageError, lambda: simulate(job, cancer_parties(rows=128)))
 
@@ -181,7 +181,7 @@ def columns_leak() -> Outcome:
 
 
 def sequential_leak() -> Outcome:
-    """Parties that move one at a time under a hiding sum are refused."""
+    """Check that parties that train one at a time are refused with a sum that hides parts."""
     rows = np.arange(128, dtype=np.intp)
     tables = [party.take(rows) for party in datasets.breast_cancer(parties=3)]
     job = make_job(_JOB, optimizer=FedBCD(lr=0.1, mode="sequential"), epochs=1, test_fraction=0.2)

@@ -1,13 +1,13 @@
-"""What parties of a training on shares know of residuals, ask for, answer, keep and refuse.
+"""Checks of training on shares: what parties know about residuals, request, answer, store and refuse.
 
 Kinds of findings, in addition to those of `transcripts`:
 
-keys        a public polynomial that a party could choose, or that two keys have in common
-choices     a transfer that opens more than its choice, or takes columns that carry several
-kept        preprocessing that could be used twice, states that do not match
+keys        a public polynomial that a party could choose, or that two keys share
+choices     a transfer that opens more than the chosen key, or accepts columns with several choices
+kept        preprocessing that could be used twice, or states that do not match
 limits      a score that a ledger should have refused
-numbers     a scale that follows the data
-weights     opened weights of more bits than they need, or that somebody has not entered
+numbers     a scale that depends on the data
+weights     opened weights with more bits than needed, or that a party has not recorded
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _BITS, _ROWS = 6, 60
 
 
 class _Seen(Observer):
-    """What parties know of residuals, as integers, and the turns that the active party got."""
+    """What parties know about residuals, as integers, and the rotations of tables that the active party received."""
 
     def __init__(self) -> None:
         self.words: dict[str, list[Any]] = {}
@@ -81,7 +81,7 @@ class _Seen(Observer):
 
 
 def _run() -> tuple[_Seen, ShareRing]:
-    """Five iterations on 180 rows of three parties, each with its preprocessing."""
+    """Run five iterations on 180 rows of three parties, each with its preprocessing."""
     job = Job(
         model=Logistic(),
         optimizer=FedSGD(lr=0.3),
@@ -96,7 +96,7 @@ def _run() -> tuple[_Seen, ShareRing]:
 
 
 def seen() -> Outcome:
-    """Each party's words about residuals are uniform, and so are the differences of those of two runs."""
+    """Check that each party's words about residuals are uniform, and so are the differences between two runs."""
     outcome, battery = Outcome(), Battery()
     runs = [_run() for _ in range(2)]
     for name, words in runs[0][0].words.items():
@@ -115,7 +115,7 @@ def _uniform(battery: Battery, what: str, words: Any, ring: ShareRing) -> None:
 
 
 def answered() -> Outcome:
-    """Answers about one query have no polynomial in common, and masks that are uniform below a unit of a share too."""
+    """Check that answers to one query share no polynomial, and that masks are uniform also below a unit of a share."""
     outcome, scheme = Outcome(), LatticeShares(48)
     coins = [common_coin(os.urandom(32), os.urandom(32), 0, "audit") for _ in range(2)]
     holder = scheme.keygen(coins[0])
@@ -154,7 +154,7 @@ def transferred() -> Outcome:
     _, many = transfer_pair(_BITS)[0].extend(6000)
     counts = np.bincount(many.choices, minlength=2**_BITS)
     expected = 6000 / 2**_BITS
-    if ((counts - expected) ** 2 / expected).sum() > 250:  # of 63 degrees
+    if ((counts - expected) ** 2 / expected).sum() > 250:  # with 63 degrees of freedom
         outcome.add("choices", "active", "choices are not random, so places show sums")
     return outcome.merge(_odd_columns()).merge(_odd_trees())
 
@@ -189,7 +189,7 @@ def _odd_columns() -> Outcome:
 
 
 def _odd_trees() -> Outcome:
-    """A partner that alters both sums of one level reaches every secret."""
+    """Check the alteration of both sums of one level of a tree by a partner, which affects every secret."""
     outcome = Outcome()
     secret, choices = punctured_seeds.fresh_secret()
     base, coin = base_transfers.BaseSender(), os.urandom(32)
@@ -301,10 +301,10 @@ def limited() -> Outcome:
 
 
 class _Weighed(Observer):
-    """What parties enter of opened weights, and the bits of the messages that have them."""
+    """What parties record about opened weights, and the bits of the messages with these weights."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[str, str, int]] = []  # whose, kind, bits
+        self.entries: list[tuple[str, str, int]] = []  # owner, kind, bits
         self.bits: list[int] = []
 
     def __call__(self, event: Event) -> None:
@@ -317,7 +317,7 @@ class _Weighed(Observer):
 
 
 def weighed() -> Outcome:
-    """Check that opened weights have no more bits than they need, which every party enters whose secrets are there."""
+    """Check that opened weights have no more bits than needed, and that every party concerned records them."""
     outcome = Outcome()
     parties = [party.take(np.arange(_ROWS)) for party in datasets.breast_cancer(parties=3)]
     shares = Protocol(shares=Shares(chunk=1, open_weights=("shop",)))
@@ -333,7 +333,7 @@ def weighed() -> Outcome:
     other = "the served model is not the one that was opened"
     try:
         run = simulate(job, parties, observe=seen)
-    except DivergenceError:  # it is measured after it was opened
+    except DivergenceError:  # weights are measured after they were opened
         outcome.add("weights", "shop", other)
         return outcome
     columns, most = len(parties[1].columns), 7 + int(np.ceil(np.log2(10 * np.sqrt(_ROWS))))

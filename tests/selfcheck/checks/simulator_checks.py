@@ -28,7 +28,7 @@ Check = Callable[[], Outcome]
 
 
 def sum_checks() -> dict[str, Check]:
-    """One a registered sum that is not too slow, and one a sum of phases that hides parts."""
+    """Return one check for each registered sum that is not too slow, and for each sum of phases that hides parts."""
     checks: dict[str, Check] = {}
     for name, kind in SUMS.items():
         for label, sums in kind.variants().items():
@@ -42,7 +42,7 @@ def sum_checks() -> dict[str, Check]:
 
 
 def residual_checks() -> dict[str, Check]:
-    """One a registered residual."""
+    """Return one check for each registered residual."""
     checks: dict[str, Check] = {}
     for kind in RESIDUALS.values():
         for label, residual in kind.variants().items():
@@ -59,7 +59,9 @@ def _check(parties: int, **keys: Any) -> Outcome:
 
 
 def _lifted() -> Outcome:
-    """Table entries are lifted, as they are for more rows; with one party that is no share holder."""
+    """Check with table entries that are lifted (converted to L bits), as for more rows, and
+    a party that holds no shares.
+    """
     with mock.patch.object(shares_plan, "MIN_LIFTED_ROWS", 1):
         return _check(3, model=Logistic(), optimizer=FedSGD(lr=0.3), epochs=10)
 

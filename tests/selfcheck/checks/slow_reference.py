@@ -1,7 +1,7 @@
-"""The derivations of the library once more, from their documents and apart from its code: known answers.
+"""Keys, streams and hashes of the library, computed again from their specifications and without its code.
 
 Keys are HKDF (RFC 5869) by HMAC alone, streams are one piece of ChaCha20 (RFC 8439), hashes are BLAKE2b (RFC 7693), and
-numbers below a limit are read from draws as `secrets` reads them.
+numbers below a limit are computed from random bytes as `secrets` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 
 def context(*parts: str | bytes | int) -> bytes:
-    """Parts with their types and lengths in front."""
+    """Return parts, each preceded by its type and length."""
     encoded = b""
     for part in parts:
         kind = b"s" if isinstance(part, str) else b"i" if isinstance(part, int) else b"b"
@@ -32,7 +32,7 @@ def derived(key: bytes, *parts: str | bytes | int) -> bytes:
 
 
 def keystream(key: bytes, label: str, number: int, size: int) -> bytes:
-    """So many bytes of stream `number` under a key and a label."""
+    """Return this many bytes of stream `number` under a key and a label."""
     nonce = bytes(4) + number.to_bytes(12, "little")
     cipher = Cipher(algorithms.ChaCha20(derived(key, "prg", label), nonce), mode=None)
     return cipher.encryptor().update(bytes(size))
@@ -66,18 +66,18 @@ def below(draws: Iterator[bytes], limit: int) -> int:
 
 
 def blake(data: bytes, *, size: int = 16, key: bytes = b"", purpose: bytes = b"") -> bytes:
-    """BLAKE2b of one row."""
+    """Return BLAKE2b of one row."""
     return hashlib.blake2b(data, digest_size=size, key=key, person=purpose).digest()
 
 
 def blakes(rows: Sequence[bytes], *, size: int = 16, key: bytes = b"", purpose: bytes = b"") -> NDArray[np.uint64]:
-    """Words of the digest of each row: (n, size / 8)."""
+    """Return the words (n, size / 8) of the digest of each row."""
     raw = b"".join(blake(row, size=size, key=key, purpose=purpose) for row in rows)
     return np.frombuffer(raw, "<u8").reshape(-1, size // 8).astype(np.uint64, copy=False)
 
 
 def blocks(key: bytes, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """AES of each row (n, 2) by itself."""
+    """Return AES of each row (n, 2) separately."""
     cipher = Cipher(algorithms.AES(key), modes.ECB())
     raw = b"".join(cipher.encryptor().update(row.tobytes()) for row in rows)
     return np.frombuffer(raw, np.uint64).reshape(-1, 2)

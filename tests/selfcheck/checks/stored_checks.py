@@ -1,11 +1,12 @@
-"""Stored sums: the server's view, the readers' checks of its answers, and every payload recomputed.
+"""Stored sums: what the server sees, how readers (workers that receive sums) check answers, and recomputed payloads.
 
-in addition to the findings of a transcript (`transcripts`):
+A payload is a worker's masked outputs; check words ("marks") show whether a sum was decrypted correctly. Kinds of
+findings, in addition to those of `transcripts`:
 
-    output     a reader makes another sum of an honest total, or refuses it
-    derived    a payload, a mark or a sealed key is not what its parts and the entropy drawn for it make
+    output     a reader computes another sum from an honest total, or refuses it
+    derived    a payload, a mark or an encrypted key differs from the one computed from its parts and the entropy
     keys       a party that receives no sums has a key
-    answers    a reader takes a total of other payloads than are named, or a worker conceals twice under one version
+    answers    a reader accepts a total of other payloads than named, or a worker masks twice under one version
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from selfcheck.checks.two_runs import same_shape
 from selfcheck.entropy import Drawn, recorded
 from selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, record_stored, steps
 
-_NEAR = 1e-3  # of a sum of three, under CKKS
+_NEAR = 1e-3  # tolerance of a sum of three values under CKKS
 _SUBCHANNEL = ""
 
 
 def outputs(seed: int, *, batches: int = 2, visits: int = 3, rows: int = 120) -> dict[WorkerStep, Floats]:
-    """Make up what workers push: nearly the same in every visit, so that a mask used twice shows."""
+    """Return outputs of workers that hardly change between visits, so that a mask that is used twice is noticed."""
     generator = np.random.default_rng(seed)
     base = {(name, b): generator.normal(size=(rows, 1)) for name in WORKERS for b in range(batches)}
     return {
@@ -48,7 +49,7 @@ def outputs(seed: int, *, batches: int = 2, visits: int = 3, rows: int = 120) ->
 
 
 def stored_check(stored: StoredSum, *, visits: int = 3) -> Outcome:
-    """Two sessions: transcripts, sizes, sums, and the randomness behind them."""
+    """Check two sessions: transcripts, sizes, sums, and their randomness."""
     with watched() as draws:
         runs = [record_stored(stored, outputs(seed, visits=visits)) for seed in range(2)]
     transcripts = [run.transcript for run in runs]
@@ -99,7 +100,7 @@ def _as_made(run: StoredRun, step: WorkerStep, payload: bytes, key: bytes) -> bo
 def _sealed(
     outcome: Outcome, run: StoredRun, drawn: Drawn, keys: Mapping[str, bytes], readers: tuple[str, ...], domain: str
 ) -> None:
-    """Every key that was sent is sealed under the key of the two parties, and goes to readers alone."""
+    """Check that every key that was sent is encrypted under the key of the two parties, and is sent only to readers."""
     publics = {name: drawn.keys[name][0].public_key().public_bytes_raw() for name in WORKERS}
     session = f"{next(iter(run.transcript.protocol_record.sessions)).hex()}/{_SUBCHANNEL}"
     for event in run.transcript.received:
@@ -163,7 +164,7 @@ def answered(stored: StoredSum) -> Outcome:
 
 
 def stored_checks() -> dict[str, Callable[[], Outcome]]:
-    """One a registered kind, and one of what those that hide must refuse."""
+    """Return one check for each registered kind, and one of the refusals of kinds that hide payloads."""
     checks: dict[str, Callable[[], Outcome]] = {}
     for kind in STORED_SUMS.values():
         for label, item in kind.variants().items():

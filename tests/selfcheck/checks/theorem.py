@@ -1,4 +1,4 @@
-"""FedBCD Theorem 1 as a program (Liu et al. 2019, section 3.2: security against one curious party).
+"""Theorem 1 of FedBCD (Liu et al. 2019, section 3.2) as a program: security against one curious party.
 
 The theorem: a party that sees only the H_k = X_k theta_k of a party with d_k >= 2 columns cannot determine its data:
 for every orthogonal U with U theta_0 = theta_0 there is another table X_k U that sends the same. Training on X U gives
@@ -6,7 +6,7 @@ the weights U^T theta_t: the gradient is U^T X^T g, so by induction X U U^T thet
 the other party answers the same g.
 
 U is a Householder reflection I - 2 v v^T / v^T v with v orthogonal to theta_0. At d_k = 1 the only such U other than 1
-needs theta_0 = 0, where U = -1 flips the sign of the column: that is all that is left open.
+needs theta_0 = 0, where U = -1 flips the sign of the column: only this sign remains unknown.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def householder(theta: Floats, seed: int = 0) -> Floats | None:
 def exchanges(X: Floats, y: Floats, theta: Floats, *, rounds: int, local_steps: int, lr: float) -> list[Floats]:
     """Return the messages of a passive party with columns X and first weights theta in FedBCD: H_k, g, H_k, g, ...
 
-    The other party, of no columns but an intercept, answers with the residual of the logistic loss.
+    The other party, which has only an intercept, answers with the residual of the logistic loss.
     """
     model, intercept, loss = Linear(theta.copy(), l2=0.0, intercept=False), 0.0, LOSSES["logistic"]
     sent: list[Floats] = []
@@ -63,7 +63,9 @@ def exchanges(X: Floats, y: Floats, theta: Floats, *, rounds: int, local_steps: 
 
 
 def same_exchanges(d: int, theta: Floats) -> tuple[float, float] | None:
-    """Largest difference between the exchanges on X and on X U, and between X and X U; None if there is no U."""
+    """Return the largest difference between the exchanges on X and X U, and between X
+    and X U. None if there is no U.
+    """
     U = householder(theta)
     if U is None:
         return None
@@ -98,14 +100,14 @@ def holds_for_any_start() -> Outcome:
 
 
 def holds_in_a_run() -> Outcome:
-    """Through the library itself: a passive party's table turned by U gives the same messages, the table differs."""
+    """Check with the library itself that a passive party's table times U gives the same messages."""
     outcome = Outcome()
     for columns, same in ((4, True), (1, False)):
         bank, shop = datasets.breast_cancer()
         X = _scaled(shop.X[:128, :columns])
         U = householder(np.zeros((columns, 1)))
         assert U is not None
-        turned = X @ U if same else 2.0 * X  # at d = 1 no turn but the sign is left; any other table shows
+        turned = X @ U if same else 2.0 * X  # at d = 1 only the sign may change; any other table changes the messages
         lead = Party("bank", _scaled(bank.X[:128]), np.asarray(bank.y)[:128], aligned=True)
         seen = [_messages([lead, Party("shop", table, aligned=True)]) for table in (X, turned)]
         gap = max(float(np.abs(p - q).max()) for p, q in zip(*seen, strict=True))

@@ -1,4 +1,4 @@
-"""Checks of trees: who draws them and of what, what their columns are, and what stays out of a party's part."""
+"""Checks of trees: who draws them and from which data, what their columns are, and what a saved part omits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _matrix(seed: int, *, flat: bool = False) -> Any:
 
 
 def columns() -> Outcome:
-    """Check the columns that trees compute.
+    """Check the columns that trees compute, one for each leaf.
 
     Their number follows from public sizes alone. Each row has one leaf of each tree, and all leaves have one value.
     The state of a training restores the same trees, and boosted scores of random labels do not predict them.
@@ -92,8 +92,10 @@ def _run(held_out: float = 0.0, trained: float = 0.0, seed: int = 0) -> Any:
 
 
 def drawn() -> Outcome:
-    """Trees are drawn by the party's own training rows and the seed, as nobody else can draw them; held-out rows move
-    no cut; no part holds weights that nobody asked for."""
+    """Trees depend only on the party's own training rows and the seed, so that nobody else can draw them.
+
+    Held-out rows change no cut. A saved part has no weights that nobody asked for.
+    """
     outcome = Outcome()
     first, again, other, seeded, later = _run(), _run(), _run(trained=1.0), _run(seed=1), _run(held_out=50.0)
     sides = [item["inputs"]["forest"]["sides"] for item in (first, again, other, seeded)]
@@ -118,7 +120,7 @@ def drawn() -> Outcome:
 
 
 def refused() -> Outcome:
-    """Trees are refused under a residual, open or sealed."""
+    """Check that trees are refused with a residual, in the clear or encrypted."""
     outcome = Outcome()
     for residual in ("open", "ckks"):
         try:

@@ -1,4 +1,4 @@
-"""What checks over two runs share: the ways of running, without an executor and with one, and equal shapes."""
+"""Helpers of checks over two runs: with and without an executor, and comparison of message sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Inline(Executor):
     workers = 3
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Do the call now; the future is done, with its result or its error."""
+        """Run the call immediately, and return a finished future with its result or error."""
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -40,7 +40,7 @@ WAYS: tuple[Executor | None, ...] = (None, Inline())  # the executors that a che
 
 @contextmanager
 def any_work(executor: Executor | None) -> Iterator[None]:
-    """While the block runs, no work is too little for an executor, if there is one."""
+    """While the block runs, use the executor, if there is one, for any amount of work."""
     with mock.patch.object(
         product_work, "MIN_EXECUTOR_SECONDS", product_work.MIN_EXECUTOR_SECONDS if executor is None else 0.0
     ):
@@ -48,7 +48,7 @@ def any_work(executor: Executor | None) -> Iterator[None]:
 
 
 def same_shape(a: Transcript, b: Transcript) -> Outcome:
-    """Two runs of one job on tables of one shape: every message the same size, every header the same."""
+    """Check that two runs of one job on tables of the same shape have messages of equal sizes and equal headers."""
     outcome = Outcome()
     shapes = []
     for run in (a, b):

@@ -1,1 +1,1 @@
-"""Ways to break the library, each with the check that must notice."""
+"""Mutants: deliberate errors in the library's code, each with the check that must detect it."""

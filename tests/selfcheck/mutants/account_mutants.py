@@ -1,4 +1,4 @@
-"""Mutants of joint statistics, of the recorded bits of scores, and of agreements."""
+"""Mutants (deliberate errors) of joint statistics, of the recorded bits of scores, and of consent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of private alignment."""
+"""Mutants (deliberate errors) of private alignment."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _any_point(point: bytes) -> None:
 
 
 def _unshifted(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
-    """Make the choice show: its scalar follows from its bit."""
+    """Reveal the choice: the scalar is computed from the chosen bit."""
     with mock.patch.object(base_transfers, "_scalar", return_value=(7).to_bytes(32, "little")):
         return _choose(offer, choices)
 

@@ -1,4 +1,4 @@
-"""Mutants of what signatures, keys, hashes and sealed bytes must be bound to."""
+"""Mutants (deliberate errors) of the inputs on which signatures, keys, hashes and encrypted bytes must depend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _proof_of_sender(sender: str, receiver: str, offer: Any, other: Any) -> byte
 
 
 class _OneNonce:
-    """SHA-256 that takes in the first party's name and nonce, and no other's."""
+    """SHA-256 that uses only the first party's name and nonce."""
 
     def __init__(self, data: bytes = b"") -> None:
         self._inner, self._full = hashlib.sha256(data), False
@@ -84,7 +84,7 @@ _zero_share = AlignmentWork.zero_share
 
 
 def _shares_with_active(self: Any) -> Any:
-    """Passive parties share with the active party alone: it knows every mask between them."""
+    """Passive parties agree on masks only with the active party, which then knows every mask."""
     pair_keys = self.pair_keys
     if self.me != self.active:
         self.pair_keys = {self.active: pair_keys[self.active]} if pair_keys else {}

@@ -1,4 +1,4 @@
-"""Mutants of the lift of table entries from k bits to L bits."""
+"""Mutants (deliberate errors) of the lift, which converts shares of table entries from k bits to L bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants that take a peer's chosen public values as they come."""
+"""Mutants (deliberate errors) that accept a peer's public values without checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from selfcheck.mutants.mutant import Mutant, patched
 
 
 def _takes_both(self: Any, parameters: Any, public: bytes) -> None:
-    """Read a lattice key as (b, a), both of the holder's choosing."""
+    """Read a lattice key as (b, a), of which the holder chooses both."""
     ring, body = parameters.ring, public[4:]
     parts = body[: len(body) // 2], body[len(body) // 2 :]
     first, second = (residue_encoding.unpack(part, ring.key_primes, DEGREE) for part in parts)
@@ -33,7 +33,7 @@ def _by_powers_of_h(self: Any, ciphertexts: list[int]) -> list[int]:
 
 
 def _any_shape(self: Any, rows: int, outputs: int, columns: int) -> None:
-    """Accept every shape, so that the key holder opens whatever is asked for."""
+    """Accept every shape, so that the key holder decrypts whatever is requested."""
 
 
 MUTANTS = [

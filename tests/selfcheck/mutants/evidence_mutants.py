@@ -1,4 +1,4 @@
-"""Mutants of weights of evidence."""
+"""Mutants (deliberate errors) of weights of evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of sealed gradients on small residues: what hides a product and the noise of an opening, headers, scales."""
+"""Mutants (deliberate errors) of encrypted gradients by this package's arithmetic: masks, dithers, headers, scales."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _no_dither(self: Any, prg: Any, shape: Any) -> Any:
 
 
 def _on_a_grid(prg: Any, primes: Any, bits: int, shape: Any) -> Any:
-    """Multiples of 2^24: the lowest part of three is left out."""
+    """Return multiples of 2^24: the lowest of three parts is omitted."""
     drawn = _dither(prg, primes, bits - 24, shape)
     factor = np.array([2**24 % p for p in primes.values]).reshape(-1, *[1] * len(shape))
     return primes.reduce(drawn * factor)

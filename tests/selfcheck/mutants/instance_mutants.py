@@ -1,4 +1,6 @@
-"""Mutants that hold for the first of its kind: the first block, output, byte or input; and lost inputs of digests."""
+"""Mutants (deliberate errors) that treat only the first block, output, byte or input
+correctly, or omit inputs of digests.
+"""
 
 from __future__ import annotations
 

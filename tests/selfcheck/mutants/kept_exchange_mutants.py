@@ -1,4 +1,4 @@
-"""Ways to break how a party asks again about an exchange that it keeps (`securevfl.optim.celu`)."""
+"""Mutants (deliberate errors) of repeated requests about an earlier exchange (`securevfl.optim.celu`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the engine of shared products on small residues: its draws, hiding, sizes, arithmetic and bytes."""
+"""Mutants (deliberate errors) of shared products by this package's arithmetic (the kernel)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _squares = square_ntt._squares
 
 
 def _modulo(prg: Any, primes: Any, shape: Any) -> Any:
-    """Words modulo each prime, so that small residues come more often."""
+    """Return words modulo each prime, so that small residues are more frequent."""
     words = [prg.array(shape, np.uint32) & np.uint32(2**primes.bits - 1) for _ in primes.values]
     return np.stack([np.mod(row, p).astype(np.float64) for row, p in zip(words, primes.values, strict=True)])
 
@@ -51,20 +51,20 @@ def _given(primes: Any, coin: bytes) -> Any:
 
 
 def _modulo_t(primes: Any, seed: bytes, shape: Any) -> Any:
-    """Return words modulo 2^48 at their place in q: nothing covers the noise."""
+    """Return words modulo 2^48, scaled to q: nothing hides the noise."""
     ring = ShareRing(48)
     return primes.scaled(ring.uniform(Prg(seed, ciphertexts.REPLY_FIRST_LABEL), shape), ring.bits)
 
 
 def one_prime_short(self: Any, prg: Any, shape: Any) -> Any:
-    """Return masks that are uniform modulo all primes but the last, which they are multiples of."""
+    """Return masks that are multiples of the last prime and uniform modulo all others."""
     mask = ring_sampling.uniform(prg, self._primes, shape)
     mask[-1] = 0.0
     return mask
 
 
 def _one_prime_short(primes: Any, seed: bytes, shape: Any) -> Any:
-    """Return numbers that are uniform modulo all primes but the last, which they are multiples of."""
+    """Return numbers that are multiples of the last prime and uniform modulo all others."""
     first = ring_sampling.uniform(Prg(seed, ciphertexts.REPLY_FIRST_LABEL), primes, shape)
     first[-1] = 0.0
     return first

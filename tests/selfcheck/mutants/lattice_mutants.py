@@ -1,4 +1,4 @@
-"""Mutants of the lattice engine and its sums, and of error messages."""
+"""Mutants (deliberate errors) of the lattice engine and its sums, and of error messages."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _true(residual: Any) -> bool:
 
 @contextmanager
 def _kept_key() -> Iterator[None]:
-    """Keep the key holder's key when the epoch changes."""
+    """Use the same key of the key holder when the epoch changes."""
     from securevfl.audit.recording import transcript_recording
 
     with (
@@ -97,7 +97,7 @@ def _repeat(self: Any, parts: tuple[bytes, ...]) -> bytes:
 
 @contextmanager
 def _weak_rings() -> Iterator[None]:
-    """Disable our table and SEAL's check of rings below 128 bits."""
+    """Disable this library's table and SEAL's check of rings with less than 128 bits of security."""
     context = seal.SEALContext
 
     class Loose:

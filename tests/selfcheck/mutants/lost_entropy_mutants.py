@@ -1,4 +1,6 @@
-"""Mutants that draw enough entropy and lose it: keys with few secret bits, and secrets derived from public values."""
+"""Mutants (deliberate errors) that draw enough entropy and lose it: keys with few secret
+bits, secrets from public values.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _WORD = 2**32 - 1
 
 
 def narrow(key: bytes, octets: int) -> bytes:
-    """Make a key that looks like any other but has only `octets` bytes of the key behind it."""
+    """Make a key that looks random but is computed from only `octets` bytes of the key."""
     return hashlib.sha256(key[:octets]).digest()
 
 

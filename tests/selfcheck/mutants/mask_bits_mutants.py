@@ -1,4 +1,4 @@
-"""Mutants that leave some bits of a mask as they are, or make them of others."""
+"""Mutants (deliberate errors) in which some bits of a mask are constant or depend on other bits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _blind = PaillierEvaluator.blind
 
 
 def _first_slot_bare(self: Any, product: Any) -> Any:
-    """Slot 0 holds cross terms wherever two samples or more share a ciphertext."""
+    """Leave slot 0 without a mask; it contains cross terms if two or more samples share a ciphertext."""
     pitch = choose_packing(self._public.bits, product.header.sizes[0]).pitch
     bare = Stand(secrets, randbelow=lambda limit: secrets.randbelow(limit) >> pitch << pitch)
     with mock.patch.object(paillier_product, "secrets", bare):

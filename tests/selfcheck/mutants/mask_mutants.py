@@ -1,4 +1,4 @@
-"""Mutants of masked sums: over trees, pairwise."""
+"""Mutants (deliberate errors) of masked sums, over trees and pairwise."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _half_masks(total: Any, me: str, pairs: Any, round: int) -> None:
 
 @contextmanager
 def _one_key_pair() -> Iterator[None]:
-    """Each party's key pair is the same in every session: made from its name."""
+    """Each party's key pair is computed from its name, and so is the same in every session."""
 
     def make(self: Any) -> None:
         name = threading.current_thread().name.encode()

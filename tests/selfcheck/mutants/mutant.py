@@ -13,9 +13,10 @@ from unittest import mock
 
 @dataclass(frozen=True)
 class Mutant:
-    """One way to break the code.
+    """One deliberate error in the code.
 
-    `apply` breaks it while its block runs; `caught_by` names the check that then finds something of kind `finding`.
+    `apply` introduces it while its block runs; `caught_by` names the check that then reports a finding of kind
+    `finding`.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Edit:
 
     @property
     def made(self) -> Any:
-        """The changed function. Raises AssertionError unless each old text occurs once in its source."""
+        """Return the changed function. Raise AssertionError unless each old text occurs once in its source."""
         owner, name = self._owner, self._name
         attribute = inspect.getattr_static(owner, name)
         kind = type(attribute) if isinstance(attribute, staticmethod | classmethod | property) else None
@@ -96,7 +97,7 @@ def touched(mutant: Mutant) -> set[str]:
 
 
 class Stand:
-    """A module with other attributes where given."""
+    """A copy of a module in which given attributes are replaced."""
 
     def __init__(self, inner: Any, **others: Any) -> None:
         self._inner = inner

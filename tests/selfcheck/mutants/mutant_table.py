@@ -1,7 +1,7 @@
-"""Ways to break the library, each applied to the real code while a block runs, each with the check that catches it.
+"""All mutants: deliberate errors in the library's code, each with the check that detects it.
 
-A mutant proves that its check can fail. The modules *_mutants.py group them by the code that they break.
-`table` makes a page of the docs of them (docs/made_pages.py).
+A mutant proves that its check can fail. It is applied to the real code while a block runs. The modules *_mutants.py
+group mutants by the code that they change. A page of the documentation lists them (docs/made_pages.py).
 """
 
 from __future__ import annotations

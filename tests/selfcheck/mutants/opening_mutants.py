@@ -1,4 +1,4 @@
-"""Mutants of the checks that accompany opened values."""
+"""Mutants (deliberate errors) of the check values that are opened together with results."""
 
 from __future__ import annotations
 

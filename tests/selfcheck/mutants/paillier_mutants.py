@@ -1,4 +1,4 @@
-"""Mutants of Paillier and its sums."""
+"""Mutants (deliberate errors) of Paillier and its sums."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _no_check(self: Any, values: Any) -> list[mpz]:
 
 
 def _telling_check(self: Any, values: Any) -> list[mpz]:
-    """State which ciphertext is bad and how: an oracle for a sender of forged ones."""
+    """State which ciphertext is invalid and why, from which a sender of forged ones could learn."""
     checked = _check(self, [v for v in values if 0 < v < self.square and v % self.n])
     for value in values:
         if not 0 < value < self.square or value % self.n == 0:
@@ -107,7 +107,7 @@ def _any_key(data: bytes, kind: Any, fingerprint: bytes) -> Any:
 
 @contextmanager
 def _key_in_public() -> Iterator[None]:
-    """p travels behind the public key, as a key pair sent whole would."""
+    """Send p after the public key, as if the whole key pair were sent."""
     make, load = PaillierHolder.__init__, PublicKey.load.__func__  # type: ignore[attr-defined]
 
     def init(self: Any, key: Any, executor: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Mutants of the other sums and of residuals."""
+"""Mutants (deliberate errors) of the other sums and of residuals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _read_open(self: Any) -> Any:
 
 
 def _per_sample(self: Any, exchange: int, sealed: Any, evaluator: Any, model: Any, batch: Any) -> Any:
-    """Asks for the gradient by the identity: every row's own residual."""
+    """A party that requests the gradient with the identity as J, and so receives every row's residual."""
     X = model.jacobian(batch.X).dense
     prepared = evaluator.prepare(np.eye(len(X)))
     blinded, r = evaluator.blind(sealed_residual.product_of(evaluator, prepared, sealed))
@@ -62,7 +62,7 @@ _passive_gradient = sealed_residual.SealedPassive.gradient
 
 
 def _asks_again(self: Any, exchange: int, sealed: Any, evaluator: Any, model: Any, batch: Any) -> Any:
-    """Asks for the gradient of other columns too."""
+    """A party that also requests the gradient of other columns."""
     sealed = [*sealed]
     gradient = _passive_gradient(self, exchange, sealed, evaluator, model, batch)
     other = evaluator.prepare(np.cos(model.jacobian(batch.X).dense))
@@ -82,11 +82,11 @@ def _serves_without_end(self: Any, passive: str, number: int) -> Any:
 
 
 def _any_shape(self: Any, rows: int, outputs: int, columns: int) -> None:
-    """Accept every shape, so that the key holder opens whatever is asked for."""
+    """Accept every shape, so that the key holder decrypts whatever is requested."""
 
 
 def any_bits(self: Any, message: Any, record: Any) -> None:
-    """Let messages out of more bits than were entered, which the gate refuses before any check could see them."""
+    """Disable the gate, which refuses messages with more bits than recorded before any check could see them."""
 
 
 _publish = sealed_residual.SealedActive.publish
@@ -96,7 +96,7 @@ _open_publish = OpenActive.publish
 
 
 def _repeated(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
-    """One ciphertext for every batch of a shape in an epoch, as a cache keyed by shape would."""
+    """Send one ciphertext for all batches of a shape in an epoch, as a cache with the shape as key would."""
     inner = self._holder.encrypt_pieces
 
     class Cached:

@@ -1,4 +1,4 @@
-"""Mutants whose draws are never equal, and follow from one another."""
+"""Mutants (deliberate errors) whose random numbers are never equal but can be computed from one another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _last = threading.local()
 
 
 def _next_scalar() -> bytes:
-    """One more than the last one of this party."""
+    """Return the last scalar of this party plus one."""
     number = getattr(_last, "number", None) or int.from_bytes(_scalar(), "little") % 2**250
     _last.number = number + 1
     return int(number).to_bytes(32, "little")
@@ -46,7 +46,7 @@ _zero = LatticeEvaluator._zero
 
 
 def _zero_turned(self: Any) -> Any:
-    """One encryption of zero a key; each reply takes it times x^k for a random k."""
+    """Use one encryption of zero for each key, multiplied by x^k for a random k in each reply."""
     ring = self._parameters.ring
     if not hasattr(self, "_cached_zero"):
         self._cached_zero = _zero(self)
@@ -78,7 +78,7 @@ _add = LatticeAdder.add
 
 
 class _OneZero:
-    """An encryptor whose encryptions of zero are all the first."""
+    """An encryptor that always returns its first encryption of zero."""
 
     def __init__(self, inner: Any, evaluator: Any) -> None:
         self._inner, self._evaluator, self._negative = inner, evaluator, None

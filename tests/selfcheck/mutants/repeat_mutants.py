@@ -1,4 +1,4 @@
-"""Mutants of what repeats from job to job and of what ledgers count."""
+"""Mutants (deliberate errors) of values that repeat from job to job, and of the counts of ledgers."""
 
 from __future__ import annotations
 

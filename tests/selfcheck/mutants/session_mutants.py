@@ -1,4 +1,4 @@
-"""Mutants of the handshake, the frames, the leak checks, the consent sheet and secrets."""
+"""Mutants (deliberate errors) of the handshake, the frames, the leak checks, the consent sheet and secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from selfcheck.mutants.mutant import Mutant, patched
 
 @contextmanager
 def _meeting_with(**forged: Any) -> Iterator[None]:
-    """Every received RunHello appears to agree."""
+    """Make every received RunHello appear to agree."""
     recv = Channel.recv
 
     def accept(self: Any, sender: str, kind: Any, subchannel: str = "", **keys: Any) -> Any:
@@ -67,7 +67,7 @@ def _with(frame: Any, **changes: Any) -> Any:
 
 
 class _AnyNumber(dict[Any, Any]):
-    """The next frame's number, whatever it is."""
+    """A number that equals that of any next frame."""
 
     def __getitem__(self, place: Any) -> Any:
         return _Equal()

@@ -1,4 +1,4 @@
-"""Mutants of training on shares: of products, transfers, iterations, stored records and refusals."""
+"""Mutants (deliberate errors) of training on shares: products, transfers, iterations, stored records and refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _given(self: Any, coin: bytes) -> Any:
 
 
 def _one_key(self: Any, number: int, purposes: Any, schemes: Any = ()) -> Any:
-    """Whatever the purpose, the key and the coin are those of the first purpose with the same scheme."""
+    """For every purpose, use the key and the coin (common random bytes) of the first purpose with the same scheme."""
     keys = dict[tuple[bytes, int], Any]()
     chosen = list(schemes) or [self.scheme] * len(purposes)
 
@@ -76,7 +76,7 @@ class _Known(Prg):
 
 
 def _handed_out(self: Any, loss: Any, data: Any, rounds: int, *, last: bool) -> Any:
-    """Measure as before, but at the end have the active party send everyone its share of their weights."""
+    """Measure as before, and at the end let the active party send its shares of weights to their owners."""
     for name, words in self._state.peer_shares.items() if last and self._active else ():
         self._context.channel.send(name, MaskedResidual(words.tobytes()), "weights")
     if last and not self._active:
@@ -197,7 +197,7 @@ MUTANTS = [
         "fresh",
         patched(
             (Products, "keys", _one_key),
-            # the schemes are equal here, because keys of two schemes cannot be one key
+            # the schemes are made equal here, because two schemes cannot use the same key
             (OfflinePhase, "_scheme_of_sums", lambda self, vectors: self.session.products.scheme),
         ),
     ),

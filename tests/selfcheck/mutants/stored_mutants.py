@@ -1,4 +1,4 @@
-"""Mutants of stored sums: their masks, keys and marks, and a server that does not add."""
+"""Mutants (deliberate errors) of stored sums: masks, keys, check words ("marks"), and a server that does not add."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _first(self: Any, stored: Any) -> bytes:
 
 
 def _any_total(self: Any, total: bytes, versions: Any, batch: int, shape: Any) -> Any:
-    """`MaskedWorker.decode_total` without a look at the marks."""
+    """`MaskedWorker.decode_total` without a check of the marks."""
     words = np.frombuffer(total, "<u8").astype(np.uint64)
     for name, version in versions.items():
         words -= self._masks.of(name, batch, version, len(words))
@@ -68,7 +68,7 @@ def _cut(key: bytes, sealed: bytes, context: bytes) -> bytes:
 
 
 def _one_way(key: bytes, *context: Any) -> bytes:
-    """Derive the key of a pair without its direction, so that it seals alike both ways."""
+    """Derive the key of a pair without its direction, so that it is the same in both directions."""
     return derive_key(key, *context[:1])
 
 

@@ -1,4 +1,4 @@
-"""Mutants of trees: of their draws, columns, boosted score, refusals and stored state."""
+"""Mutants (deliberate errors) of trees: random numbers, columns, boosted score, refusals and stored state."""
 
 from __future__ import annotations
 

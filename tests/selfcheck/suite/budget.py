@@ -15,7 +15,7 @@ __all__ = ["Budget", "budget"]
 
 
 class Budget:
-    """A count that processes share by a file; each addition is one short line, which is written whole."""
+    """A count that processes share through a file; each addition is one short line, which is written atomically."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,6 +33,6 @@ class Budget:
 
 @pytest.fixture(scope="session")
 def budget(tmp_path_factory: pytest.TempPathFactory) -> Budget:
-    """Return the count of this run: in the folder that pytest-xdist's workers have in common, if there are any."""
+    """Return the count of this run, stored in the folder that the workers of pytest-xdist share, if there are any."""
     base = tmp_path_factory.getbasetemp()
     return Budget((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "p-values")

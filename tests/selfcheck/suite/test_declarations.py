@@ -20,7 +20,7 @@ def test_every_message_of_a_protocol_is_declared() -> None:
     places = ("securevfl.protocols.", "securevfl.organisations.", "securevfl.runtime.channel")
     known = {kind for kind in _messages(Message) if kind.__module__.startswith(places)} - {
         DisclosingMessage
-    }  # what these extend
+    }  # base classes
     assert {psi_work.Points, psi_many.StoreSlots} <= known
     assert not known - declared
 

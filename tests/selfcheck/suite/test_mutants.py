@@ -49,7 +49,7 @@ def _changed() -> frozenset[str]:
 
 
 def _later(mutant: Mutant) -> bool:
-    """Whether the soak alone applies it."""
+    """Return whether only `make soak` applies it."""
     if mutant.caught_by.startswith(_SLOW):
         return True
     return _FIRST[mutant.caught_by] != mutant.name and not (_changed() and touched(mutant) & _changed())
@@ -66,7 +66,7 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
 
 
 def test_every_mutant_still_finds_what_it_changes() -> None:
-    """Those that the soak alone runs are applied here, so that what moves takes its mutants along."""
+    """Mutants that only `make soak` tests are applied here, so that changed code does not silently lose its mutants."""
     for mutant in MUTANTS:
         with mutant.apply():
             pass
