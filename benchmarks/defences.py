@@ -2,7 +2,8 @@
 
     python benchmarks/defences.py > table.md
 
-Logistic regression, FedSGD with step 0.3, a quarter held out, the mean over a few seeds. Columns:
+An open residual is sent unencrypted; a defence adds noise to it or clips it. Logistic regression, FedSGD with step 0.3,
+a quarter held out, the mean over a few seeds. Columns:
     AUC       of the model on the held-out rows, with its standard deviation over seeds
     direct    the best AUC of the labels from the received residuals (sign, norm, direction, all rounds together)
     by X^T g  the best of the same attacks from the gradients alone, which a sealed residual opens too

@@ -102,7 +102,7 @@ def _run(folder: Path, command: list[str]) -> str:
 
 
 def measure(folder: Path, kind: str) -> Usage:
-    """Return what a training on these tables used."""
+    """Return the memory and processor time of a training on these tables."""
     memory, seconds = _run(folder, [sys.executable, "-c", MEASURED, *_command(kind, "train")]).split()
     return Usage(float(memory), float(seconds))
 

@@ -63,7 +63,7 @@ class Setting:
                 seed=3,
                 accepts=accepts,
             )
-        bits = 16 if isinstance(self.sums, vfl.CipherSum) else 32  # exact there
+        bits = 16 if isinstance(self.sums, vfl.CipherSum) else 32  # sums are exact with these numbers of bits
         return vfl.Job(
             model=vfl.Kernel(gamma=0.05, blocks=3, block_size=16, bits=bits) if self.kernel else vfl.Logistic(l2=1e-3),
             optimizer=vfl.FDSKL(lr=0.4) if self.kernel else vfl.FedBCD(lr=0.3, local_steps=2),

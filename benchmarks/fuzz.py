@@ -1,10 +1,10 @@
-"""Mutants against the decoder and against a live endpoint: what is refused, what passes, whether memory grows.
+"""Altered frames (mutants) sent to the decoder and to a live endpoint: which are refused, and whether memory grows.
 
     python benchmarks/fuzz.py --frames 1000000 --live 2500 --json out/fuzz.json
 
-A frame passes decoder and inbox if it is well formed. TLS, and the seal of packets through a hub, guarantee one layer
-below that its bytes are those that were sent. Row: frames, refused, passed, crashed, grown_bytes after the first tenth,
-seconds. For the rows of the live endpoint see fuzz_live.py.
+A frame passes decoder and inbox if it is well formed. That its bytes are those that were sent is guaranteed one layer
+below, by TLS and by the encryption of packets through a hub. Row: frames, refused, passed, crashed, grown_bytes after
+the first tenth, seconds. For the rows of the live endpoint see fuzz_live.py.
 """
 
 from __future__ import annotations

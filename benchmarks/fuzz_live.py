@@ -1,6 +1,7 @@
 """A live endpoint in a separate process, under bytes that its authenticated peer or anyone else may send.
 
-The endpoint is a party's real `SecureTransport`: mutual TLS 1.3, greetings, a signed session, then frames. Its peer
+A mutant is an altered message. The endpoint is a party's real `SecureTransport`: mutual TLS 1.3, greetings, a signed
+session, then frames. Its peer
 agrees on the session as usual and gives its connection to the fuzzer, which then speaks as the peer. Kinds:
 
     handshake   a ClientHello, altered or random, from a client without a certificate; TLS is never established

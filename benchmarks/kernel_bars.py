@@ -1,4 +1,4 @@
-"""The targets of the engine on small residues, each next to its figure: products, iterations, trainings, gradients.
+"""The targets of the kernel (this package's own encryption) next to measured figures: products, trainings, gradients.
 
     python -m benchmarks.kernel_bars --data ../shared/data
     python -m benchmarks.kernel_bars --data ../shared/data --only gradients trainings
@@ -65,7 +65,7 @@ def default_credit(data: Path) -> Iterator[Row]:
         for place, job in enumerate(jobs):
             before, started = shares._spent(), time.perf_counter()
             simulate(job, parties)
-            if turn:  # the first one warms up
+            if turn:  # the first one only loads modules
                 clock[place].append(time.perf_counter() - started)
                 spent[place].append(shares._spent() - before)
     for what, share_scheme in (("by the clock", clock), ("processor", spent)):

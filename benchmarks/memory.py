@@ -1,4 +1,4 @@
-"""The memory of a process and of its child processes."""
+"""Measurement of the memory of a process and of its child processes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareScheme, common_coin
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 
-PRODUCT_VALUE_BITS = 48  # L for batches of some thousand rows
+PRODUCT_VALUE_BITS = 48  # L, the bits of a product, for batches of some thousand rows
 PRODUCT_STEPS = "encrypt", "prepare", "product", "open"
 
 
@@ -31,7 +31,7 @@ def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
     factors = [rng.integers(-128, 128, shape) for shape in ((n, d), (d, n))]
     vectors = [ring.uniform(Prg.fresh("bench"), (len(W), visits)) for W in factors]
     ends = [_Ends(engine(PRODUCT_VALUE_BITS)) for engine in SHARE_SCHEMES.values()]
-    for turn in range(pairs + 1):  # the first one warms up
+    for turn in range(pairs + 1):  # the first one only loads modules
         for end in ends:
             end.sent = 0
             for W, V in zip(factors, vectors, strict=True):

@@ -55,7 +55,7 @@ from securevfl.training.simulate import simulate
 SHARES_SCHEMA = "securevfl.bench.shares/1"
 SIZES = (256, 15), (256, 100), (4096, 100)
 BATCHES = 8
-_FAR = 1000.0  # seconds of a round trip, compared with which computing is negligible
+_FAR = 1000.0  # seconds of a round trip; computing time is negligible compared with it
 Progress = Callable[[str], None]
 Measured = tuple[tuple[float, int], float, dict[str, ModelPart]]
 _SGD = {"model": Logistic(), "batch_size": 256, "epochs": 10, "optimizer": FedSGD(lr=0.1)}
@@ -171,7 +171,7 @@ def _few(job: Job, epochs: int) -> Job:
 
 
 def _apart_by(run: Run) -> float:
-    """Return virtual seconds from one iteration to the next.
+    """Return simulated seconds from one iteration to the next.
 
     The message at the start of a chunk is left out: half a round trip, which may or may not be on the critical path.
     """
@@ -180,7 +180,9 @@ def _apart_by(run: Run) -> float:
 
 
 def _apart(job: Job, parties: Sequence[Party]) -> Measured:
-    """Return processor seconds and bytes of the offline phase, processor seconds of the training, and its parts."""
+    """Return processor seconds and bytes of the offline phase, processor seconds of the
+    training, and the model's parts.
+    """
     names = [party.name for party in parties]
     sent: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -216,7 +218,7 @@ class _Words(Observer):
         """Messages are of no interest."""
 
     def note(self, me: str, fact: object) -> None:
-        """Record a party's shares of residuals."""
+        """Record the mean of a party's shares of residuals."""
         if me == self._of and isinstance(fact, SharedResidual):
             self.by_batch.setdefault(fact.index, []).append(fact.words[:, :1])
 

@@ -166,7 +166,7 @@ def _sums(blocks: Sequence[Floats], at: Sequence[Floats]) -> Floats:
 def beside(
     job: Job, local: Sequence[Party], new: dict[str, Any], y: NDArray[Any], labels: NDArray[Any]
 ) -> dict[str, float | None]:
-    """Return AUCs of models of all columns in one place."""
+    """Return AUCs of models that are trained on all columns in one place."""
     import_extra("sklearn", "sklearn", "the models beside trees")
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression

@@ -44,7 +44,7 @@ class Choice:
 
 
 def choose(grid: Sequence[float], merit: Callable[[float], float]) -> Choice:
-    """Find the smallest step of least merit; the grid grows by its ratio while that is at an edge.
+    """Find the smallest step of least merit (rounds to the targets). While it is at an edge, the grid grows.
 
     A grid of one step does not grow.
     """
@@ -84,7 +84,9 @@ def reached(curve: Curve, target: float) -> float | None:
 
 
 def toll(curve: Curve, targets: Sequence[float], cap: float) -> float:
-    """Sum the rounds to all targets; an unreached one counts as twice the cap plus the missing AUC."""
+    """Sum the rounds to all targets. An unreached target counts as twice the largest number
+    of rounds plus the missing AUC.
+    """
     if not curve:
         return NEVER
     best = max(auc for _, auc in curve)
@@ -111,6 +113,17 @@ def median(values: Sequence[float | None]) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
+def rounds_figures(rounds: Sequence[float | None]) -> dict[str, Any]:
+    """Describe the rounds to a target from several starts; None stands for a start that misses it.
+
+    Returns:
+        `rounds` and `rounds_sd` (mean and sample deviation, None if a start misses the target), `rounds_median`, `runs`
+        (the rounds of every start) and `reached` (the number of starts that reach the target).
+    """
+    figures = {"rounds": mean(rounds), "rounds_sd": spread(rounds), "rounds_median": median(rounds)}
+    return figures | {"runs": list(rounds), "reached": sum(number is not None for number in rounds)}
+
+
 class Runs:
     """Finished runs by their key, stored in a file with one JSON object a line, or in memory without a file.
 
@@ -125,7 +138,7 @@ class Runs:
                 self._known |= json.loads(line)
 
     def __call__(self, words: str) -> None:
-        """Report the next run."""
+        """Report that this run starts next."""
         self._say(words)
 
     def once(self, what: Mapping[str, Any], make: Callable[[], Any]) -> Any:

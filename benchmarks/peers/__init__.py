@@ -1,4 +1,4 @@
-"""Other systems next to this one: the same tables, two processes each, one command.
+"""Comparison of other systems (peers) with this one: the same tables, two processes each, one command.
 
     python -m benchmarks.peers --data ../shared/data
     python -m benchmarks.peers --data ../shared/data --only linear --again

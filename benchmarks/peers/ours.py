@@ -1,4 +1,4 @@
-"""Our two parties, by the package's commands over mutual TLS: kit, align, join."""
+"""Two parties of this library, run by its commands (kit, align, join) over mutual TLS."""
 
 from __future__ import annotations
 

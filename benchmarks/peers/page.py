@@ -17,7 +17,7 @@ from benchmarks.peers.plans import NEAR, PARTS, System
 PAGES = "docs/peers.md", "README.md"
 PLACE = re.compile(r"(<!-- drawn: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
-WORDS = {  # of settings, as on a page
+WORDS = {  # words for settings on a page
     "batch": "batches of {:,}",
     "epochs": "{} epochs",
     "step": "step {:g}",

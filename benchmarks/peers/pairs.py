@@ -21,7 +21,7 @@ _TOLD = 300  # characters of an error
 
 
 class PairFailed(Exception):
-    """One of the two ended with an error, whose last line this is, or they took too long."""
+    """One of the two processes ended with an error, whose last line is the text, or they took too long."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ def between(network: Network | None, ports: int) -> Iterator[Line]:
     if network is None:
         yield Line(selected, (selected[1], selected[0]))
         return
-    ways = Direction(network.mbps * 125_000), Direction(network.mbps * 125_000)  # from the first party, to it
+    ways = Direction(network.mbps * 125_000), Direction(network.mbps * 125_000)  # from the first party, and to it
     seen, relays = ([], []), []
     for rank in (0, 1):
         for real in selected[1 - rank]:
@@ -78,7 +78,7 @@ class _Party:
     log: Path
     cpu: float = 0.0
     status: int | None = None
-    most: dict[str, int] = field(default_factory=dict)  # by process, in kB
+    most: dict[str, int] = field(default_factory=dict)  # largest memory by process, in kB
 
 
 def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, refusing: bool = False) -> Taken:

@@ -114,12 +114,16 @@ class ConsentSheet(str):
 
     def page(self) -> str:
         """Return the first screen as an HTML page without scripts, with the same sections in the same order."""
+        title, content = "Consent sheet", self._repr_html_()
+        if self.sections:
+            first, *others = self.sections
+            title, content = first.title, as_html([replace(first, title=""), *others])
         return html.page(
-            "Consent sheet",
+            title,
             [
                 _PAGE_STYLE,
-                "<h1>Consent sheet</h1>",
-                self._repr_html_(),
+                f"<h1>{html.escape(title)}</h1>",
+                content,
                 f"<p class='soft'>{html.escape(self.footer)}.</p>",
             ],
         )

@@ -1,4 +1,6 @@
-"""The slow and obviously right side of trees on shares: loops over rows, trees and questions, and steps by solves."""
+"""A slow, simple version of trees on shares, to compare: loops over rows, trees and
+questions (comparisons at nodes).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def asked_of(row: Any, source: Any, order: Sequence[int]) -> float | None:
 
 
 def leaf(row: Any, forest: Any, tree: int) -> int:
-    """The leaf of one row in one tree, question by question."""
+    """Return the leaf of one row in one tree, question by question."""
     number = 0
     for level in range(forest.columns.shape[1]):
         j = forest.columns[tree, level]
@@ -33,7 +35,7 @@ def leaf(row: Any, forest: Any, tree: int) -> int:
 
 
 def leaves(X: Any, forest: Any) -> Any:
-    """The leaf columns (m x trees 2^depth) of rows X (m x d)."""
+    """Return the leaf columns (m x trees 2^depth) of rows X (m x d)."""
     trees, leaves_per_tree = forest.merged.shape
     features = np.zeros((len(X), trees * leaves_per_tree))
     for i, row in enumerate(X):
@@ -43,7 +45,7 @@ def leaves(X: Any, forest: Any) -> Any:
 
 
 def lines(X: Any, train: Any, weight: float) -> Any:
-    """The straight columns of rows X, fitted on the rows `train`."""
+    """Return the linear columns of rows X, fitted on the rows `train`."""
     features = np.zeros(X.shape)
     for j in range(X.shape[1]):
         train_column, column = train[:, j].copy(), X[:, j].copy()

@@ -1,4 +1,4 @@
-"""Metrics by group against scikit-learn's for each group; small groups are not reported."""
+"""Metrics by group equal scikit-learn's for each group; small groups are not reported."""
 
 from __future__ import annotations
 

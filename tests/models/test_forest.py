@@ -1,4 +1,6 @@
-"""A party's random trees: leaves equal the oracle's, cuts depend on training rows only, and sizes reveal nothing."""
+"""A party's random trees: leaves equal those of a slow version, cuts depend only on
+training rows, sizes reveal nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ KEY = bytes(range(32))
 
 
 def mixed(rows: int, seed: int) -> Any:
-    """Numbers with gaps, heavy tails, repeated and constant columns, and texts."""
+    """Return columns with missing values, heavy tails, repeated and constant values, and texts."""
     rng = np.random.default_rng(seed)
     tails = rng.standard_cauchy(rows)
     gaps = rng.normal(size=rows)
@@ -62,7 +64,7 @@ def test_leaves_are_those_of_loops(seed: int) -> None:
         assert (oracle.leaves(rows, forest) > 0).sum(axis=1).tolist() == [9] * len(rows)
     assert (
         np.isnan(question_values(X, forest.sources, forest.orders)).sum(axis=0) > 0
-    ).sum() == 1  # the column with gaps alone
+    ).sum() == 1  # only the column with missing values
 
 
 def test_lines_are_those_of_loops() -> None:
@@ -115,7 +117,7 @@ def test_constant_columns_are_never_asked_about() -> None:
 
 
 def test_no_leaf_holds_a_row_fewer_than_the_fewest() -> None:
-    """Whatever the counts are: one row less than the fewest is too few, the fewest are enough."""
+    """For all counts, one row less than the minimum is too few, and the minimum is enough."""
     draw = np.random.default_rng(0)
     for depth in (1, 2, 4):
         for counts in draw.integers(0, 25, (40, 2**depth)):

@@ -1,4 +1,4 @@
-"""Metrics of levels against those of the sums that they were rounded from, and ties against all their orders."""
+"""Metrics of levels (rounded scores) are compared with those of exact sums, and ties with all orders of tied rows."""
 
 from itertools import permutations
 
@@ -14,7 +14,7 @@ STEP = 1 / 16
 
 
 def rounded(f: np.ndarray, step: float = STEP) -> np.ndarray:
-    """To the grid, at random."""
+    """Round to the grid at random."""
     return np.floor(f / step + GENERATOR.random(f.shape)) * step
 
 

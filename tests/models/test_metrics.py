@@ -1,4 +1,4 @@
-"""Metrics are scikit-learn's, on scores with ties, for two classes and for several."""
+"""Metrics equal scikit-learn's, on scores with ties, for two and for several classes."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_rows_of_one_kind_have_no_rank() -> None:
 
 @pytest.mark.parametrize("name", sorted(LOSSES))
 def test_weights_count_as_so_many_rows_in_every_metric(name: str) -> None:
-    """Metrics of rows with whole weights are those of the rows written so often, of every loss."""
+    """For every loss, metrics of rows with integer weights equal those of rows that are repeated so often."""
     loss, draw = LOSSES[name], np.random.default_rng(8)
     y = draw.integers(0, 3 if not loss.single else 2, N) if loss.classifies else draw.gamma(2.0, size=N)
     classes = loss.classes(y)

@@ -1,4 +1,4 @@
-"""Losses of counts, amounts and quantiles: models are scikit-learn's and statsmodels', whatever hides them."""
+"""Losses of counts, amounts and quantiles: with every protocol, models equal scikit-learn's and statsmodels'."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def train(name: str, members: list[vfl.Party], kind: str = "open", **keys: Any) 
 
 
 def oracle(name: str, Z: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The predictions of the same model by scikit-learn, statsmodels or scipy, on rows of columns scaled alike."""
+    """Return the predictions of the same model by scikit-learn, statsmodels or scipy, on equally scaled columns."""
     if name == "negative_binomial":
         api = pytest.importorskip("statsmodels.api")
         family = api.families.NegativeBinomial(alpha=TESTED_MODELS[name].dispersion)
@@ -176,7 +176,7 @@ def test_weights_of_rows_are_scikit_learns(kind: str) -> None:
 
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES.values() if not loss.classifies], ids=lambda loss: loss.name)
 def test_a_loss_is_the_integral_of_its_residual(loss: Any) -> None:
-    """Beyond where exp is cut off as well."""
+    """This also holds where exp is clipped."""
     for label in (0.4, 1.0, 3.0):
         y = np.array([[label]])
 
@@ -335,7 +335,7 @@ def test_real_counts_and_amounts(name: str, kind: str) -> None:
     visits = VISITS.get(name, 40) if kind == "shares" else 120
     run = train(
         name, number_parties(y, columns, other), kind, epochs=visits, prepare={"tails": "keep"}, **finer
-    )  # as the oracle's
+    )  # as for the reference model
     if kind == "shares":
         theta = whole_weights(run.job, {name_of_party: part.state for name_of_party, part in run.parts.items()}, "bank")
         f = Z @ np.vstack([theta["bank"][:-1], theta["shop"]]) + theta["bank"][-1]

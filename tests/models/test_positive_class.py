@@ -1,4 +1,4 @@
-"""Every figure of two classes is of the positive one, whichever label it has and however labels are called."""
+"""Every figure of two classes is about the positive class, whatever its label and its name are."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def binomial(mu: Any) -> Any:
     return DRAW.negative_binomial(2, 2 / (2 + mu)).astype(float)
 
 
-# by family, and the further columns of the rows
+# results by family, and further columns of the table
 LABELS: dict[str, Any] = {
     "poisson": DRAW.poisson(2 * MU).astype(float),
     "poisson, exposed": DRAW.poisson(2 * MU * EXPOSED).astype(float),
@@ -47,7 +47,7 @@ LABELS: dict[str, Any] = {
     "tweedie, exposed": tweedie(2 * MU * EXPOSED),
     "negative_binomial, exposed, weighted": binomial(MU * EXPOSED),
 }
-MORE: dict[str, Any] = {  # printed alone
+MORE: dict[str, Any] = {  # only printed, not tested
     "poisson, weighted": LABELS["poisson"],
     "gamma": LABELS["gamma, weighted"],
     "gamma, exposed": LABELS["gamma, weighted"] * EXPOSED,
@@ -68,10 +68,10 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "ckks": {"protocol": "ckks", "accepts": SEALED},
     "shares": {},
 }
-BAR = 0.035  # standard errors
+BAR = 0.035  # largest distance, in standard errors
 ERROR_LEFT = 0.014
 """Standard errors by which a training stops before the optimum."""
-LOSS = 0.005  # of the optimum's deviance
+LOSS = 0.005  # largest excess, as a share of the optimum's deviance
 
 
 def family(name: str) -> Any:

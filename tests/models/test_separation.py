@@ -60,7 +60,7 @@ def test_metrics_report_classes_that_joint_columns_separate(mode: str) -> None:
 
 
 def test_separating_columns_are_those_that_a_threshold_parts() -> None:
-    """Beside a loop over thresholds."""
+    """Separating columns are compared with a loop over thresholds."""
     columns = np.round(DRAW.normal(size=(9, 400)), 1)
     marked = DRAW.random((9, 2)) < 0.4
     expected = [

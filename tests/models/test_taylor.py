@@ -1,4 +1,4 @@
-"""The algebra of transfer learning against the objective differentiated by steps."""
+"""The formulas of transfer learning (a second-order Taylor series) are compared with numeric derivatives."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Rows(SparseRows):
 
 
 def network(X: Floats, theta: Floats) -> Floats:
-    """tanh(X W): U (n x d)."""
+    """Return U = tanh(X W) (n x d)."""
     return np.tanh(X @ theta.reshape(COLUMNS, D))
 
 
 def by_steps(function: Callable[[Floats], Floats], theta: Floats, step: float = 1e-6) -> Floats:
-    """Derivatives (outputs x p) by central differences."""
+    """Return derivatives (outputs x p) by central differences."""
     moved = [
         (np.ravel(function(theta + step * unit)) - np.ravel(function(theta - step * unit))) / (2 * step)
         for unit in np.eye(len(theta))
@@ -48,7 +48,7 @@ def by_steps(function: Callable[[Floats], Floats], theta: Floats, step: float = 
 
 
 def objective(y: Floats, further: tuple[Floats, Floats], XA: Floats, XB: Floats, a: Floats, b: Floats) -> Floats:
-    """The loss row by row, with Phi over the overlapping rows and further ones (labels, columns) of the guest."""
+    """Return the loss of each row, with Phi over the shared rows and further rows (labels, columns) of the guest."""
     UA, UB = network(XA, a), network(XB, b)
     everyone, labels = np.vstack([UA, network(further[1], a)]), np.append(y, further[0])
     phi = (labels[:, None] * everyone).mean(axis=0)
@@ -91,7 +91,7 @@ def test_products_with_received_terms_give_gradients_and_loss(both: dict[str, Fl
 
 
 def test_local_steps_on_one_opening_match_a_linear_network(both: dict[str, Floats]) -> None:
-    """Where u is linear in the weights the quadratic is the objective itself, at any weights."""
+    """If u is linear in the weights, the second-order series equals the objective at all weights."""
     XA, XB, a, b, y = (both[name] for name in ("XA", "XB", "a", "b", "y"))
     rows, labels = np.vstack([XA, both["more"]]), np.append(y, both["further"])
 

@@ -99,7 +99,7 @@ def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_allclose(pieces, jacobian, rtol=1e-12)
     np.testing.assert_allclose(jacobian.T @ g.reshape(-1), model.vjp(X, g), atol=1e-12)
     before, model.theta = jacobian, model.theta + 1.0
-    np.testing.assert_array_equal(matrix[:], before)  # of the weights of its making
+    np.testing.assert_array_equal(matrix[:], before)  # the Jacobian at the weights for which it was created
 
 
 def test_a_function_draws_from_the_seed_and_the_data() -> None:
@@ -231,7 +231,7 @@ class Fails(nn.Module):
     ],
 )
 def test_a_module_that_fails_says_why_at_home(make: Callable[[], object], says: str, note: str | None) -> None:
-    """The text that other parties may read has no word of the module's; a note for its owner has."""
+    """The text that other parties may read contains no text of the module's error; a note for its owner does."""
     with raises_code(ConfigError, "SVFL-JOB-MODULE") as caught:
         TorchBlock("shop", vfl.TorchModel(make), D, C, l2=0.0)
     notes = getattr(caught.value, "__notes__", [])

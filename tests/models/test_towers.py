@@ -1,4 +1,4 @@
-"""Wide & Deep and DSSM: codes and their spare row, derivatives by every way, and training on clicks and real tables."""
+"""Wide & Deep and DSSM networks: codes and the embedding of unknown codes, derivatives, and training."""
 
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def test_a_top_model_sends_its_derivatives_once_a_round(name: str, passives: int
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_step_goes_through_a_module_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs, weights of rows and derivatives are of one way through, unless weights or rows are others or many."""
+    """Outputs, row weights and derivatives come from one pass, unless weights or rows change or there are many rows."""
     ways: list[str] = []
 
     def counted(module: torch.nn.Module) -> vfl.TorchModel:
@@ -193,7 +193,7 @@ def test_sealed_training_is_training_in_the_open() -> None:
 @pytest.mark.skipif(not REAL.is_dir(), reason="there are no real tables")
 @pytest.mark.parametrize("name", ["wide and deep", "dssm"])
 def test_on_real_tables(name: str) -> None:
-    """Above logistic regression on either side alone; adult holds texts, default_credit numbers alone."""
+    """Results exceed logistic regression on either side alone; adult has texts, default_credit only numbers."""
     tables = pytest.importorskip("benchmarks.tables")
     for parties, alone in ((tables.adult(REAL), 0.825), (tables.READERS["default_credit"](REAL), 0.720)):
         run = vfl.simulate(adagrad_job("top", batch_size=1024, epochs=2), with_modules(parties, name, "top"))

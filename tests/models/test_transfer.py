@@ -1,5 +1,4 @@
-"""The networks of transfer learning against differences, and the objective against torch's gradients of the pooled
-model."""
+"""Transfer learning: networks compared with numeric derivatives, and the objective with torch's pooled gradients."""
 
 from __future__ import annotations
 
@@ -120,5 +119,6 @@ def test_products_are_of_pieces_that_may_have_entries(monkeypatch: pytest.Monkey
         blinded, mask = evaluator.blind(product)
         opened = holder.open(blinded, OpeningShape(len(v), 1, network.parameters))
         np.testing.assert_allclose(evaluator.unblind(opened, mask)[:, 0], J[:].T @ v[:, 0], atol=1e-3)
-        counts.append(sum(encoded) - sealed - product.scale.layout.sample_blocks)  # those with the checks, in both
+        # products with check values, in both directions
+        counts.append(sum(encoded) - sealed - product.scale.layout.sample_blocks)
     assert counts[0] < counts[1] / 3

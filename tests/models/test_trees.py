@@ -1,4 +1,4 @@
-"""Trees on shares against the same trees in floats; refusals, storage, resumption and notices."""
+"""Trees on shares compared with the same trees in floating point; refusals, storage, resumption and notices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def trees_job(model: vfl.Trees | None = None, **keys: Any) -> vfl.Job:
 
 
 def mixed_parties(count: int = 2, rows: int = 600, *, gaps: bool = True) -> list[vfl.Party]:
-    """Numbers with gaps and heavy tails and texts; labels bend with columns of every party."""
+    """Return numbers with missing values and heavy tails, and texts; labels depend
+    non-linearly on columns of all parties.
+    """
     rng = np.random.default_rng(count)
     tables, f = [], np.zeros(rows)
     for _ in range(count):
@@ -56,7 +58,7 @@ def mixed_parties(count: int = 2, rows: int = 600, *, gaps: bool = True) -> list
 
 
 def inputs_of(run: vfl.Run, tables: list[vfl.Party]) -> tuple[list[Any], Any, Any]:
-    """Every party's inputs of all rows in the clear, by the oracle, and which rows train and which are held out."""
+    """Return every party's model inputs by a slow version, and the training and held-out rows."""
     schedule = run.job.schedule(tables[0].register)
     train, test, matrices = schedule.train, schedule.test, []
     for party in tables:
@@ -75,7 +77,7 @@ def inputs_of(run: vfl.Run, tables: list[vfl.Party]) -> tuple[list[Any], Any, An
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_run_is_that_of_floats(count: int) -> None:
-    """With entries an eighth apart, since random rounding weighs more on few rows."""
+    """Table entries are at distance 1/8, because random rounding has a larger effect on few rows."""
     tables, fine = mixed_parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
     steps: dict[str, Any] = {"optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 12}
     run = vfl.simulate(
@@ -89,7 +91,8 @@ def test_a_run_is_that_of_floats(count: int) -> None:
         at = [np.interp(f[:, 0], knots, -label / (1 + np.exp(label * knots))) for label in (1.0, -1.0)]
         return np.where(y[train][: len(f)] > 0, at[0][:, None], at[1][:, None])
 
-    about = [matrices[0], *(X - X[train].mean(axis=0) for X in matrices[1:])]  # who has no intercept moves no mean
+    # a party without the intercept changes no mean
+    about = [matrices[0], *(X - X[train].mean(axis=0) for X in matrices[1:])]
     at = oracle.descend([X[train] for X in about], residual, 0.25, 60 / len(train), 12)
     exact = sum(X[test] @ theta for X, theta in zip(about, at, strict=True))[:, 0]
     theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")
@@ -102,7 +105,7 @@ def test_a_run_is_that_of_floats(count: int) -> None:
 
 
 def test_of_many_rows_trees_and_the_own_score_are_made_by_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that trees were fitted to are scored out of fold, and the other training rows as new ones are."""
+    """Rows to which trees were fitted are scored by trees of other folds, all other training rows like new ones."""
     features, tables = dict[int, Any](), mixed_parties(rows=400)
     trained = ForestInputs.trained
 
@@ -124,7 +127,9 @@ def test_of_many_rows_trees_and_the_own_score_are_made_by_some(monkeypatch: pyte
 
 
 def test_only_the_party_with_labels_moves_the_mean() -> None:
-    """Two parties along whose leaves steps are twice as long as is safe together would swing by the constant."""
+    """Otherwise, steps of two parties along their leaves would together be twice too long,
+    and the mean would oscillate.
+    """
     tables = mixed_parties(rows=400)
     keys: dict[str, Any] = {"optimizer": vfl.BlockDescent(lr=2), "batch_size": "all", "epochs": 10}
     run = vfl.simulate(trees_job(vfl.Trees(**SMALL_TREES), **keys), tables, workers=1)
@@ -135,7 +140,7 @@ def test_only_the_party_with_labels_moves_the_mean() -> None:
 
 
 def test_the_model_is_that_of_the_least_loss_of_rows_held_out() -> None:
-    """With hardly anything to hold weights back the loss rises from the first evaluation on."""
+    """With hardly any penalty, the loss rises from the first evaluation on."""
     run = vfl.simulate(trees_job(vfl.Trees(trees=20, boosted_score=False, ridge=2e-3)), mixed_parties())
     losses = [record["loss"] for record in run.history if "loss" in record]
     assert run.metrics["loss"] == min(losses) < losses[-1]
@@ -169,7 +174,7 @@ def test_other_losses() -> None:
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 @pytest.mark.parametrize("at", [2, 10, 11])
@@ -216,7 +221,7 @@ def test_a_fold_is_scored_by_weighted_fits_on_the_others(monkeypatch: pytest.Mon
     X, weights = place[:, None], 1 + place / 10
 
     class Fitted:
-        """Says which rows it scores."""
+        """Record which rows it scores."""
 
         @classmethod
         def fit(cls, X: Any, targets: Any, *, classifies: bool, weights: Any) -> Fitted:

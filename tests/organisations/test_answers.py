@@ -1,4 +1,4 @@
-"""What answering about new rows enters in ledgers: each output, block, code and id, before the first leaves."""
+"""Before answers about new rows are sent, ledgers record each output, block, code and id."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Sent:
         self.ledger, self.kinds, self.entered = ledger, kinds, list[tuple[int, int]]()
 
     def coded(self) -> int:
-        """How many rows the ledger of scores has noted codes of."""
+        """Return the number of rows for which the score ledger has recorded codes."""
         if not self.ledger.path.exists():
             return 0
         score_ledger = ScoreLedger(self.ledger.path)

@@ -36,7 +36,7 @@ def changed(digest: bytes, place: int) -> bytes:
 
 
 class Line:
-    """A link whose other parties report this party's order, except for a byte at `amiss` or at all of them."""
+    """A link whose other parties report this party's row order, except that one byte differs at `amiss` or at all."""
 
     session, me = bytes(32), "bank"
 
@@ -106,7 +106,7 @@ def rounds_job(**keys: Any) -> vfl.Job:
 
 
 def table(**changes: Any) -> vfl.Party:
-    """The bank's table, or one that differs in one value, one label or one id."""
+    """Return the bank's table, or one that differs in one value, one label or one id."""
     X, y, ids = PARTY.X.copy(), np.array(PARTY.y), list(range(ROWS))
     X[-1, -1] += changes.get("value", 0.0)
     y[-1] = (y[-1] + changes.get("label", 0)) % 2
@@ -124,7 +124,7 @@ OTHERS: dict[str, tuple[vfl.Job, vfl.Party]] = {
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_states_and_parts_are_of_one_job_and_table(other: str, tmp_path: Path) -> None:
-    """Neither is resumed under another job, or on a table with one different entry."""
+    """Training is not resumed from a state or part of another job, or of a table with one different entry."""
     arguments, path = (rounds_job(), table()), tmp_path / "part.json"
     assert run_key(*arguments) == run_key(rounds_job(), table()) != run_key(*OTHERS[other])
     run = vfl.simulate(rounds_job(), [table(), vfl.Party("shop", PARTY.X, ids=range(ROWS))])
@@ -152,7 +152,9 @@ def test_a_sheet_is_agreed_to_by_every_digit_of_its_digest(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("vectors", [1, 2, 4, 6])
 def test_a_query_with_unagreed_vectors_is_not_answered(vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer as well as more: each vector more would be one product more of this party's columns."""
+    """Neither fewer nor more vectors are accepted: each further one would give another
+    product of this party's columns.
+    """
     products, sent = Products.__new__(Products), list[Any]()
     monkeypatch.setattr(Products, "_products", lambda *_, **__: iter([(b"", np.zeros((5, vectors), np.uint64))]))
     monkeypatch.setattr(Products, "send", lambda self, name, message, permit=None: sent.append(message))
@@ -164,7 +166,7 @@ def test_a_query_with_unagreed_vectors_is_not_answered(vectors: int, monkeypatch
 
 @pytest.mark.parametrize("holder", ["a", "d"])
 def test_every_party_s_nonce_is_in_every_coin(holder: str) -> None:
-    """A coin that one party's nonce is not in may come again in a session where the others bring theirs again."""
+    """A coin (random bytes of all parties) without one party's nonce could repeat if the others repeat their nonces."""
     products = Products.__new__(Products)
 
     def coin(**others: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Columns of parties side by side: against numpy on pooled columns, through the door, counted, limited and attacked."""
+"""Correlations of parties' columns: compared with numpy on pooled columns, recorded, limited and attacked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def unlabelled_parties(X: np.ndarray, split: int = 5) -> list[vfl.Party]:
 
 
 class Seen(Observer):
-    """What passed between parties, and what their doors entered."""
+    """The messages between parties, and the disclosures that their gates recorded."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -142,12 +142,12 @@ def test_ledgers_count_them_and_refuse_what_goes_too_far(tmp_path: Path) -> None
     correlate(tables, ledgers=ledgers)
     (entry,) = ledgers["shop"].read().entries
     assert (entry.disclosure.kind, entry.disclosure.learner, entry.disclosure.count) == ("columns", "bank", 40)
-    bits = 1000 * 4 * (3 + np.log2((2 * np.pi * np.e) ** 0.5))  # of a normal number in steps of 1/8
+    bits = 1000 * 4 * (3 + np.log2((2 * np.pi * np.e) ** 0.5))  # bits of a normal number in steps of 1/8
     assert entry.disclosure.share == pytest.approx(40 * 6 / bits, rel=0.03)
     correlate(tables, ledgers=ledgers)
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
         correlate(tables, ledgers={party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in tables})
-    with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):  # of other columns, too
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):  # also for other columns
         correlate(unlabelled_parties(X[:, ::-1]), ledgers=ledgers)
     other = DisclosureLedger(tmp_path / "limited", "shop")
     other.set_limit("columns", Limit(39))

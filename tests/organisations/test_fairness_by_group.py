@@ -1,4 +1,4 @@
-"""Rates by group if another party has the groups: against plain counts, through the gate, and without other values."""
+"""Rates by group if another party has the groups: compared with plain counts, recorded, and without other values."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_groups_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def read_from(rows: np.ndarray, names: tuple[str, ...], opened: np.ndarray) -> np.ndarray:
-    """Return the group of each of these rows (4 x m), where m rows of each outcome were given 16, 32 .. as marks."""
+    """Return the group of each of these rows (4 x m), where m rows of each outcome had the marks 16, 32 and so on."""
     sums = np.rint(np.mod(opened, 2 ** bits_per_count(N) * COUNT_STEP) / (2 * COUNT_STEP)).astype(int)  # groups x 4
     read = ((sums[:, :, None] >> np.arange(rows.shape[1])) & 1).astype(bool)
     return np.array(names)[read.argmax(axis=0)]

@@ -123,8 +123,8 @@ def test_the_gateway_survives_lost_parties_and_refuses_rows(
     monkeypatch.setattr(gateway, "run_session", away)
     monkeypatch.setattr(gateway, "_RECONNECT_PAUSE", 0.0)
     waiting._run(0)
-    assert calls == [0, 1]  # it has tried again
-    assert waiting.waiting <= 1  # the mark of the end
+    assert calls == [0, 1]  # it has tried a second time
+    assert waiting.waiting <= 1  # the marker of the queue's end
     for future in rows[1:]:
         with pytest.raises(ServiceUnavailable):
             future.result(0)
@@ -140,7 +140,7 @@ def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> No
 
 @pytest.mark.parametrize("rows", range(8))
 def test_rows_that_wait_when_the_gateway_stops_are_still_taken(waiting: Gateway, rows: int) -> None:
-    """In blocks of four: before the mark of the end there are fewer rows than a block has, as many, or more."""
+    """Blocks have four rows; before the marker of the queue's end there are fewer, as many, or more rows."""
     waiting.ask([RequestedRow(row) for row in range(rows)])
     put_mark_of_the_end(waiting)
     taken = []

@@ -112,7 +112,7 @@ def test_an_application_sends_its_own_values_and_ids(
         for grade, town, day, rate in zip(GRADES, TOWNS, SINCE, RATES, strict=True)
     ]
     answers = []
-    for k in range(0, N, 2):  # by id, and with columns
+    for k in range(0, N, 2):  # every second row is requested by its id, the others with columns
         sent = [RequestedRow(ids[k]), RequestedRow(ids[k + 1], columns[k + 1])]
         answers += asked.ask(sent)
     asked._queue.put(None)

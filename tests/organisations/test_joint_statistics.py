@@ -1,6 +1,6 @@
 """Joint statistics of tables before and after a training.
 
-Each number is debited before it is disclosed, limited and rounded separately.
+Each number is recorded in the ledger before it is disclosed, is limited, and is rounded separately.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Counted:
             self.entered[event.me] = sum(entry.disclosure.numbers for entry in self.ledgers[event.me].read().entries)
 
     def note(self, me: str, fact: object) -> None:
-        """Nothing is asked of entries at the door."""
+        """Do nothing for entries."""
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_row_fewer_than_the_least_is_refused(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", LOOKS)
 def test_each_number_is_rounded_by_itself(name: str, tmp_path: Path) -> None:
-    """Numbers that are rounded by one draw are rounded alike, so that their differences are exact."""
+    """Numbers that are rounded with one random number would have exact differences."""
     look, rows, module = LOOKS[name]
     drawn = list[np.ndarray]()
 

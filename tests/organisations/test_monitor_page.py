@@ -1,4 +1,4 @@
-"""The page of a party that stays up: its figures are those of /metrics, and it loads and runs nothing."""
+"""The status page of a serving party shows the figures of /metrics, loads nothing and runs no script."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_page_has_the_figures_of_metrics() -> None:
     finished = ", ".join(f"{count} {outcome}" for count, outcome in zip(counts, OUTCOMES, strict=True))
     assert f'<div class="verdict">Serving. Requests: {finished}.</div>' in page
     assert "Shifted: moved&lt;." in page
-    assert "2096" in page  # when the certificate ends
+    assert "2096" in page  # the year in which the certificate expires
 
 
 def test_a_service_is_down_before_its_start_and_after_expiry() -> None:

@@ -1,4 +1,4 @@
-"""One request for scores: one result type, no parsing of the job, and each id made canonical once."""
+"""One request for scores: one result type, the job is not read again, and each id is converted once."""
 
 from __future__ import annotations
 

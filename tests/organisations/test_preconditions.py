@@ -1,4 +1,4 @@
-"""Every command that acts with a peer, with one broken precondition each: nothing is sent and nothing is entered.
+"""Every command that connects to peers, each with one unmet precondition: nothing is sent and nothing is recorded.
 
 A party that stops after it has disclosed something has to disclose more when it is started again. So a command must
 notice an account, a file, a disk, a port or a package that it cannot use before it connects to anybody.
@@ -219,7 +219,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int])
 
 
 class Neighbour:
-    """What the other side of a command sees of it: connections of the bank, or the open port of a called party."""
+    """What the other party sees of a command: connections of the bank, or the open port of a called party."""
 
     def __init__(self, command: Command, port: int) -> None:
         self.contacts = 0
@@ -367,7 +367,7 @@ def test_a_command_whose_preconditions_hold_makes_contact(
     (kits["folder"] / "bank" / "net.py").write_text("from torch import nn\nnetwork = nn.Linear(10, 1)\n")
     words = _words(command, kits)
     with Neighbour(command, kits["port"]) as neighbour:
-        if name in ("serve", "gateway"):  # they stay up until SIGTERM
+        if name in ("serve", "gateway"):  # they run until SIGTERM
             service = Forked([sys.executable, "-m", "securevfl.cli.main", *words], stderr=subprocess.PIPE, text=True)
             while not neighbour.contacts and service.poll() is None:
                 time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The slots of a server: a client that waits in vain leaves no trace that others would meet."""
+"""The slots of a server (sessions at once): a client that waited in vain does not occupy a slot for others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_clients_that_waited_in_vain_take_no_place_of_later_ones(in_vain: int) -
         started = time.monotonic()
         with raises_code(TransportError, "SVFL-PEER-BUSY"):
             manager.line_of(f"client {number}", "bank")
-        assert time.monotonic() - started > 0.04  # who is refused at once has found the places of all who wait taken
+        # a client that is refused at once would have found all waiting places taken
+        assert time.monotonic() - started > 0.04
     ends["first"].set()
     assert manager.wait(60)
     assert manager.line_of("last", "bank") is LINE

@@ -1,4 +1,6 @@
-"""A disclosure ledger and its scores as one account: older copies of the file are refused, whatever changed since."""
+"""A party's account (ledger of disclosures and of scores): older copies of the file are
+refused, whatever changed since.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ X = np.random.default_rng(0).normal(size=(40, 6))
 
 
 def test_an_older_copy_of_an_account_is_refused(tmp_path: Path) -> None:
-    """Whatever was entered since: disclosures, limits, trust, early aborts, scores, evaluations and used chunks."""
+    """It is refused after any record: disclosures, limits, trust, early aborts, scores, evaluations and used chunks."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     register = Register.of_ids(id_keys("shop", [range(40)]))
     ledger.record(register, ("run", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)])
@@ -64,7 +66,7 @@ def test_an_older_copy_of_an_account_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_adopted_ledger_counts_everything_as_disclosed(tmp_path: Path) -> None:
-    """Limits, scores and evaluations refuse every table, whether the copy knows it or not."""
+    """Limits, scores and evaluations refuse every table, whether or not it is in the copy."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     known, unknown = (Register.of_ids(id_keys("shop", [ids])) for ids in (range(40), range(1000, 1040)))
     ledger.record(known, ("run", ""), [Disclosure("columns", "bank", ("shop",), 1, 10)])

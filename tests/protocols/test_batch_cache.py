@@ -30,7 +30,7 @@ def test_the_first_batches_stay_until_the_cache_is_full() -> None:
     assert cache.get(1) is None
     cache.put(2, things[2])
     assert cache.get(2) is things[2]
-    cache.put(2, things[2])  # the same again takes no more room
+    cache.put(2, things[2])  # storing the same batch again takes no more space
     assert [cache.get(batch) for batch in range(4)] == [things[0], None, things[2], things[3]]
 
 

@@ -1,4 +1,4 @@
-"""The lift of shares from k bits to L bits: every case against integers, and the order of an iteration's requests."""
+"""The lift, which converts shares of a number from k bits to L bits: every case, and the order of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.builders import raises_code
 
 
 def lifted(lift: CarryLift, ring: ShareRing, u: Words, mask: Words, c: np.ndarray, pads: Words) -> Words:
-    """Run both parties' sides of a lift of u, with A's masks; return the sum of the shares."""
+    """Run both parties' parts of a lift of u, with A's masks. Return the sum of the shares."""
     low = lift.split(mask)
     b = lift.short_ring.reduce(u - low.low)
     answer = lift.answer(low, lift.request(b, c), pads)
@@ -26,7 +26,9 @@ def lifted(lift: CarryLift, ring: ShareRing, u: Words, mask: Words, c: np.ndarra
 
 @pytest.mark.parametrize(("k", "bits"), [(4, 8), (4, 40), (5, 12), (6, 48), (8, 40), (8, 48), (8, 56)])
 def test_every_case_is_lifted(k: int, bits: int) -> None:
-    """All a, u and c, with masks whose other bits are 0, all ones and random, and random pads."""
+    """All values of a, u and c are lifted, with masks whose other bits are 0, 1 and
+    random, and with random keys (pads).
+    """
     ring, prg = ShareRing(bits), Prg.fresh("test")
     lift = CarryLift(k, ring)
     a, u, c = (axis.ravel() for axis in np.meshgrid(np.arange(2**k), np.arange(2 ** (k - 1)), np.arange(2)))
@@ -53,7 +55,7 @@ def test_entries_of_sixteen_bits_are_lifted(bits: int) -> None:
 
 
 def test_numbers_with_the_top_bit_are_not_lifted() -> None:
-    """This is why tables must not contain such entries: the carry is then not determined by the top bits."""
+    """The top bits do not determine the carry of such numbers, so tables must not contain them."""
     ring, prg = ShareRing(48), Prg.fresh("test")
     lift = CarryLift(8, ring)
     u, mask = np.full(256, 200, np.uint64), np.arange(256, dtype=np.uint64)

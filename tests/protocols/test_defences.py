@@ -1,4 +1,6 @@
-"""Defences of g: their effect, their privacy accounting, and the secrecy of their noise."""
+"""Defences (noise or clipping) of residuals g: their effect, their privacy accounting,
+and the secrecy of their noise.
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ def prg() -> Prg:
 
 
 def exact_epsilon(sigma: float, sensitivity: float, releases: int, delta: float) -> float:
-    """Of composed Gaussian mechanisms (Balle and Wang 2018, theorem 8; Dong et al. 2019): the oracle."""
+    """Return the exact epsilon of composed Gaussian mechanisms (Balle and Wang 2018, theorem 8; Dong et al. 2019)."""
     mu = sensitivity * np.sqrt(releases) / sigma
 
     def excess(epsilon: float) -> float:
@@ -47,14 +49,16 @@ def test_releases_compose_as_less_noise_does() -> None:
 
 
 def test_clipping_bounds_the_sensitivity() -> None:
-    """The mean of many draws is the clipped g: no row is longer than `clip`, so no label moves it by more than 2."""
+    """The mean of many noisy g is the clipped g: no row is longer than `clip`, so no
+    label changes it by more than 2.
+    """
     g = np.array([[30.0, 40.0], [0.3, 0.4]])
     defence = Gaussian(sigma=1e-9, clip=1.0)
     np.testing.assert_allclose(defence.apply(g, prg()), [[0.6, 0.8], [0.3, 0.4]], atol=1e-6)
 
 
 def test_noise_is_normal_of_the_stated_size() -> None:
-    """Each fails once in 1e9 by luck; a deviation that is off by 6 % does not pass."""
+    """Each test fails by chance once in 1e9; a standard deviation that is wrong by 6 % does not pass."""
     stream, g = prg(), np.tile(G, (12, 1))
     assert kstest(normals(stream, (50000,)), "norm").pvalue > 1e-9
     assert kstest(uniforms(stream, (50000,)), "uniform").pvalue > 1e-9
@@ -68,7 +72,7 @@ def test_noise_is_fresh_every_time_and_keeps_the_mean(defence: object) -> None:
     draws = [defence.apply(G, stream) for _ in range(200)]  # type: ignore[attr-defined]
     assert not np.array_equal(draws[0], draws[1])
     spread = np.std(draws, axis=0)
-    off = np.mean(draws, axis=0) - G  # of 4,000 rows: Student's t of 199 degrees is beyond 8 once in 1e13
+    off = np.mean(draws, axis=0) - G  # 4,000 rows: Student's t with 199 degrees of freedom exceeds 8 once in 1e13
     assert np.all(np.abs(off) < 8 * np.maximum(spread, 0.2) / np.sqrt(200))
 
 

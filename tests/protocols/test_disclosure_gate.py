@@ -96,7 +96,7 @@ def test_every_disclosing_message_has_a_rule_for_its_bits() -> None:
     assert len(named) == len(set(named)), "a message is in two of the lists"
     assert not disclosing - {*named}, "add these messages to COUNTED_IN_BITS, COUNTED_IN_NUMBERS or NOT_ABOUT_ROWS"
     assert not {*named} - disclosing, "remove these messages from the lists; no declaration discloses them"
-    for kind in TELLS:  # words are byte strings; messages of reals are counted in numbers
+    for kind in TELLS:  # words (integers of L bits) are byte strings; messages of reals are counted in numbers
         hints = get_type_hints(kind)
         reals = any("float" in str(hint) or "ndarray" in str(hint) for hint in hints.values())
         assert not (reals and kind.__name__ in COUNTED_IN_BITS), kind.__name__

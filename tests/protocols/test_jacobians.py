@@ -1,4 +1,4 @@
-"""A two-layer network as a passive party's model with a variable Jacobian: J^T g is the analytic gradient."""
+"""A passive party's two-layer network, whose Jacobian J changes with the weights: J^T g is the analytic gradient."""
 
 from typing import ClassVar
 
@@ -30,7 +30,7 @@ from securevfl.runtime.party_threads import run_threads
 from tests.small_keys import SMALL
 
 TESTED_RESIDUALS = [OpenResidual(), SealedResidual(engine=vfl.Ckks()), SealedResidual(engine=SMALL)]
-TOLERANCE = 2e-3  # of the engines
+TOLERANCE = 2e-3  # tolerance of the engines
 HIDDEN = 4
 
 

@@ -37,7 +37,7 @@ def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
     assert states(ScoreLedger(path), b"3", "bank", names(2, 8), 12) == [
         ROW_NEW,
         ROW_REFUSED,
-    ]  # under two models, for every peer
+    ]  # scores under two models, for every peer
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -58,7 +58,7 @@ def test_ledgers_that_share_a_file_see_each_others_records(tmp_path: Path):
 
 
 def killed(path: Path, rows: list[bytes]) -> None:
-    """Admits rows and dies at the claim."""
+    """Admit rows, and stop the process when the ledger claims them."""
     ledger = ScoreLedger(path)
     with ledger.claim() as claim:
         admit(ledger, b"m", "bank", rows, claim=claim)  # type: ignore[no-untyped-call]
@@ -99,7 +99,7 @@ def test_rows_of_a_refused_query_are_released(tmp_path: Path):
 
 
 def test_a_large_ledger_opens_at_once_and_takes_no_memory(tmp_path: Path):
-    """A hundred thousand rows of a training: the process holds pages of the file and no row."""
+    """With a hundred thousand rows of a training, the process has pages of the file in memory, but no rows."""
     path = tmp_path / "scores"
     ScoreLedger(path).record_model(b"m", 20, (b"%d" % row for row in range(100_000)))
     assert path.stat().st_size < 3_000_000
@@ -111,7 +111,7 @@ def test_a_large_ledger_opens_at_once_and_takes_no_memory(tmp_path: Path):
 
 
 def test_the_column_of_ones_does_not_raise_the_number_of_models():
-    """A party may score under fewer models than a fourth of its columns; the one of ones is no column."""
+    """A party may score under fewer models than a fourth of its columns; the column of ones does not count."""
     model, widths = Model(9, 4), []
 
     class Watching(Open):

@@ -1,4 +1,4 @@
-"""One request that mixes rows of every state, and one queue with many requests of one id, against a loop row by row."""
+"""A request with rows in every state, and a queue with many requests of one id, compared with a loop over rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOLDER_THAT_LOSES = {"a": "a", "b": "b", "c": "a"}
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("to", ["a", "b", "c"])
 def test_rows_of_a_mixed_request_are_answered_as_if_alone(to: str, outputs: int, tmp_path: Path) -> None:
-    """Two of each state in an order drawn at random, over two blocks; row by row the answer follows from its state."""
+    """Two rows of each state in random order, over two blocks: the answer to each row depends only on its state."""
     model = Model(2, 3, 2, outputs=outputs)
     ledgers = {name: ScoreLedger(tmp_path / name) for name in "abc"}
     drawn = random.Random(f"{to} {outputs}")
@@ -121,7 +121,7 @@ def test_the_decision_about_each_row_is_that_of_a_loop() -> None:
 
 @pytest.fixture
 def queue_of() -> Callable[[list[tuple[bytes, float]]], Iterator[list[tuple[bytes, float]]]]:
-    """Return the blocks that a gateway makes of rows that wait, given as ids and values."""
+    """Return the blocks that a gateway makes of waiting rows, given as ids and values."""
 
     def blocks(rows: list[tuple[bytes, float]], max_rows: int = 100) -> Iterator[list[tuple[bytes, float]]]:
         gateway: Any = object.__new__(Gateway)

@@ -79,7 +79,7 @@ def more_points(side: TableClient, channel: Channel, ids: Sequence[str]) -> None
 
 
 def other_rows(side: TableClient, channel: Channel, ids: Sequence[str]) -> None:
-    """Name a row of the server's table that it has not asked about."""
+    """Play a requester that names a row of the server's table which it has not requested."""
     channel.send("b", QueryPoints(channel_points(ids)))
     channel.recv("b", EvaluatedPoints)
     high, low = (words[:1] for words in side._known)

@@ -1,4 +1,4 @@
-"""Sums of losses: the tables of the party with labels, and the lift of what is read from them."""
+"""Sums of losses on shares: the lookup tables of the party with labels, and the lift of entries read from them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_entries_fit_into_the_bits_that_a_lift_needs(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_mean_of_interpolated_entries_is_the_mean_loss(name: str) -> None:
-    """Sums between knots read one of the two next entries, in proportion to their distance."""
+    """For sums between two entries, one of the two is read at random, in proportion to the distance."""
     rows, spacing = 40_000, LOSSES[name][1]
     draw = np.random.default_rng(0)
     targets = (draw.random((rows, 1)) < 0.3).astype(float)

@@ -1,4 +1,4 @@
-"""Masks between each two parties that cancel (Bonawitz et al. 2017)."""
+"""Sums with masks that each pair of parties shares and that cancel (Bonawitz et al. 2017)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from securevfl.runtime.party_threads import run_threads
 
 
 def run_sums(sums: PairwiseSum, parts: dict[str, list[np.ndarray]], space: Space) -> list[np.ndarray]:
-    """Every sum that party "a" collects. `parts` holds those of the others."""
+    """Return every sum that party "a" collects, and the others' messages in `parts`."""
     names = ("a", *parts)
     shape, exchanges = next(iter(parts.values()))[0].shape, len(next(iter(parts.values())))
 

@@ -1,4 +1,4 @@
-"""Sums of phases stay within their windows, whichever party is slow."""
+"""Sums of phases (angles) are limited in how far they run ahead (windows), whichever party is slow."""
 
 import time
 from functools import partial
@@ -32,7 +32,7 @@ def part(name: str, batch: int, k: int) -> Phases:
 
 
 class Lead:
-    """How far the others have come before the workers, in phases."""
+    """How far the others are ahead of the workers, in phases."""
 
     def __init__(self) -> None:
         self.summed = dict.fromkeys(NAMES, 0)
@@ -54,7 +54,7 @@ def role(
                     time.sleep(0.002)
                     deadline = time.monotonic() + 20
                     while [slow] == workers and lead.furthest <= WINDOW and time.monotonic() < deadline:
-                        time.sleep(0.001)  # the others are given the time that they need to run ahead
+                        time.sleep(0.001)  # gives the others time to run ahead
                 elif channel.me != worker:
                     lead.furthest = max(lead.furthest, sums._summed_phases[worker] - lead.summed[worker])
                 return part(channel.me, batch, k)

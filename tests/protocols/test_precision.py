@@ -28,7 +28,7 @@ NAMES = ("a", "b", "c", "d")
 
 
 def total(sums: SumProtocol, spaces: dict[str, Reals], observe: Any = None) -> NDArray[Any]:
-    """Return the sum that the first of NAMES collects; each party has its number space."""
+    """Return the sum that the first of NAMES collects, in the number space of each party."""
 
     def play(channel: Channel) -> Any:
         role = sums.role(PartyContext(channel, Roles.sum(NAMES[0], NAMES[1:]), Meter(channel.clock, channel.counters)))
@@ -100,7 +100,7 @@ def test_single_precision_halves_the_bytes_of_a_training(parties: int) -> None:
 
 
 def payload(event: Event) -> int:
-    """Bytes of the numbers in a sum's part or an open residual."""
+    """Return the bytes of the numbers in a party's part of a sum or in a residual sent in the clear."""
     match event.message:
         case Residual(_, values) | Summand(values):
             return values.nbytes

@@ -1,4 +1,6 @@
-"""Projected residual tables: coefficients compared with a dense solver, and unbiased lookups."""
+"""Lookup tables of residuals, computed by projection: coefficients compared with a dense
+solver, and unbiased lookups.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SMOOTH = [(LogisticLoss(), 1.0, -1.0), (LogisticLoss(), 0.5, 1.0), (PoissonLoss(
 
 
 def dense_projection(residual, target: float, first: float, knots: int, spacing: float) -> np.ndarray:
-    """Project g on hat functions by a fine quadrature and a dense solver, on a grid that is longer by 40 knots."""
+    """Project g on hat functions (linear between entries) by quadrature and a dense
+    solver, on a grid 40 entries longer.
+    """
     count = knots + 80
     at = first + spacing * (np.arange(count) - 40)
     fine = np.linspace(at[0], at[-1], 200 * (count - 1) + 1)
@@ -45,7 +49,9 @@ def test_a_line_is_its_own_projection() -> None:
 @pytest.mark.parametrize("spread", [1.0, 1.5, 3.0])
 @pytest.mark.parametrize("target", [-1.0, 1.0])
 def test_a_projected_table_has_no_bias(target: float, spread: float) -> None:
-    """The mean of looked-up values around 1.5 equals that of g. With values of g as entries it would deviate more."""
+    """The mean of looked-up values around 1.5 equals that of g. With values of g as
+    entries, the mean would deviate more.
+    """
     loss, numbers = LogisticLoss(), FixedPointEncoding(1000, 1.0)
     f = np.linspace(-1, 1, 200_001) * 6 * spread
     density = np.exp(-(((f - 1.5) / spread) ** 2) / 2)

@@ -1,4 +1,4 @@
-"""Messages of an alignment that are altered on their way, and how each ends it."""
+"""Alignments in which a message was altered in transit, and the error with which each ends."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +80,7 @@ def other(kind: type[Message], **changes: object) -> Twist:
 
 
 def spoilt(kind: type[Message]) -> Twist:
-    """Changes the first octet."""
+    """Change the first byte."""
 
     def change(message: Message) -> Message:
         (octets,) = msgspec.structs.astuple(message)

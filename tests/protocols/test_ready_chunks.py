@@ -1,4 +1,4 @@
-"""A preprocessed chunk is used if all parties have it for the current state, and discarded otherwise."""
+"""A preprocessed chunk (random numbers for some epochs) is used only if all parties have it for the current state."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_chunk_that_one_party_lacks_is_discarded(names: tuple[bytes, ...]) -> 
     context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
     assert not agree_on_chunk(context, phase, 0, VISITS)
     assert line.sent == dict.fromkeys("bcd", CHUNK_NAME)
-    assert phase.store.chunk_numbers == ()  # nor what rests on it
+    assert phase.store.chunk_numbers == ()  # nor later chunks, which depend on it
 
 
 def test_a_chunk_that_all_have_is_ready() -> None:
@@ -112,7 +112,7 @@ def test_a_started_or_other_chunk_is_not_ready() -> None:
 
 
 def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
-    """By a rule whose steps differ from visit to visit."""
+    """The rule's steps differ from iteration to iteration, so skipping must count them."""
     phase, ring = ahead(7), ShareRing(64)
     steps = SimpleNamespace(step=lambda r, v, visit: r + v * np.uint64(visit))
     phase._ring, phase._params = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]

@@ -40,8 +40,8 @@ TESTED_RESIDUALS = [
 ]
 SEALED = TESTED_RESIDUALS[1]
 ROWS, COLUMNS = 40, 3
-TOLERANCE = 1e-3  # of the engines
-SOON = 60.0  # seconds, where a wait that nobody ended would take an hour
+TOLERANCE = 1e-3  # tolerance of the engines
+SOON = 60.0  # seconds; a wait that nobody ends would take an hour
 
 Publish = Callable[[ActiveResidual, Channel], None]
 Ask = Callable[[PassiveResidual, Channel], None]
@@ -142,7 +142,7 @@ def test_replies_can_be_used_late_repeatedly_and_in_any_order(residual: Residual
         residual, Agreement(openings=1, max_open_exchanges=5), published(gs, each_epoch=each_epoch), {"shop": ask}
     )
     requests = sum(isinstance(event.message, BlindedProduct) for event in events if event.direction == "recv")
-    assert requests == (len(gs) if residual.seals else 0)  # a J that does not move is asked for once
+    assert requests == (len(gs) if residual.seals else 0)  # a constant J is requested once
 
 
 @pytest.mark.parametrize("residual", TESTED_RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
@@ -229,7 +229,7 @@ def test_a_key_lives_as_long_as_an_exchange_under_it_is_open() -> None:
         for t, g in enumerate(gs):
             role.publish(g, epoch=t, to=["shop"])
             keys.append(weakref.ref(role._holder))
-        barrier.wait()  # nothing has been asked, and the third key is in use
+        barrier.wait()  # nothing was requested, and the third key is in use
         assert all(key() for key in keys)
         barrier.wait()
         barrier.wait()
@@ -284,7 +284,7 @@ def test_unused_replies_are_closed_and_used_ones_need_no_message() -> None:
         given_up.close()
         check(spent, Js[1], gs[1])
         spent.close()
-        check(spent, Js[1], gs[1])  # its earlier gradients remain
+        check(spent, Js[1], gs[1])  # its earlier gradients are still available
         with raises_code(LimitError, "SVFL-PROTOCOL-LIMIT"):
             given_up.gradient(Given(Js[0]), batch(0))
 

@@ -168,7 +168,7 @@ def test_a_party_that_never_closes_is_named() -> None:
 def test_messages_of_another_exchange_are_rejected(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of g or an opening with another number must not be used for this exchange."""
     gs, Js = drawn(1)
-    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 1)  # a message a sample block
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 1)  # one message for each sample block
 
     def publish(role: ActiveResidual, channel: Channel) -> None:
         send, seen = channel.send, list[object]()

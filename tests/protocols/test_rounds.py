@@ -34,7 +34,7 @@ PAIRS = [
     for sums in TESTED_SUMS
     for residual in (TESTED_RESIDUALS if sums in SUM_KINDS else TESTED_RESIDUALS[:2])
 ]
-# bounds on |theta - theta in the open|: masks round to 2^-40, engines as their docstrings state
+# bounds on |theta - theta without encryption|: masks round to 2^-40, engines as their docstrings state
 TOLERANCE = 1e-3
 
 
@@ -180,7 +180,7 @@ def test_no_round_of_many_is_hidden_by_the_mask_of_another(sums: SumProtocol) ->
             values = [getattr(event.message, name) for name in event.message.__struct_fields__]
             octets = [value.tobytes() if isinstance(value, np.ndarray) else value for value in values]
             joined = b"".join(value for value in octets if isinstance(value, bytes))
-            if len(joined) >= 64:  # less may come again by chance
+            if len(joined) >= 64:  # shorter strings may repeat by chance
                 sent[event.me, event.peer, event.subchannel, type(event.message)].append(joined)
     assert any(len(messages) >= 14 for messages in sent.values())
     assert all(len(set(messages)) == len(messages) for messages in sent.values())

@@ -1,5 +1,6 @@
 """The limits of the score ledger apply to each row of a query at any position, to each peer separately, and in a
-ledger that another process wrote."""
+ledger that another process wrote.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, Sc
 from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS, ROWS_PER_EVALUATION
 from tests.builders import raises_code
 
-D = 12  # columns: 2 models a row
+D = 12  # columns, which admit 2 models for each row
 OTHERS = ("one", "two")
 
 
@@ -41,7 +42,7 @@ class Party:
         salt: str = "",
         ledger: ScoreLedger | None = None,
     ) -> ScoreQuery:
-        """Return a query. `salt` stands for changed columns of the row `odd`."""
+        """Return a query. Another `salt` changes the columns of the row `odd`."""
         committed = [(name + salt * (name == "odd")).encode().ljust(COMMITMENT_BYTES) for name in rows]
         return (ledger or self.ledger).query(model, peer, [row.encode() for row in rows], b"".join(committed))
 
@@ -89,7 +90,7 @@ def other_columns_behind_another_peer(party: Party, rows: Sequence[str], peer: s
 
 
 def bits_of_several(party: Party, rows: Sequence[str], peer: str) -> list[int]:
-    """None of the answers has the bits that all have together."""
+    """Return the state of a row when each answer is within the limit of bits, but all together are not."""
     for earlier in ("earlier", "later"):
         party.ask(["odd"], peer=earlier, bits=4)
     return party.ask(rows, peer=peer)
@@ -136,7 +137,9 @@ def test_one_row_is_refused_and_the_others_are_not(place: int, limit: Limit, tmp
 
 @pytest.mark.parametrize("limit", OF_ALL_PEERS)
 def test_budgets_of_rows_are_their_owner_s_over_all_who_ask(limit: Limit, tmp_path: Path) -> None:
-    """Otherwise two peers that pool their scores would have twice the budget."""
+    """The limits of rows count all requesting peers; otherwise two peers that pool their
+    scores would have twice the limit.
+    """
     assert limit(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco")[1] == ROW_REFUSED
 
 
@@ -157,7 +160,7 @@ def test_the_limit_of_evaluations_counts_all_peers(tmp_path: Path) -> None:
 
 
 def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -> None:
-    """Three may have columns of training rows by chance, whether they come together or one by one."""
+    """Three rows may have the columns of training rows by chance, whether they are requested together or one by one."""
     rows = [f"row {number}" for number in range(4)]
     ScoreLedger(tmp_path / "scores").record_model(b"m", MIN_ITERATIONS, [b"a", b"b", b"c", b"d"], columns(rows))
     party = Party.__new__(Party)
@@ -172,7 +175,9 @@ def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -
 
 
 def test_stored_shares_answer_the_same_row_in_any_block(tmp_path: Path) -> None:
-    """Another peer, model, row or column is another question; another order or block is not."""
+    """A request from another peer, or with another model, row or column, is a new one;
+    another order or block is not.
+    """
     party, rows = Party(tmp_path / "scores"), ["one", "odd", "two"]
     ledger = party.ledger
     party.ask(rows)
@@ -189,7 +194,7 @@ def test_stored_shares_answer_the_same_row_in_any_block(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_codes_of_equal_columns_count_once_up_to_the_limit(seed: int) -> None:
-    """Requests in random order, with other numbers of bits, columns and models; a table of sums is the reference."""
+    """Requests in random order with different bits, columns and models are compared with a table of sums."""
     draw, ledger, most = random.Random(seed), ScoreLedger(None), 14.0
     counted: dict[str, dict[tuple[str, float], float]] = {row: {} for row in "abc"}
     answers = set[bool]()
@@ -214,7 +219,9 @@ def test_codes_of_equal_columns_count_once_up_to_the_limit(seed: int) -> None:
 
 @pytest.mark.parametrize("distinct", [1, 5, 40])
 def test_rows_like_often_repeated_training_rows_are_scored(distinct: int, tmp_path: Path) -> None:
-    """A table of few distinct rows, each of which ten training rows share: new rows equal training rows by chance."""
+    """Of few distinct rows, ten training rows each are equal, so new rows equal training
+    rows by chance and are scored.
+    """
     ledger = ScoreLedger(tmp_path / "scores")
     X = np.repeat(columns([f"row {number}" for number in range(distinct)]), 10, axis=0)
     ledger.record_model(b"p", MIN_ITERATIONS, [b"old %d" % row for row in range(len(X))], X)

@@ -49,7 +49,7 @@ def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
 
 @pytest.mark.parametrize("to", ["a", "b", "c"])
 def test_a_share_is_stored_before_it_is_announced(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share holder stores its share of a block before it reports or sends it.
+    """A share holder stores its share of a block's scores before it reports or sends it.
 
     Otherwise a crash between both steps could lead to two different answers to one query.
     """

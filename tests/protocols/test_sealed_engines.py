@@ -1,4 +1,4 @@
-"""Whose products seal gradients: those of the library that the job names; models are alike."""
+"""Encrypted gradients use the library that the job names, and models of both libraries are alike."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_products_are_of_the_library_that_the_job_names() -> None:
 
 @pytest.mark.slow
 def test_losses_on_either_engine_are_drawn_alike() -> None:
-    """Over 20 runs each, whose masks, noise and rounding are fresh; Kolmogorov and Smirnov's test."""
+    """Losses of 20 runs with each library have the same distribution, by the test of Kolmogorov and Smirnov."""
 
     def losses(protocol: vfl.Protocol) -> list[float]:
         return [vfl.simulate(engine_job(protocol), engine_parties(), workers=1).metrics["loss"] for _ in range(SEEDS)]

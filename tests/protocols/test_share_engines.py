@@ -1,4 +1,4 @@
-"""Which library a session's products are on: the one that the job names, and no other takes its place unasked."""
+"""Products of a session use the library that the job names, and never silently another one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def game():
 
 
 def magics(game, library):
-    """The weights of a run, and the magics of the queries in it."""
+    """Return the weights of a run, and the first bytes of its queries, which name the library."""
     seen = set()
 
     def observe(event: Event) -> None:
@@ -49,7 +49,8 @@ def test_either_library_trains_the_same_model(game):
     assert seen == {b"SKV2"}
     on_seal, seen = magics(game, "seal")
     assert seen == {b"SSV2"}
-    np.testing.assert_allclose(on_kernel, on_seal, atol=0.1)  # the table rounds at random in either
+    # in both runs, entries of the lookup table are rounded at random
+    np.testing.assert_allclose(on_kernel, on_seal, atol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_parties_agree_on_the_library():
 
 @pytest.mark.parametrize("times", [2, 3])
 def test_queries_with_more_vectors_than_agreed_are_refused(game, monkeypatch, times):
-    """Each vector more would be a product more of the others' columns with whatever the holder likes."""
+    """Each further vector would give the holder a product of the others' columns with a vector of its choice."""
     ask = Products.send_queries
 
     def more(self, work, names, holder, vectors, **keys):

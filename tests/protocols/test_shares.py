@@ -1,4 +1,6 @@
-"""Training on additive shares over threads, against integer arithmetic, floats and attacks."""
+"""Training on additive shares, with one thread for each party, compared with integer
+arithmetic and floats, and attacked.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ LOSS = LOSSES["logistic"]
 
 
 class Case:
-    """The parties' columns, labels and batches; the second party is the partner."""
+    """The parties' columns, labels and batches. The second party is the partner of the first, which has the labels."""
 
     def __init__(
         self, X, y, size, rate=RATE, loss=LOSS, rule=None, chunks=1, P=None, batches=None, block=ROWS_PER_BLOCK, **sizes
@@ -98,7 +100,7 @@ def breast(*widths, rows=None):
 
 
 class Watched:
-    """Records each party's residual share of a step for the oracle: psi_A + delta at A, g_B at B."""
+    """Record each party's share of the residual in a step, to compare: psi_A + delta at A, g_B at B."""
 
     def _step(self, visit, g):
         self.seen.append((visit.block, (visit.psi if isinstance(self, LabelParty) else g).copy()))
@@ -121,7 +123,7 @@ KINDS = {"a": WatchedActive, "b": WatchedPartner, "c": WatchedPassive, "d": Watc
 
 
 class Run:
-    """One session of all parties over chunks of iterations."""
+    """One session of all parties. A chunk is a number of iterations whose random products are computed in advance."""
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class Run:
         return self
 
     def theta(self, visits=-1):
-        """Weights as integers (d x c), opened."""
+        """The weights as integers (d x c), the sum of all shares."""
         ring, rule, opened = ShareRing(self.case.numbers.bits), self.case.rule, {}
         for name in self.case.names:
             summands = [self.states[name][visits].own_share]
@@ -202,7 +204,7 @@ class Run:
 
     @property
     def residuals(self):
-        """Batch and g (n x c) of each visit, opened."""
+        """The batch and residuals g (n x c) of each iteration, the sum of both shares."""
         ring, seen, opened_batches = ShareRing(self.case.numbers.bits), (self.seen["a"], self.seen["b"]), []
         for (piece, psi), (other, g) in zip(*seen, strict=True):
             assert piece == other
@@ -221,7 +223,7 @@ class Killed(SecureVFLError):
 
 
 def floats(case, visits):
-    """FedSGD with the exact residual, the same visits: weights and scores."""
+    """Return weights and scores of FedSGD with exact residuals, on the same batches."""
     X = np.clip(np.hstack(list(case.X.values())), -8, 8)
     theta = np.zeros((X.shape[1], case.y.shape[1]))
     for k in visits:
@@ -236,13 +238,13 @@ SHAPES = {
     "two": ((6, 9), ROWS_PER_BLOCK, {}),
     "three": ((4, 9, 5), ROWS_PER_BLOCK, {}),
     "four": ((4, 6, 3, 2), ROWS_PER_BLOCK, {}),
-    "two, by blocks": ((6, 9), 33, {}),  # three and a rest of a batch, so that the partner asks ahead
+    "two, by blocks": ((6, 9), 33, {}),  # three batches and a rest, so that the partner requests in advance
     "three, by blocks": ((4, 9, 5), 100, {}),
     "two, lifted": ((6, 9), ROWS_PER_BLOCK, LIFTED),
     "two, lifted by blocks": ((6, 9), 33, LIFTED),
     "three, lifted by blocks": ((4, 9, 5), 20, LIFTED),
     "four, lifted from 16 bits": ((4, 6, 3, 2), 60, {"lift_bits": 16}),
-    # the last block has fewer rows than products that are added up, so it gets a reply of its own
+    # the last block is too small for its products to be added to others, so it gets a separate reply
     "two, one reply a batch": ((6, 9), 33, {"scheme": KernelShares}),
     "three, one reply a batch": ((4, 9, 5), 31, {"scheme": KernelShares}),
 }
@@ -264,7 +266,7 @@ def run(request, monkeypatch_module):
 
 
 def test_weights_follow_from_the_residuals_of_the_tables(run):
-    """The oracle: integer arithmetic on opened residuals, visit by visit. Products may be off by one unit each."""
+    """Weights are compared with integer arithmetic on the summed residuals. Each product may be off by one unit."""
     ring = ShareRing(run.case.numbers.bits)
     total = {name: np.zeros((X.shape[1], 1), np.uint64) for name, X in run.case.X.items()}
     for visit, (k, g) in enumerate(run.residuals):
@@ -278,7 +280,7 @@ def test_weights_follow_from_the_residuals_of_the_tables(run):
 
 
 def test_steps_on_growing_subsets_follow_from_their_residuals():
-    """The same for nested subsets: W has fewer bits for smaller subsets, and its products are shifted left."""
+    """The same holds for nested subsets: W has fewer bits for smaller subsets, and its products are shifted left."""
     parts, y = breast(6, 9)
     order = np.random.default_rng(1).permutation(len(y))
     case = Case(parts, y, None, batches=[order[:40], order[:150], order], w=3, f_g=7, spare=0)
@@ -293,7 +295,8 @@ def test_steps_on_growing_subsets_follow_from_their_residuals():
             errors = ring.signed(ring.reduce(run.theta(visit + 1)[name] - total[name]))
             assert np.abs(errors).max() <= sum(1 << lifts[item] for item, _ in run.residuals[: visit + 1])
     theta, _ = floats(case, [k for k, _ in run.residuals])
-    assert np.abs(run.weights - theta).max() < 0.1  # w = 3, and g in steps of 2^-7 from a table 1 apart, of 40 rows
+    # 40 rows, w = 3, and g in steps of 2^-7 from a table with entries at distance 1
+    assert np.abs(run.weights - theta).max() < 0.1
 
 
 def test_each_residual_is_one_of_the_two_entries_around_the_sum(run):
@@ -317,13 +320,13 @@ def test_the_model_is_that_of_floats(run):
     case = run.case
     theta, f = floats(case, [k for k, _ in run.residuals])
     aucs = [roc_auc_score(case.y, scores) for scores in (run.scores(), f)]
-    # residuals are rounded at random: over runs the AUC has a standard deviation of .00026 at most, a weight of .006
+    # residuals are rounded at random: over runs, the AUC has a standard deviation of at most .00026, a weight of .006
     assert abs(aucs[0] - aucs[1]) <= 0.0025
     assert np.abs(run.weights - theta).max() < 0.045
 
 
 def test_the_residual_is_unbiased():
-    """Many visits of one batch at a fixed sum: the mean of g is the line between the entries."""
+    """Over many iterations with a fixed sum, the mean of g is on the line between the entries of the lookup table."""
     numbers = FixedPointEncoding(4000, 1.0)
     look, ring, prg = (
         ResidualTables(numbers, LOSS.residual, np.ones((4000, 1))),
@@ -342,7 +345,7 @@ def test_the_residual_is_unbiased():
 
 @pytest.mark.parametrize("loss", [LOSSES["logistic"], LOSSES["square"], LOSSES["poisson"]], ids=lambda loss: loss.name)
 def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
-    """The table of a class covers a quarter of its range on the wrong side of 0 and three quarters on the right side.
+    """A quarter of the range of a class's lookup table is where the prediction is wrong, three quarters elsewhere.
 
     The table of a number is centred at half of that number.
     """
@@ -353,12 +356,13 @@ def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
         "poisson": ([0.0, 0.5, 30.0], [(-33, 30), (-31, 32), (-29, 34)]),
     }[loss.name]
     look = ResidualTables(numbers, loss.residual, np.array(y)[:, None], loss.minimizer)
-    entry = numbers.index(np.zeros(1, np.uint64))  # of a share of 0, so that the other holder's is the sum
+    # the entry for a share of 0, so that the other holder's share is the sum
+    entry = numbers.index(np.zeros(1, np.uint64))
     for row, (low, high) in enumerate(span):
         f = np.arange(low, high + 1)
         offsets = numbers.index(
             ((f.astype(np.int64) - 1) << numbers.shift).astype(np.uint64)
-        )  # an entry stands for the next larger value
+        )  # an entry is that of the next larger value
         read = np.ldexp(look._tables.reshape(len(y), -1)[row][(offsets + entry) % numbers.entries], -numbers.f_g - 16)
         expected = loss.residual(f[:, None].astype(float), np.full((len(f), 1), y[row]))[:, 0]
         np.testing.assert_allclose(
@@ -402,7 +406,7 @@ def test_labels_too_far_for_lifted_entries_are_refused():
 
 
 class LastingStore(MemoryStore):
-    """Keeps its records after the session."""
+    """A store whose records remain after the session."""
 
     def close(self):
         pass
@@ -410,7 +414,7 @@ class LastingStore(MemoryStore):
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
 def test_sums_of_short_products_are_within_the_tolerance(names):
-    """On the kernel, shares of X @ r have two primes; they add up to the products, with an error of 2^-10 at most."""
+    """With the kernel, shares of X @ r use two primes; they add up to the products, with an error of at most 2^-10."""
     case = Case(*breast(*(4,) * len(names)), 300)
     numbers, prg, states = case.numbers, Prg(bytes(32), "shares of weights"), {}
     ring, (block, *_), shapes = ShareRing(numbers.bits), case.terms.blocks, case.terms.columns
@@ -440,7 +444,7 @@ def test_one_round_trip_a_visit_and_one_more_for_the_lift(run):
     for event in run.events:
         if event.direction == "send":
             sent[event.me, type(event.message)] += 1
-    visits = sum(len(run.case.terms.blocks_of(k)) for k, _ in run.residuals)  # blocks of all visits
+    visits = sum(len(run.case.terms.blocks_of(k)) for k, _ in run.residuals)  # blocks of all iterations
     further, lifts = run.case.names[2:], len(run.residuals) if run.case.numbers.lift_bits else 0
     turns = {
         ("a", MaskedTables): visits + lifts,
@@ -462,7 +466,7 @@ def test_one_query_of_sums_and_one_reply_about_steps_a_batch(run):
             sent[type(event.message)] += bool(event.message.ciphertext)
     blocks = [case.terms.blocks[block] for chunk in run.chunks for k in set(chunk) for block in case.terms.blocks_of(k)]
     batches = sum(len(set(chunk)) for chunk in run.chunks)
-    pairs = 2 * (len(case.names) - 1)  # of a share holder and another party
+    pairs = 2 * (len(case.names) - 1)  # pairs of a share holder and another party
     replies = len(blocks)
     if isinstance(case.scheme, KernelShares):
         replies = batches + sum(block.rows < 30 for block in blocks)
@@ -502,7 +506,7 @@ def test_two_of_three_shares_of_weights_are_noise(run):
             assert np.abs(from_two - theta).max() > 1
 
 
-UNIFORM = 1e-10  # of some thirty p-values in all
+UNIFORM = 1e-10  # smallest accepted p-value, of about thirty in all
 
 
 def uniform(octets: bytes) -> float:
@@ -536,7 +540,7 @@ def test_b_ranks_no_label_by_what_it_opens(run):
     votes = np.zeros(len(case.y))
     for (k, start, stop), g in run.seen["b"]:
         votes[case.batches[k][start:stop]] += ShareRing(case.numbers.bits).signed(g)[:, 0].astype(float)
-    # of 357 against 212 rows: 6.8 standard errors of .025
+    # 357 rows of one class, 212 of the other: 6.8 standard errors of .025
     assert 0.33 < roc_auc_score(case.y, votes) < 0.67
 
 
@@ -572,4 +576,4 @@ def test_several_outputs_train_one_against_the_rest():
     assert ((run.scores().argmax(axis=1) == table.target).mean() - (f.argmax(axis=1) == table.target).mean()) > -0.01
 
 
-# --- rules and steps of one party --------------------------------------------------------------------------------
+# --- update rules and steps of one party -------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_an_interrupted_training_resumes_from_common_states(stop):
 
 
 def sums_read(case):
-    """How well A ranks the sums after a step by the deltas of one visit before and after it, in two sessions."""
+    """Return how well A ranks the sums after a step by the messages delta of one iteration in two sessions."""
     first = Run(case, [[0]]).go()
     second = Run(case, [[0]], states={name: first.states[name][-1] for name in "ab"}).go()
     ring = ShareRing(case.numbers.bits)
@@ -75,9 +75,9 @@ def sums_read(case):
 
 
 def test_a_reused_keystream_reveals_sums_and_ours_is_fresh(monkeypatch):
-    """delta - delta' is g - g' where psi and gamma are the same; g of the first visit is known up to the label."""
+    """If psi and gamma repeat, delta - delta' is g - g'; g of the first iteration is known except for the label."""
     case = Case(*breast(rows=200), 200, rate=3.0)
-    assert abs(sums_read(case)) < 0.45  # of 200 rows: six standard errors of .071
+    assert abs(sums_read(case)) < 0.45  # 200 rows: six standard errors of .071
     prg = Prg
     fixed = {name: bytes([number] * 32) for number, name in enumerate("ab")}
     monkeypatch.setattr(prg, "fresh", lambda label: prg(fixed[threading.current_thread().name], label))
@@ -107,7 +107,7 @@ def test_on_disk_a_spent_chunk_does_not_survive_its_process(tmp_path: Path):
     for place in range(20):
         assert store.take(3, place) == records[place]
     store.close()
-    again = DiskStore(tmp_path)  # a new process after a crash
+    again = DiskStore(tmp_path)  # as a new process after a crash
     assert again.unused_chunks == (4,)
     with pytest.raises(ProtocolError):
         again.take(3, 20)
@@ -119,7 +119,7 @@ def test_on_disk_a_spent_chunk_does_not_survive_its_process(tmp_path: Path):
 
 
 def test_a_copied_or_restored_chunk_is_discarded(tmp_path: Path):
-    """A backup of the folder, whole or of one chunk with its mark of being bound, into the same place or another."""
+    """A chunk is discarded after a backup of the folder, or of one chunk with its marker, was restored, wherever to."""
     folder, backup = tmp_path / "ahead", tmp_path / "backup"
     store = DiskStore(folder)
     store.put(0, b"none".ljust(16), 0, [b"one", b"two"])
@@ -142,7 +142,9 @@ def test_a_copied_or_restored_chunk_is_discarded(tmp_path: Path):
 
 
 def test_a_name_is_spent_once_over_copies_of_a_chunk(tmp_path: Path):
-    """Another process with another folder, as after a backup of only the folder was restored."""
+    """A chunk's name is used once, also by another process with another folder, as after
+    only the folder was restored.
+    """
     names = SpentChunks(tmp_path / "own" / "names")
     other = SpentChunks(tmp_path / "own" / "names")
     names.spend(b"one".ljust(16))
@@ -154,7 +156,7 @@ def test_a_name_is_spent_once_over_copies_of_a_chunk(tmp_path: Path):
 
 
 def test_preprocessing_restored_at_all_parties_is_refused(tmp_path: Path, monkeypatch):
-    """An attack: folders are restored with their old inodes and times, which no file system permits."""
+    """An attack in which folders are restored with their old inodes and times, which no file system permits."""
     case = Case(*breast(rows=100), 100)
     monkeypatch.setattr(DiskStore, "_is_original", lambda *_: True)
     desks = {name: LocalResources(account=tmp_path / f"{name}.chunks") for name in case.names}
@@ -165,7 +167,7 @@ def test_preprocessing_restored_at_all_parties_is_refused(tmp_path: Path, monkey
     Run(case, [[0, 0]], ready=stores(), desks=desks, train=False).go()
     shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}.backup"))
     Run(case, [[0, 0]], ready=stores(), desks=desks, make=False).go()
-    for name in case.names:  # the folders, and neither party's names
+    for name in case.names:  # the folders are restored, but not the parties' lists of used names
         shutil.rmtree(tmp_path / name)
         shutil.copytree(tmp_path.with_name(f"{tmp_path.name}.backup") / name, tmp_path / name)
     with raises_code(ProtocolError, "SVFL-PROTOCOL-REPEATED"):
@@ -173,7 +175,9 @@ def test_preprocessing_restored_at_all_parties_is_refused(tmp_path: Path, monkey
 
 
 def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkeypatch):
-    """A crash while the mark is written gives nobody the record; one right after it leaves the mark."""
+    """If a crash occurs while the mark is written, nobody receives the record; directly
+    afterwards, the mark remains.
+    """
     store = DiskStore(tmp_path)
     store.put(0, bytes(16), 0, [b"mask"] * 20)
 
@@ -248,7 +252,7 @@ def test_a_chunk_for_another_visit_is_refused():
         Run(case, [[0]], ready=ready, make=False, states={name: first.states[name][-1] for name in "ab"}).go()
 
 
-# --- a peer that sends something else --------------------------------------------------------------------------------
+# --- a peer that sends altered messages ------------------------------------------------------------------------------
 
 
 def tampered(kind, change):
@@ -304,7 +308,7 @@ def test_sizes_that_do_not_fit_are_refused_beforehand():
 @pytest.mark.parametrize("parties", range(2, 9))
 @pytest.mark.parametrize("model", ["logistic", "one_vs_rest", "square", "quantile", "trees"])
 def test_there_are_numbers_for_any_number_of_rows(parties: int, model: str) -> None:
-    """W and then residuals give up bits as n grows, and no more rows are visited at once than there are bits for."""
+    """As n grows, first W and then residuals get fewer bits; a batch has at most as many rows as the bits permit."""
     job = vfl.Job(model=model)
     assert trains_on_shares(job)
     bits = list[tuple[int, int]]()
@@ -319,7 +323,7 @@ def test_there_are_numbers_for_any_number_of_rows(parties: int, model: str) -> N
 
 @pytest.mark.parametrize("rows", [500, 8_000])
 def test_coarse_numbers_change_weights_less_than_sampling(rows: int) -> None:
-    """The weights where W^T g is 0 against those where X^T g is: a few hundredths of their standard errors."""
+    """Weights with W^T g = 0 and with X^T g = 0 differ by a few hundredths of their standard errors."""
     draw = np.random.default_rng(rows)
     X = np.column_stack([draw.normal(size=(rows, 6)), draw.random(rows) < 0.05, np.ones(rows)])
     y = np.where(draw.random(rows) < 1 / (1 + np.exp(-X @ draw.normal(size=8) / 2)), 1.0, -1.0)[:, None]
@@ -337,7 +341,9 @@ def test_coarse_numbers_change_weights_less_than_sampling(rows: int) -> None:
 
 @pytest.mark.parametrize("spooled", [False, True])
 def test_columns_of_one_batch_become_integers_once(tmp_path, spooled, monkeypatch):
-    """W is a product of n x d with d x d under a preconditioner: products ahead and visits take the same one."""
+    """With a preconditioner, W is a product of n x d with d x d matrices; preprocessing
+    and iterations use the same W.
+    """
     read = []
     if spooled:
         monkeypatch.setattr(column_blocks, "_CACHE_BYTES_WITH_SPILL", 0)

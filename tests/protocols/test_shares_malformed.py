@@ -29,7 +29,7 @@ def cut(data: bytes) -> bytes:
 
 
 def ones(data: bytes) -> bytes:
-    """Replace the residues behind the header by numbers beyond every prime."""
+    """Replace the residues after the header by numbers that exceed every prime."""
     head = share_protocol.REPLY_HEADER.size
     return data[:head] + b"\xff" * (len(data) - head)
 
@@ -51,7 +51,7 @@ def other_columns(data: bytes) -> bytes:
 
 
 def inconsistent(data: bytes) -> bytes:
-    """Use other choices in each block, as a cheating receiver would."""
+    """Use different choices in each block, as a cheating receiver would."""
     message = bytearray(data)
     octets = (len(message) - 16 * (field_transfers.COLUMNS + 1)) // BLOCKS
     for block in range(BLOCKS):

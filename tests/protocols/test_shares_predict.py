@@ -55,11 +55,11 @@ FRACTION = 16
 
 
 class Killed(Exception):
-    """What takes the place of a party's end."""
+    """Raised in place of the end of a party's process."""
 
 
 class Open(ScoreLedger):
-    """A mutant: notes nothing and refuses nothing."""
+    """A mutant of the ledger that records nothing and refuses nothing."""
 
     def __init__(self):
         super().__init__(None)
@@ -100,8 +100,10 @@ class Model:
         self, blocks, ids, ledgers=None, model=b"model", to="a", raw=None, levels=EXACT, most=float("inf"), cut=None,
         rounded=None,
     ):  # fmt: skip
-        """Scores of each block: A's columns, and the others', by name; at the party that asks. cut: the kind of message
-        at whose coming a party dies."""
+        """Return the scores of each block at the requesting party.
+
+        cut: the kind of message at whose arrival a party's process ends.
+        """
         self.events: list[Event] = []
         self.entries: list[DisclosureRecord] = []
         lock = threading.Lock()
@@ -184,7 +186,7 @@ def test_another_party_than_the_active_one_may_ask(widths, to):
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("to", ["a", "b", "c"])
 def test_every_score_of_every_row_and_output_is_entered(outputs, to):
-    """In several blocks, of unlike lengths."""
+    """The scores are in several blocks of different lengths."""
     model, rows = Model(2, 3, 2, outputs=outputs), (7, 4)
     blocks = [model.columns(n, seed=n) for n in rows]
     scores = model.ask(blocks, [names(7), names(4, 50)], to=to, levels=HALVES)
@@ -195,7 +197,7 @@ def test_every_score_of_every_row_and_output_is_entered(outputs, to):
 
 @pytest.mark.parametrize(("to", "loses"), [("a", "a"), ("c", "a"), ("b", "b")])
 def test_a_row_with_a_lost_share_gets_no_score(to, loses, tmp_path):
-    """Nobody makes another part, whose rounding would be another: of the asking party's own, and of the other's."""
+    """Neither party makes a lost share again, because it would be rounded differently."""
     model, ledgers = Model(2, 3, 2), {name: ScoreLedger(tmp_path / name) for name in "abc"}
     for ledger in ledgers.values():
         ledger.record_model(b"model", 20, names(5, 1000))
@@ -217,7 +219,7 @@ def test_a_row_beyond_the_levels_is_not_stored(tmp_path):
     block = {"a": np.array([[0.5], [5.0]]), "b": np.zeros((2, 1))}
     far = np.abs(model.exact(block)) > levels.reach
     assert far.tolist() == [[False, False], [True, False]]
-    entries = np.diff(ENCODING.top_knots).max()  # a sum is read as its entry of the table or as the next one
+    entries = np.diff(ENCODING.top_knots).max()  # a sum is read as its table entry or as the next one
     assert (np.abs(model.exact(block))[~far] < levels.max_reported - 2 * entries).all()
     (scores,) = model.ask([block], [names(2)], ledgers, levels=levels)
     np.testing.assert_array_equal(np.isinf(scores), far)
@@ -231,7 +233,7 @@ def test_each_party_asks_its_own_ledger_about_whoever_asks():
         ledger.record_model(b"model", 20, [])
     block = model.columns(3)
     first = model.ask([block], [names(3)], ledgers, to="b")[0]
-    model.ask([block], [names(3)], ledgers, to="a")  # another peer, other answers
+    model.ask([block], [names(3)], ledgers, to="a")  # other answers for another peer
     again = model.ask([{name: X[1:] for name, X in block.items()}], [names(2, 1)], ledgers, to="b")[0]
     np.testing.assert_array_equal(again, first[1:])
     assert np.isnan(model.ask([model.columns(3, 2)], [names(3)], ledgers, to="b")[0]).all()  # with other columns
@@ -295,7 +297,7 @@ def test_levels_of_every_model_have_room_in_its_ring(name, rows):
 
 
 def test_what_is_opened_is_rounded_at_random_and_says_no_more():
-    """Each opening is the sum rounded up or down to 16 bits; its fraction is that of the bits below, not of a noise."""
+    """Each opened number is the sum rounded up or down to 16 bits, with the probability given by the lower bits."""
     model = Model(2, 2)
     block = {"a": np.ones((4000, 2)), "b": np.ones((4000, 2))}
     exact = float(model.exact(block)[0, 0]) * 2**FRACTION
@@ -310,7 +312,7 @@ def test_what_is_opened_is_rounded_at_random_and_says_no_more():
 
 @pytest.mark.parametrize(("widths", "to"), [((2, 2), "a"), ((2, 2, 2), "c")])
 def test_the_rounding_party_may_send_fewer_bits(widths, to):
-    """Every score is within a step of its sum and unbiased.
+    """Every score differs from its sum by less than a step, and is unbiased.
 
     By Hoeffding's bound, the mean of 4,000 unbiased errors of at most two steps exceeds 0.15 steps once in 1e9 runs.
     """
@@ -336,7 +338,7 @@ def test_parts_of_further_parties_are_uniform():
     (part,) = [e.message for e in model.events if type(e.message) is ForwardSumShare and e.direction == "recv"]
     counts = np.bincount(np.frombuffer(part.words, np.uint8), minlength=256)
     expected = counts.sum() / 256
-    assert ((counts - expected) ** 2 / expected).sum() < 450  # 255 degrees: once in 1e12
+    assert ((counts - expected) ** 2 / expected).sum() < 450  # 255 degrees of freedom: exceeded once in 1e12
 
 
 def test_each_score_has_a_dither_of_its_own():
@@ -360,7 +362,8 @@ def test_each_score_has_a_dither_of_its_own():
     h, s = RING.reduce(scored_shares["b"]), 2.0 ** HALVES.shift(ENCODING)
     part = (h % np.uint64(s)) / s
     up = (rounded - HALVES.truncate(ENCODING, h)) % np.uint64(2**HALVES.bits) == 1
-    assert ((part > 0.4) & (part < 0.6) & up).sum() == pytest.approx(0.1 * part.size, rel=0.3)  # 400 of 19: 6.3 errors
+    # 400 with a standard deviation of 19: 6.3 standard errors
+    assert ((part > 0.4) & (part < 0.6) & up).sum() == pytest.approx(0.1 * part.size, rel=0.3)
     for one, other in (np.s_[:, 0], np.s_[:, 1]), (np.s_[1:, 0], np.s_[:-1, 0]):
         turned = (part[one] < part[other]) & up[one] & ~up[other]
         assert turned.mean() == pytest.approx(1 / 24, rel=0.75)  # seven standard errors of .0045
@@ -379,7 +382,9 @@ def test_commitments_of_another_number_end_it_with_a_word():
 
 
 def test_unlimited_queries_reveal_weights_and_sums(tmp_path: Path):
-    """d_A + 1 questions about one row of B with columns of A's choice; then honest ones give X_B theta_B."""
+    """d_A + 1 requests about one row of B, with columns of A's choice, reveal A's weights;
+    then honest ones give X_B theta_B.
+    """
     model = Model(5, 7)
     chosen = np.vstack([np.zeros((1, 5)), np.eye(5)])
     one = model.columns(1, 3)["b"]
@@ -400,7 +405,9 @@ def test_unlimited_queries_reveal_weights_and_sums(tmp_path: Path):
 
 @pytest.mark.parametrize("to", ["a", "c"])
 def test_a_query_repeated_after_a_crash_gets_the_same_scores(to: str, tmp_path: Path):
-    """A party dies at each kind of message, and each session has other shares: a score never has two values."""
+    """A party's process ends at each kind of message, and each session has other shares:
+    a score never has two values.
+    """
     opened_words = set()
     for cut in (RowCommitments, ForwardSumShare, ShareStored, RoundedScores, None, None):
         model = Model(5, 7, 3)  # with fresh shares
@@ -419,7 +426,7 @@ def test_a_query_repeated_after_a_crash_gets_the_same_scores(to: str, tmp_path: 
 
 
 def test_scores_by_many_models_reveal_the_columns(tmp_path: Path):
-    """Up to an invertible matrix: all columns of B are in the span of the scores and A's own columns."""
+    """They reveal B's columns up to an invertible matrix: these are in the span of the scores and A's own columns."""
     models = [Model(5, 8, seed=seed) for seed in range(10)]
     block = models[0].columns(60, 5)
     scores = [model.ask([block], [names(60)])[0] for model in models]

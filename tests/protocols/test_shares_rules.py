@@ -1,4 +1,4 @@
-"""Rules of steps on shares: their coefficients are fixed ahead and hold on any share."""
+"""Update rules for training on shares: their coefficients are fixed in advance and apply to any share."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_rule_of_other_bits_than_agreed_is_refused():
 
 
 def test_a_party_turns_its_steps_by_a_matrix_of_its_own():
-    """Newton's step with the bound 1/4 on the curvature, for the columns of one party."""
+    """A party takes Newton steps for its own columns, with the bound 1/4 on the curvature."""
     X, y = breast(6, 9)
     bounds = [x.T @ x / (4 * len(y)) + 1e-2 * np.eye(x.shape[1]) for x in X]
     P = {name: np.linalg.inv(bound) for name, bound in zip("ab", bounds, strict=True)}

@@ -1,4 +1,4 @@
-"""Products of a training on shares in processes of one party: equal shares in equal order, and an equal model."""
+"""Products of a training on shares, computed in several processes of one party: the same shares, order and model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scheme(request):
 
 
 class Counting(Executor):
-    """Forwards calls to an executor and counts them by function."""
+    """An executor that forwards calls to another one and counts them by function."""
 
     def __init__(self, inner):
         self.inner, self.done = inner, Counter()
@@ -65,7 +65,7 @@ def meter(executor):
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["own pool", "chosen"])
 def test_shares_made_elsewhere_sum_to_the_product(pool, scheme, chosen):
-    """In threads, of the kernel on a pool of this process's own, and in other processes."""
+    """Shares are computed in threads (for the kernel, of this process's own pool) and in other processes."""
     ring, (holder, evaluator) = ShareRing(41), keys(scheme)
     rng = np.random.default_rng(0)
     W, V = rng.integers(-500, 500, (300, 7)), rng.integers(0, 2**41, (300, 3), dtype=np.uint64)
@@ -83,7 +83,7 @@ def test_shares_made_elsewhere_sum_to_the_product(pool, scheme, chosen):
 
 
 def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch, scheme):
-    """So that queries that have come are not all held in memory."""
+    """Calls are made late so that not all received queries are in memory."""
     for name in ("_MAX_PENDING", "_MAX_PENDING_THREADS"):
         monkeypatch.setattr(product_work, name, 3)
     begun = []
@@ -141,7 +141,7 @@ def test_the_scheme_travels(scheme):
     ("parties", "on_threads"), [(2, False), (3, False), (2, True), pytest.param(3, True, marks=pytest.mark.slow)]
 )
 def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties, on_threads):
-    """on_threads: on threads, in place of a pool of this process's own; else on an executor that somebody chose."""
+    """on_threads: whether to use threads of this process's own pool; otherwise, an executor that the caller passes."""
     monkeypatch.setattr(product_work, "MIN_EXECUTOR_SECONDS", 0.0)
     monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", 0.0)
     tables = vfl.datasets.breast_cancer(parties)
@@ -163,7 +163,7 @@ def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties
     batches, chunks, holders = 2, 2, 2
     named = share_scheme.encrypt_exported, share_scheme.multiply_part, share_scheme.open_exported
     names = [function.__name__ for function in named] if not on_threads else ["encrypt", "open"]
-    for name in names:  # the blocks of a batch have one reply with a product for the steps
+    for name in names:  # all blocks of a batch have one reply with a product for the steps
         least = holders * chunks * (batches + 1) if name == "multiply_part" else holders * chunks * batches * 2
         assert counting.done[name] >= least
     if on_threads:  # one call computes all products of a batch

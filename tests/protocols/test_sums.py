@@ -1,4 +1,6 @@
-"""Every sum protocol against a plain sum, for reals and phases, several at a time over one channel."""
+"""Every sum protocol compared with a plain sum, for real numbers and phases (angles),
+several at once over a channel.
+"""
 
 import threading
 from collections.abc import Callable

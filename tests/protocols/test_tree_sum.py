@@ -28,7 +28,7 @@ TOPOLOGIES: list[Topology] = ["tree", "star", "ring"]
 def one_sum(
     sums: vfl.TreeSum, parts: list[np.ndarray], space: Space, network: vfl.Network | None = None
 ) -> tuple[np.ndarray, list[Event], float]:
-    """Return the sum, the events and the active party's virtual seconds."""
+    """Return the sum, the sent messages and the active party's simulated seconds."""
     names = ["active", *(f"p{k}" for k in range(len(parts)))]
     events: list[Event] = []
 

@@ -48,7 +48,9 @@ COIN = bytes(32)
 
 
 class Two:
-    """A session of both holders: `a` has words x[0], `b` x[1], of some rows in blocks, for every shuffle."""
+    """A session of both share holders. For every shuffle, `a` has the words x[0] and `b`
+    x[1], of some rows in blocks.
+    """
 
     def __init__(
         self, bits: int, words: list[tuple[Any, Any]], blocks: int = 1, again: bool = False, cut: Any = None
@@ -113,18 +115,21 @@ def test_words_of_each_block_are_shuffled(rows: int, bits: int, blocks: int) -> 
 
 
 def test_every_order_is_as_likely() -> None:
-    """Four rows, 1,200 blocks of 60 shuffles: 24 orders. Switches set at random give 8 of them twice as often, and a
-    sum of 173; one order for all blocks of a shuffle, twenty times as much."""
+    """Four rows have 24 orders, which are counted over 1,200 blocks of 60 shuffles.
+
+    With switches set at random, 8 orders are twice as frequent, and the sum below is 173. With one order for all blocks
+    of a shuffle, it is twenty times as large.
+    """
     blocks = 20
     values = np.tile(np.arange(4, dtype=np.uint64), blocks)
     outcomes = Two(2, [split(values, 2, seed) for seed in range(60)], blocks).outcomes()
     counts = Counter(tuple(order) for shuffled in outcomes for order in shuffled.reshape(blocks, 4).tolist())
     assert len(counts) == 24
-    assert sum((count - 50) ** 2 / 50 for count in counts.values()) < 95  # 23 degrees: once in 1e10
+    assert sum((count - 50) ** 2 / 50 for count in counts.values()) < 95  # 23 degrees of freedom: exceeded once in 1e10
 
 
 def test_what_is_received_is_uniform() -> None:
-    """All words are the same at either holder, half of the switches cross: what either receives shows neither."""
+    """All words of a holder are equal and half of the switches exchange rows, but received messages show neither."""
     session = Two(10, [(np.zeros(3000, np.uint64), np.full(3000, 5, np.uint64))] * 2)
     session.outcomes()
     ring = ShareRing(10)
@@ -136,7 +141,7 @@ def test_what_is_received_is_uniform() -> None:
             words = ring.unpack(data, (8 * len(data) // 10,))
             counts = np.bincount((words >> np.uint64(4)).astype(int), minlength=64)
             expected = counts.sum() / 64
-            assert ((counts - expected) ** 2 / expected).sum() < 160  # 63 degrees: once in 1e9
+            assert ((counts - expected) ** 2 / expected).sum() < 160  # 63 degrees of freedom: exceeded once in 1e9
     for message in session.received(SwitchSettings):
         share = np.unpackbits(np.frombuffer(message.bits, np.uint8)).mean()
         assert abs(share - 0.5) < 6.5 * 0.5 / (8 * len(message.bits)) ** 0.5
@@ -164,7 +169,7 @@ def test_orders_and_masks_of_blocks_are_independent() -> None:
     for values in (orders, masked):
         pairs = [(one == other).mean() for one, other in itertools.combinations(values, 2)]
         assert len(pairs) >= 15
-        assert max(pairs) < 0.15  # of 100 places 15 agree by chance once in 1e12
+        assert max(pairs) < 0.15  # of 100 positions, 15 agree by chance once in 1e12
 
 
 def test_a_shuffle_serves_once() -> None:
@@ -188,7 +193,7 @@ def test_every_message_is_declared() -> None:
 
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-# of the mean error of 25 draws, many deviations away; that of one draw may pass them (log loss of support2: 1 in 14)
+# bounds on the mean error of 25 shuffles; the error of one may exceed them (log loss of support2: 1 in 14)
 BOUNDS = {"auc": 0.0015, "brier": 0.0002, "pr_auc": 0.002, "ks": 0.006, "r2": 0.02}
 REAL = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
 
@@ -219,7 +224,7 @@ def r2_off(X: np.ndarray) -> float:
 
 
 def pooled(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """All columns (n x d), scaled and cut off where shares do, and the 0/1 labels."""
+    """Return all columns (n x d), scaled and clipped as for shares, and the 0/1 labels."""
     parties = prepare_parties(vfl.Job(model=vfl.Logistic(), batch_size=256), read(name))
     X, y = np.hstack([party.X for party in parties]), np.asarray(parties[0].y)
     return np.clip(StandardScaler().fit_transform(np.nan_to_num(X)), -8, 8), (y == y.max()).astype(int)
@@ -229,7 +234,7 @@ def pooled(name: str) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize("name", REAL)
 def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
-    """Of the scores of scikit-learn's model on some thousand rows that it was not fitted on, shared and shuffled."""
+    """Scores of scikit-learn's model on about a thousand new rows are shared and shuffled, and metrics are compared."""
     X, y = pooled(name)
     chosen = np.random.default_rng(0).permutation(len(y))[:14_000]
     held_out, fitted = np.array_split(chosen, 2)
@@ -262,13 +267,14 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
 
 @pytest.mark.parametrize(("rows", "bits"), [(1, 2), (2, 1), (3, 2), (5, 1), (4, 3), (5, 2)])
 def test_the_bits_of_shuffled_words_are_those_of_all_multisets(rows: int, bits: int) -> None:
-    """An answer is the multiset of the words, whatever the question: there are no other answers."""
+    """An answer is the multiset of the words, for any question, so the number of multisets bounds the information."""
     multisets = {tuple(sorted(words)) for words in itertools.product(range(2**bits), repeat=rows)}
     counted = multiset_bits(rows, bits)
     assert 2 ** (counted - 1) < len(multisets) <= 2**counted
     assert counted <= rows * bits
     draw = np.random.default_rng(0)
-    for _ in range(20):  # what a party adds to each word permutes the sequences, and never makes more answers
+    # numbers that a party adds to words permute the sequences, and never increase the number of answers
+    for _ in range(20):
         added = draw.integers(2**bits, size=rows)
         answers = {
             tuple(np.sort((np.array(words) + added) % 2**bits).tolist())
@@ -295,7 +301,7 @@ def test_offsets_by_order_stay_below_the_bound_of_the_proof() -> None:
     inputs = np.array([[(sequences ^ offset)[:, order] @ places for offset in sequences] for order in orders])
     largest = 0
     for offsets in itertools.product(range(len(sequences)), repeat=len(orders) - 1):
-        led_to = inputs[np.arange(len(orders)), [0, *offsets]]  # for each order, the words that lead to each answer
+        led_to = inputs[np.arange(len(orders)), [0, *offsets]]  # for each order, the words that give each answer
         largest = max(largest, int((led_to[:, None] == led_to).sum(axis=0).max(axis=0).sum()))
     multisets = 2 ** multiset_bits(n, 1)
     assert largest == 28

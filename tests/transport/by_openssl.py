@@ -1,4 +1,6 @@
-"""An authority by openssl, as docs/two-organisations.md shows it: sign a key of a party, revoke."""
+"""A certificate authority run with openssl, as in docs/two-organisations.md: sign a
+party's key, revoke a certificate.
+"""
 
 import hashlib
 import shutil

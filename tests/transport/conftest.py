@@ -143,7 +143,7 @@ def simulate_with(job: vfl.Job, parties: list[vfl.Party], parts: Mapping[str, Mo
 
 
 class Meet:
-    """Makes meetings below one folder."""
+    """Create kits of parties that meet, below one folder."""
 
     def __init__(self, folder: Path, free_port: Callable[[], int]) -> None:
         self.folder, self.free_port = folder, free_port

@@ -1,4 +1,4 @@
-"""All parties of a meeting at the same time, each in a thread of this process."""
+"""Run all parties of a training at the same time, each in a thread of this process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from securevfl.organisations.join import join
 
 
 def each(meeting: Any, work: Callable[[str], Any]) -> dict[str, Any]:
-    """What `work` returns or raises at every party, by name."""
+    """Return what `work` returns or raises at every party, by name."""
     return _at_once({name: (name,) for name in meeting.peers.parties}, work)
 
 
 def at_each(
     meeting: Any, work: Callable[[vfl.Party, Path], Any], parties: Sequence[vfl.Party] | None = None
 ) -> dict[str, Any]:
-    """What `work` returns or raises at these parties with their kits; of breast_cancer unless others are given."""
+    """Return what `work` returns or raises at these parties with their kits; by default,
+    the parties of breast_cancer.
+    """
     tables = vfl.datasets.breast_cancer(len(meeting.peers.parties)) if parties is None else parties
     return _at_once({party.name: (party, meeting.kit(party.name)) for party in tables}, work)
 

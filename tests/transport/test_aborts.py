@@ -1,4 +1,4 @@
-"""When a party stops, the others receive a code, and nothing of the error that stopped it."""
+"""When a party stops, the others receive a code, and no text of the error that stopped it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Other(Message, frozen=True):
 
 
 def made(kind: type[BaseException]) -> BaseException:
-    """An error of this class that holds a column's name, counts and a path."""
+    """Return an error of this class whose text contains a column's name, counts and a path."""
     if kind is errors.PeerStopped:
         return errors.PeerStopped(SECRET, "refused")
     return kind(SECRET, OSError(28, SECRET)) if kind is errors.StorageError else kind(SECRET)  # type: ignore[call-arg]
@@ -62,7 +62,7 @@ def heard(raised: BaseException) -> tuple[str, bytes]:
 
     with pytest.raises(type(raised)) as local_error:
         run_threads({"bank": bank, "shop": shop}, WallClock, timeout=20, observe=observe)
-    assert local_error.value is raised  # the party itself has all of it
+    assert local_error.value is raised  # the party itself sees the whole error
     return texts[0], b"".join(encode_message(message) for message in seen)
 
 
@@ -91,25 +91,25 @@ def test_what_depends_on_a_partys_data_reads_the_same() -> None:
 
 @pytest.mark.parametrize("reason", get_args(StopReason))
 def test_the_reason_is_the_same_whoever_passes_it_on_first(reason: StopReason) -> None:
-    """Of three parties one stops, the second stops of it, and its word may reach the third before the first's."""
+    """One of three parties stops, then the second does, and the third may receive the second's message first."""
     direct = Abort(reason).error("shop", ["shop", "telco"])
     ended = Abort(reason).error("shop", ["shop", "bank"])
     passed_on = Abort.of(ended, ["shop", "bank"]).error("telco", ["shop", "telco"])
     if reason != "away":
         assert str(passed_on) == str(direct) == f"shop has stopped: {STOP_REASONS[reason]}"
-    else:  # a party that waits for a third one names it; the peer that it waits for sends no word
+    else:  # a party that waits for a third one names it; the awaited peer sends no message
         assert str(passed_on) == f"telco has stopped: {STOP_REASONS['away']} (shop)"
 
 
 def test_a_party_is_told_of_nobody_but_its_peers() -> None:
-    """A name that a peer makes up, or this party's own, does not come into its error."""
+    """A name that a peer has invented, or this party's own name, is not put into the error."""
     for name in (SECRET, "bank"):
         assert str(Abort("refused", party=name).error("telco", ["shop", "telco"])).startswith("telco has stopped: ")
         assert name not in str(Abort("away", party=name).error("telco", ["shop", "telco"]))
 
 
 def test_an_abort_has_no_room_for_text() -> None:
-    """Its fields are a closed set, a bit, and the name of a party: of another name nothing is sent."""
+    """Its fields are one of a fixed set of codes, a bit, and the name of a party; other names are not sent."""
     hints = get_type_hints(Abort)
     assert {name: hints[name] for name in Abort.__struct_fields__} == {
         "reason": StopReason,

@@ -1,4 +1,4 @@
-"""CELU-VFL between organisations: the model of a simulation, also where processes are killed and started again."""
+"""CELU-VFL between organisations trains the model of a simulation, also if processes are killed and restarted."""
 
 from itertools import zip_longest
 from typing import Any

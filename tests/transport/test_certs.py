@@ -96,7 +96,7 @@ def forge(
     issuer: str = "bank",
     signer: ec.EllipticCurvePrivateKey | None = None,
 ) -> bytes:
-    """A certificate for "bank" made by hand, self-signed without `signer`."""
+    """Return a certificate for "bank" with chosen fields, signed by itself if there is no `signer`."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
         x509.CertificateBuilder()

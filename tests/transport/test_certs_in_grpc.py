@@ -1,4 +1,4 @@
-"""Certificates in real connections: who accepts whom, and under which version of TLS."""
+"""Certificates in real connections: which parties accept which, and with which version of TLS."""
 
 import socket
 import ssl

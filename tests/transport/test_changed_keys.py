@@ -21,11 +21,11 @@ pytestmark = needs_openssl
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 def run(meeting: Any, cut_at: int | None = None) -> dict[str, Any]:
-    """All parties join in threads; return each result or error."""
+    """Let all parties join in threads. Return each result or error."""
 
     def on_round(done: int, of: int) -> None:
         if done == cut_at:

@@ -1,4 +1,4 @@
-"""The commands in real processes, on Parquet files taken for large: killed and started again, seen on a terminal."""
+"""Commands in real processes, on Parquet files that count as large: killed and restarted, and on a terminal."""
 
 import contextlib
 import os
@@ -52,7 +52,7 @@ def ready(meet: Any) -> Callable[[int], Any]:
 
 
 def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subprocess.PIPE) -> "subprocess.Popen[str]":
-    """A command of this party."""
+    """Start a command of this party."""
     arguments = {
         "align": ["align", "--party", party],
         "join": [
@@ -143,7 +143,7 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
     assert {path.name for path in meeting.folder.iterdir() if path.is_file()} == left | {"found.csv"}
     entries = {name: DisclosureLedger.find(default_ledger(name)).read().entries for name in ("bank", "shop")}
     trained = ModelPart.load(meeting.folder / "bank.model.json").run
-    assert {entry.run for entry in entries["bank"]} == {trained}  # killed, and one run all the same
+    assert {entry.run for entry in entries["bank"]} == {trained}  # it was killed, and still counts as one run
     scores = [entry for entry in entries["shop"] if entry.disclosure.kind == "scores" and entry.run != trained]
     assert [entry.disclosure.count for entry in scores] == [569, 569]
     assert len({entry.table for entry in entries["shop"]}) == 1
@@ -154,7 +154,7 @@ def test_predictions_that_break_off_leave_no_file(ready: Any, running: list[Any]
     meeting = ready(1)
     for name, part in vfl.simulate(meeting.job, vfl.datasets.breast_cancer()).parts.items():
         part.save(meeting.folder / f"{name}.model.json")
-    write_rows(meeting.folder / "shop.parquet", np.arange(569))  # no longer the bank's order
+    write_rows(meeting.folder / "shop.parquet", np.arange(569))  # another order than the bank's
     running += [start(meeting, "bank", "predict", "--out", "found.csv"), start(meeting, "shop", "predict")]
     for process in running:
         _, errors = process.communicate(timeout=240)

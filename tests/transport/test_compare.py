@@ -1,4 +1,6 @@
-"""The value of a partner between organisations: one consent for all models, and all measurements recorded first."""
+"""`compare` between organisations: one consent for all models, and all measurements
+recorded before the first training.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from tests.transport.processes import at_each
 COMPARED_JOB = vfl.Job(model=vfl.Trees(trees=2, depth=2, boosted_score=False), seed=2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
 COMMAND = "from securevfl.cli.main import main; main()"
-TOLD = {"logistic": 0, "bins": 1, "trees": 2}  # and how many have been trained before
+TOLD = {"logistic": 0, "bins": 1, "trees": 2}  # models, and how many were trained before each
 
 
 def refused(sheet: Any) -> None:
@@ -65,7 +67,7 @@ def ended(*processes: Any) -> list[tuple[int, str, str]]:
 
 @pytest.mark.long
 def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running: list[Any]) -> None:
-    """Without consent nothing is entered; with it all models are compared; the same again is refused by the ledger."""
+    """Without consent nothing is recorded. With it all models are compared, and the ledger refuses the same again."""
     meeting = meet(2, None, COMPARED_JOB)
     for party in tables(1600):
         columns = [f"{party.name}{j}" for j in range(party.X.shape[1])] + ["y"] * party.active
@@ -111,7 +113,7 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
 def test_measures_are_in_the_ledger_before_the_first_training(
     meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also where another party breaks off there; one that has refused its consent leaves nothing in anybody's."""
+    """This also holds if another party stops there. If a party refuses consent, nothing is in any ledger."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     meeting, parties = meet(2, None, COMPARED_JOB), tables(600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
@@ -218,7 +220,7 @@ def test_a_party_out_of_evaluations_stops_and_advises_nobody(meet: Any, tmp_path
 
 
 def test_two_comparisons_at_once_are_one(meet: Any, tmp_path: Path) -> None:
-    """The second would meet the first one's partner between two trainings."""
+    """The second comparison would otherwise meet the first one's partner between two trainings."""
     meeting, (bank, _) = meet(2, None, COMPARED_JOB), tables(1600)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
     with compare.exclusive_comparison(ledger), raises_code(ConfigError, "SVFL-LEDGER-BUSY", party="bank"):

@@ -1,4 +1,4 @@
-"""Deviating parties in separate processes over mutual TLS: for each attack, the part that one process cannot show.
+"""Deviating parties in separate processes over mutual TLS: the steps of each attack that one process cannot show.
 
 The attacks on parts of the library, and that they succeed without the check that stops them, are in
 `tests/security/test_deviating_*.py`, `test_checked_openings.py` and `tests/disclosure/test_account.py`.
@@ -132,7 +132,9 @@ def joins(running: list[Any], meeting: Any, name: str, deviation: str = "", ever
 def test_a_peer_returning_with_another_jacobian_is_refused(
     meet: Any, running: list[Any], accepts: list[str], most: int
 ) -> None:
-    """15 equations a try about a batch of 113 residuals: from half of them on it must be accepted by name."""
+    """Each attempt gives 15 equations about a batch of 113 residuals; from half of them on,
+    the job must accept the leak.
+    """
     meeting = meet(2, job=meet.job(vfl.Ckks(), epochs=1, accepts=accepts))
     bank = joins(running, meeting, "bank")
     for _ in range(30):

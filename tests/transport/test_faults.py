@@ -1,4 +1,6 @@
-"""Parties that die, stall or are cut off: the same model, or an error with the reason at everyone else, in time."""
+"""Parties that are killed, paused or disconnected: the same model, or an error with the
+reason at all others, in time.
+"""
 
 import random
 import signal
@@ -52,7 +54,7 @@ def test_a_killed_or_stalled_party_ends_the_job(
 
 @pytest.fixture
 def proxied(meet: Any, benchmarks: None) -> Iterator[Any]:
-    """Bank and shop, where the shop is reached through a proxy only."""
+    """Start bank and shop, where the shop is reached only through a proxy."""
     from proxy import Proxy
 
     meeting = meet(2, addressed=["shop"], job=meet.job(epochs=60))
@@ -109,7 +111,7 @@ def test_a_restarted_party_is_told_to_start_anew(meet: Any, running: list[Any]) 
 
 
 def test_fuzzed_frames_are_refused() -> None:
-    """100,000 mutants of a frame: a SecureVFLError, or a frame with valid fields."""
+    """Each of 100,000 altered frames leads to a SecureVFLError or to a frame with valid fields."""
     draw = random.Random(6)
     message = Abort("refused")
     good = encode_frame(message, session=b"s" * 16, sender="bank", receiver="shop", subchannel="sum", seq=3)

@@ -108,7 +108,7 @@ def test_killed_and_taken_up(meet: Any, running: list[Any], residual: str | None
 
 
 def test_predictions_with_the_server_there(meet: Any) -> None:
-    """It is one of the parties that meet, and gives and gets nothing."""
+    """The server takes part in the prediction, but sends and receives no outputs."""
     job = vfl.Job(
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FDML(lr=0.3, tau=2),

@@ -1,4 +1,6 @@
-"""`forget` after a run of every family: the folder holds what the documents state, and nothing else."""
+"""After the command `forget`, the folder of a run contains what the documentation states,
+for every family of protocols.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,7 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Cut(RuntimeError):
-    """Ends a training in the middle."""
+    """Raised to end a training in the middle."""
 
 
 def test_there_is_a_job_of_every_family() -> None:

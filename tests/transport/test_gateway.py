@@ -1,4 +1,6 @@
-"""`securevfl score --http`: applications ask in JSON, many at once, and the other party is asked in blocks."""
+"""`securevfl score --http`: many applications send requests in JSON, and rows are requested
+from the other party in blocks.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def until_up(url: str, *processes: subprocess.Popen[str]) -> None:
 
 @pytest.mark.long
 def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list[Any]) -> None:
-    """In real processes over mutual TLS: every state of a row, wrong tokens and bodies, no id in a log or a metric."""
+    """Cases: every state of a row, wrong tokens and bodies, and no id in a log or a metric
+    (real processes, mutual TLS).
+    """
     meeting, port = meet(2), meet.free_port()
     bank, shop = vfl.datasets.breast_cancer(2)
     run = vfl.simulate(meeting.job, [bank, shop])
@@ -138,7 +142,7 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
     again.send_signal(signal.SIGTERM)  # with idle sessions of the gateway
     out, log = again.communicate(timeout=120)
     assert again.returncode == 0, log
-    assert out.splitlines()[-1].startswith("shop: the service has ended after SIGTERM: 1 requests answered, 1 rows")
+    assert out.splitlines()[-1].startswith("shop: the service has ended after SIGTERM: 1 request answered, 1 row ")
     assert '"event": "stopped"' in log
     assert "KeyboardInterrupt" not in log
     assert "run the same command" not in log
@@ -151,7 +155,7 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
 
 
 def test_a_caller_that_hangs_up_within_its_request_is_no_error() -> None:
-    """Neither a line in the log of errors nor a row that is asked about."""
+    """It causes neither a line in the error log nor a request about a row."""
     sent = list[dict[str, Any]]()
     came = iter([{"type": "http.request", "body": b'{"ro', "more_body": True}, {"type": "http.disconnect"}])
     headers = [(b"authorization", f"Bearer {TOKEN}".encode())]

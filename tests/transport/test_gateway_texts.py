@@ -37,7 +37,9 @@ ROWS_A_REQUEST = 10
 def gateway_of_a_run(
     meeting: Any, port: int, run: vfl.Run, paths: dict[str, Path], id_column: str
 ) -> Iterator[httpx.Client]:
-    """The shop serves, the bank runs a gateway, and an application has a client that checks what it gets."""
+    """Run the shop's server and the bank's gateway. Return a client that checks the answers
+    which an application receives.
+    """
     rows = {
         name: IndexedRows.of(name, rows_of_file(run.parts[name], path, ReadOptions(id_column=id_column)))
         for name, path in paths.items()
@@ -83,7 +85,8 @@ def test_2000_rows_get_the_predictions_of_the_file(id_column: str, names: list[s
         table = list(csv.DictReader(file))
     columns = run.parts["bank"].columns
     in_file = ["Kunden-Nr"] if len(names) == 1 else names
-    assert {tuple(row[name] for name in in_file) for row in table} == set(predicted)  # the two files join
+    # both files have the same columns and rows
+    assert {tuple(row[name] for name in in_file) for row in table} == set(predicted)
     count = N if len(names) == 1 else 200
 
     def row_of(number: int) -> dict[str, Any]:

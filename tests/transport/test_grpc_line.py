@@ -1,4 +1,6 @@
-"""Lines in memory under arbitrary cuts, and a live endpoint under everything that must be refused."""
+"""Lines (connections of two parties) in memory that are cut anywhere, and a live
+endpoint with messages to be refused.
+"""
 
 import contextlib
 import random
@@ -76,7 +78,7 @@ class Ends:
         return (*streams, jobs)
 
     def meet(self, cause: str) -> None:
-        """Connects the two until each has opened, then cuts."""
+        """Connect the two until each has opened, then disconnect."""
         stream, _, jobs = self.stream()
         for line in (self.a, self.b):
             with line.changed:
@@ -193,7 +195,9 @@ def test_what_is_refused_again_and_again_ends_the_line() -> None:
 
 
 def test_fuzzed_messages_of_the_line() -> None:
-    """100,000 mutants: nothing but SecureVFLError, and nothing delivered that was not sent."""
+    """100,000 altered messages cause no other errors than SecureVFLError, and nothing is
+    delivered that was not sent.
+    """
     draw = random.Random(5)
     good = [
         encode_message(message)
@@ -233,7 +237,7 @@ def test_fuzzed_messages_of_the_line() -> None:
 
 
 class Caller:
-    """A caller with the right certificate that sends anything it likes."""
+    """A caller with a valid certificate that sends arbitrary messages."""
 
     def __init__(self, meeting: Any, start: bytes = b"s" * 16) -> None:
         options = [("grpc.ssl_target_name_override", server_name("bank")), ("grpc.max_send_message_length", -1)]
@@ -344,7 +348,7 @@ def test_no_altered_frame_is_taken(bank: Any) -> None:
         if bit % 4 == 3:
             bank.caller.says(PacketPiece(accepted, False, 0, frame(accepted)))
             assert len(bank.delivered) == accepted + 1
-    for bit in range(8 * 7):  # and of the line's own message, up to its number
+    for bit in range(8 * 7):  # bits of the message around the frame, up to its number
         accepted = len(bank.delivered)
         data = bytearray(encode_message(PacketPiece(accepted, False, 0, frame(accepted))))
         data[bit // 8] ^= 1 << bit % 8

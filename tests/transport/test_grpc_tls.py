@@ -47,14 +47,14 @@ def bad_certificate(folder: Path, authority: Path, kind: str, party: str) -> Pat
         now = LONG_AGO if kind == "expired" else None
         if now is not None:
             certs.init(folder, replace=True, days=4000, now=now)
-            shutil.copyfile(folder / "ca.pem", authority / "ca.pem")  # the one the peers trust, too
+            shutil.copyfile(folder / "ca.pem", authority / "ca.pem")  # the authority that the peers also trust
         certs.issue(folder, party, ["localhost"], replace=True, days=300, now=now)
     return folder
 
 
 @contextlib.contextmanager
 def tls_server(port: int, folder: Path, party: str, highest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> Iterator[None]:
-    """Show a certificate to every caller."""
+    """Run a TLS server that presents this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / f"{party}.pem", folder / f"{party}.key")
     context.maximum_version = highest
@@ -135,7 +135,7 @@ def test_a_caller_refuses_tls_1_2(meet: Any) -> None:
 
 @pytest.fixture
 def bank(meet: Any) -> Iterator[Any]:
-    """A live endpoint, and the messages that have been delivered to it."""
+    """Return a live endpoint and the messages that were delivered to it."""
     meeting = meet(2, addressed=["bank"])
     meeting.delivered = []
     endpoint = Endpoint(
@@ -152,7 +152,7 @@ def bank(meet: Any) -> Iterator[Any]:
 
 
 def dial(port: int, folder: Path | None, party: str) -> None:
-    """Do a handshake with the bank's port and read one byte; raise its error."""
+    """Perform a handshake with the bank's port and read one byte. Raise the error that occurs."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -200,7 +200,7 @@ def test_both_ends_of_a_failed_handshake_learn_the_reason(
         time.sleep(0.05)
     assert "one side refused the other's certificate, and the output at shop states the reason" in bank.line.cause
     (failure,) = [record for record in caplog.records if "handshakes fail" in record.getMessage()]
-    assert failure.levelno == logging.ERROR  # on the screen, without --verbose
+    assert failure.levelno == logging.ERROR  # is printed even without --verbose
     assert bank.delivered == []
 
 

@@ -1,4 +1,4 @@
-"""A hub sees routing and sizes only, and cannot change a packet unnoticed."""
+"""A hub, which forwards packets, sees only routing and sizes, and cannot change a packet unnoticed."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.transport.processes import together
 
 
 class Conversation:
-    """Two parties' seals; forwarded packets wait in a list, as at a hub."""
+    """The encryption of two parties; forwarded packets wait in a list, as at a hub."""
 
     def __init__(self, meeting: Any) -> None:
         self.credentials = {name: Credentials(meeting.kit(name), name) for name in ("bank", "shop")}
@@ -88,7 +88,7 @@ def test_a_hub_cannot_put_its_own_key_in(talk: Conversation, meet: Any) -> None:
 
 
 class _Impostor:
-    """Signs with another key than that of the certificate it shows."""
+    """An impostor that signs with another key than that of its certificate."""
 
     def __init__(self, credentials: Credentials, party: str, certificate: bytes) -> None:
         self.ca, self.party, self.certificate, self.identity = credentials.ca, party, certificate, credentials.identity
@@ -104,7 +104,7 @@ def test_a_certificate_of_someone_else_is_refused(talk: Conversation, tmp_path: 
         talk.shop.receive(sent[0])
     with pytest.raises(FrameError):
         talk.shop.receive(b"no offer")
-    talk.shop.receive(encode_message(talk.bank._offer))  # nothing has changed by the refusals
+    talk.shop.receive(encode_message(talk.bank._offer))  # the refusals have changed nothing
 
 
 def test_a_weak_key_is_refused(talk: Conversation) -> None:
@@ -125,7 +125,7 @@ def test_parcels_under_another_name_are_refused(meet: Any, parcel: tuple[str, st
 
 
 def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[EncryptedPacket]:
-    """A run of three with the bank as hub; the parcels between the two others as it saw them."""
+    """Run three parties with the bank as hub. Return the packets between the two others as the hub sees them."""
     seen: list[EncryptedPacket] = []
 
     def spying(endpoint: Any, peers: Any, neighbour: str, parcel: EncryptedPacket, packet: bytes) -> Any:
@@ -139,7 +139,7 @@ def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[Encrypted
 
 
 def readable(parcels: list[EncryptedPacket]) -> bool:
-    """Whether the job, a party's name in a frame or a message's name can be read in what passed after the offers."""
+    """Return whether the job, a party's name or a message's name can be read in the packets after the offers."""
     bodies = [
         parcel.body
         for parcel in parcels

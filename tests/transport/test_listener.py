@@ -140,13 +140,13 @@ def test_unanswered_handshakes_end_in_time(served: tuple[Listener, EchoServer]) 
         established.sendall(HELLO)
         assert receive(established, len(HELLO)) == HELLO
         assert closed(client, 5)
-        established.sendall(HELLO)  # has answered, so it is not bound by the time of a handshake
+        established.sendall(HELLO)  # the client has answered, so the time limit of the handshake no longer applies
         assert receive(established, len(HELLO)) == HELLO
 
 
 @pytest.mark.parametrize("first", [b"", HELLO], ids=["silent", "half open"])
 def test_strangers_do_not_keep_a_client_out(served: tuple[Listener, EchoServer], first: bytes) -> None:
-    """300 connections of one address that go no further: a client that proceeds is served at once."""
+    """Of one address, 300 connections send nothing more, and a client that continues is still served at once."""
     front, _ = served
     strangers = [connect(front) for _ in range(300)]
     for stranger in strangers:

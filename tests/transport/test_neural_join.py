@@ -1,4 +1,4 @@
-"""Neural parties between organisations: modules from files of their owners, kept, and used again for predictions."""
+"""Neural networks between organisations: modules from their owners' files are stored and used again for predictions."""
 
 import threading
 from dataclasses import replace

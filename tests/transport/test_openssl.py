@@ -1,4 +1,4 @@
-"""Certificates by openssl for keys that stay with their party, with the commands of the page."""
+"""Certificates by openssl for keys that stay with their party, by the commands of docs/two-organisations.md."""
 
 import re
 import shutil
@@ -31,7 +31,7 @@ def run(*arguments: object) -> Result:
 @pytest.mark.long
 @pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
-    """All of them in one shell: the bank's key never leaves its folder, and its certificate is revoked at the end."""
+    """They run in one shell: the bank's key never leaves its folder, and its certificate is revoked at the end."""
     part = PAGE.read_text().split("## A private key that nobody else sees")[1].split("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
     bank, authority, kit, revoke = blocks

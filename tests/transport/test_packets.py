@@ -1,4 +1,4 @@
-"""The contents of a packet by its tag, and the packets that a party refuses from peers that must not send them."""
+"""A packet's tag states its content; a party refuses packets from peers that must not send them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Prediction between parties equals that of the run in one process; parts or rows that do not fit are refused."""
+"""Predictions between parties equal those of a run in one process; model parts or rows that do not fit are refused."""
 
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,8 @@ def test_many_rows_and_one(meet: Any, run: vfl.Run, first_rows: dict[str, Any]) 
     np.testing.assert_array_equal(results["bank"].label, run.predict(first_rows))
     assert results["shop"] is None
     one = asked(meeting, run, {name: table[4] for name, table in first_rows.items()})
-    np.testing.assert_allclose(one["bank"].proba[0], results["bank"].proba[4], rtol=0, atol=1e-9)  # BLAS by shape
+    # BLAS rounds differently for other shapes
+    np.testing.assert_allclose(one["bank"].proba[0], results["bank"].proba[4], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("block", [16_384, 7])
@@ -141,7 +142,9 @@ def told(folder: Path, parts: dict[str, ModelPart], X: dict[str, np.ndarray], id
 
 
 def test_the_same_rows_again_count_once_where_they_tell_the_same(tmp_path: Path) -> None:
-    """Count in every session, up to the limit; other columns of the asking party, rows or an order add nothing."""
+    """Scores count in every session, up to the limit; other columns, rows or orders of the
+    requesting party add nothing.
+    """
     job = vfl.Job(
         model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(sum="pairwise", residual="open")
     )

@@ -75,7 +75,7 @@ def predict(meeting: Any, run: vfl.Run, ids: Any = range(30), **code_policy: Rea
 
 
 def told(path: Path) -> list[float]:
-    """Bits of each row that a ledger of scores has noted of codes."""
+    """Return the bits of codes that a score ledger has recorded for each row."""
     ledger = ScoreLedger(path)
     return [bits for (bits,) in ledger._file._connection.execute("SELECT total(bits) FROM codes GROUP BY row")]
 
@@ -90,7 +90,7 @@ def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Ru
     np.testing.assert_allclose(blocks["bank"].proba, run.predict_proba(FIRST_ROWS), rtol=0, atol=1e-9)
     scores = {name: meeting.folder / f"{name}.ledger" for name in ("bank", "shop", "telco")}
     assert told(scores["shop"]) == pytest.approx([THREE] * 30)
-    assert told(scores["bank"]) == told(scores["telco"]) == []  # their codes stay with them
+    assert told(scores["bank"]) == told(scores["telco"]) == []  # their codes are not disclosed
     entries = [DisclosureLedger.find(meeting.folder / f"{name}.ledger").read().entries for name in ("shop", "telco")]
     assert [[entry.disclosure.count for entry in disclosures] for disclosures in entries] == [[60], [30]]
     predict(meeting, run, shop=codes_of(run, "shop", 2))
@@ -200,7 +200,7 @@ def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> 
 
 @pytest.mark.parametrize("how", ["predicts", "serves"])
 def test_more_codes_than_agreed_are_refused_before_any_call(how: str, meet: Any, run: vfl.Run) -> None:
-    """Every way to take part first checks the codes that the party is to give."""
+    """Every way to take part first checks how many codes the party would disclose."""
     meeting = meet(3)
     peers, ledger = meeting.kit("shop") / "peers.toml", meeting.folder / "shop.ledger"
     part, wrong = run.parts["shop"], codes_of(run, "shop", 4)

@@ -87,7 +87,9 @@ def test_a_finished_training_starts_again_only_on_request(run: Any) -> None:
 
 @pytest.mark.exact_outputs
 def test_a_killed_training_counts_residuals_that_it_reopens(meet: Any, running: list[Any]) -> None:
-    """In real processes, killed while a table lives: both sessions are in the ledger, and the weights as good."""
+    """Real processes are killed while a table is in use: both sessions are in the ledger,
+    and the weights are as good.
+    """
     celu = {"optimizer": vfl.CeluVFL(lr=0.1, R=4, W=3, xi=60), "accepts": ("columns", "rank", "fresh_equations")}
     meeting = meet(2, job=meet.job(vfl.Ckks(), epochs=4).model_copy(update=celu))
     start = {"patience": 20, "pause": 0.1, "every": 2}
@@ -111,7 +113,9 @@ def test_a_killed_training_counts_residuals_that_it_reopens(meet: Any, running: 
 
 
 def test_pairs_that_are_opened_again_are_counted_again(meet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bank that has read the pairs, stops and joins again has them opened again: bits and rows are counted again."""
+    """If the bank stops after it has read the pairs and joins again, pairs are opened again,
+    and bits and rows count again.
+    """
     keys = {
         "optimizer": vfl.FedSGD(lr=0.3),
         "protocol": "shares",
@@ -126,7 +130,7 @@ def test_pairs_that_are_opened_again_are_counted_again(meet: Any, monkeypatch: p
     def stop_before_store(self: EvaluationFile, number: int, *results: Any) -> None:
         if number == FINAL_EVALUATION and self._path is not None and "bank" in self._path.parts and stops:
             stops.pop()
-            raise KeyboardInterrupt  # as the operator's signal does
+            raise KeyboardInterrupt  # as a signal of the operator does
         store(self, number, *results)
 
     def train(party: vfl.Party, kit: Path) -> Any:
@@ -168,7 +172,7 @@ def test_restored_precomputed_material_is_useless(meet: Any, tmp_path: Path) -> 
     assert len(prepared) == 2
 
     (folder,) = (meeting.kit("shop") / "ahead").iterdir()
-    other = DiskStore(folder)  # of another process
+    other = DiskStore(folder)  # as of another process
     with raises_code(ConfigError, "SVFL-FILE-IN-USE"):  # before it connects
         train(vfl.datasets.breast_cancer(2)[1], meeting.kit("shop"))
     other.close()

@@ -94,7 +94,7 @@ def test_who_stays_away_ends_the_job_everywhere(meet: Any, running: list[Any]) -
         assert "TransportError: " in errors or "PeerStopped: " in errors
         assert "shop" in errors, name
         assert not (meeting.kit(name) / "part.json").exists()
-    assert time.monotonic() - struck < 150  # and not as long as the others would wait to meet again
+    assert time.monotonic() - struck < 150  # shorter than the others would wait for a reconnection
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Lists of revoked certificates, made by openssl: who signs them, and who is refused by them."""
+"""Lists of revoked certificates, created by openssl: who may sign them, and which parties are refused."""
 
 import shutil
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_a_list_of_somebody_else_is_no_list(authority: Path, tmp_path: Path) -> 
     ("revoked", "hub"), [pytest.param("shop", None, marks=pytest.mark.slow), ("bank", None), ("telco", "shop")]
 )
 def test_who_was_revoked_is_refused_by_name(meet: Any, tmp_path: Path, revoked: str, hub: str | None) -> None:
-    """Called (bank), calling (shop), or at the other side of a hub."""
+    """A revoked party is refused whether it is called (bank), calls (shop), or is behind a hub."""
     meeting = meet(2, addressed=["bank"]) if hub is None else meet(3, hub)
     revoke(tmp_path / "authority", revoked)
     careful = "bank" if revoked != "bank" else "shop"
@@ -72,7 +72,7 @@ def test_who_was_revoked_is_refused_by_name(meet: Any, tmp_path: Path, revoked: 
     errors = together(meeting)
     assert all(isinstance(error, TransportError) for error in errors.values()), errors
     assert f"the authority revoked the certificate of {revoked} on" in str(errors[careful])
-    if revoked == "shop":  # who calls is refused before a word is taken
+    if revoked == "shop":  # a caller is refused before any message is accepted
         assert str(errors[revoked]).startswith("bank refused the connection of shop: the authority revoked")
 
 

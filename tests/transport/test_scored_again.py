@@ -29,7 +29,7 @@ from tests.transport.test_shares import CHUNKED_JOB
 
 
 class Trained:
-    """A model of two organisations on shares, and new rows of both: those of the training moved by a hair."""
+    """A model of two organisations on shares, and new rows of both: training rows with a minimal change."""
 
     def __init__(self, meet: Any, folder: Path) -> None:
         self.meeting = meet(2, None, make_job(CHUNKED_JOB))
@@ -45,7 +45,7 @@ class Trained:
         return join(self.meeting.job, party, kit / "peers.toml", **keys)
 
     def held(self, name: str, shift: float = 0.0) -> IndexedRows:
-        """All rows as new ones, behind them those of the training as they are."""
+        """Return all changed rows, followed by the unchanged training rows."""
         X = self.parts[name].table(self.tables[name].X)
         ids = [f"new {row}" for row in range(len(X))] + self.tables[name].ids[self.train].tolist()
         return IndexedRows(name, ids, np.concatenate([X + 1e-6 + shift, X[self.train]]))
@@ -118,7 +118,7 @@ def test_a_request_omits_refused_rows_and_repeats_stored_scores(trained: Trained
     again, same = trained.score([*range(30), n, n + 1], strangers=0)
     assert again == ScoreCounts(32, 30, trained=2)
     assert same == first
-    assert trained.told()["ids"] == 33  # the bank knew them all, and has asked about none
+    assert trained.told()["ids"] == 33  # the bank had all scores, and has requested none
 
     answered, more = trained.score(range(20, 50))
     assert answered == ScoreCounts(30, 30)
@@ -149,7 +149,7 @@ def test_a_spent_row_is_refused_and_counts_as_one_id(
     monkeypatch.setattr(new_rows, "SCORED_ROWS_PER_BLOCK", block)
     spent = [id_digest("shop", f"new {row}") for row in (3, 4)]
     score_ledger = ScoreLedger(trained.ledgers["shop"])
-    for model in (b"1", b"2", b"3"):  # a fourth of its 15 columns
+    for model in (b"1", b"2", b"3"):  # three models, a fourth of its 15 columns
         score_ledger.record_model(model, 20, [])
         score_ledger.admit(
             score_ledger.query(model, "telco", spent, bytes(32)), np.random.default_rng(0).normal(size=(2, 15))
@@ -176,5 +176,6 @@ def test_a_spent_row_is_refused_and_counts_as_one_id(
     outcomes = at_each(trained.meeting, predict)
     assert outcomes["bank"] == ScoreCounts(9, 6, trained=1, refused=2)
     assert left["bank"] == {"new 3": "refused", "new 4": "refused", str(held_id(trained)): "trained"}
-    assert (outcomes["shop"], left["shop"]) == (ScoreCounts(9, 6, refused=3), {})  # whose ids are not its to name
+    # the shop may not name the ids of these rows
+    assert (outcomes["shop"], left["shop"]) == (ScoreCounts(9, 6, refused=3), {})
     assert trained.told()["ids"] == before + 3

@@ -67,7 +67,7 @@ def serving(
     max_ids_of: Mapping[str, int] | None = None,
     **options: Any,
 ) -> Iterator[dict[str, list[RequestOutcome]]]:
-    """All parties but the leading one stay up until they have answered so often; what became of each request."""
+    """All parties but the leading one serve until they have answered this number of requests. Yields all outcomes."""
     ended: dict[str, list[RequestOutcome]] = {name: [] for name in meeting.peers.passives}
 
     def play(name: str) -> None:
@@ -85,7 +85,7 @@ def serving(
             server.run(over)
 
     def over() -> bool:
-        """Whether the shop has answered so often, or is about to have: it may be a moment behind the others."""
+        """Return whether the shop has answered this number of requests; it may be slightly later than the others."""
         deadline = time.monotonic() + 1
         while sum(request.outcome == "answered" for request in ended["shop"]) < answers:
             if time.monotonic() > deadline:
@@ -312,7 +312,7 @@ def test_requests_reveal_membership_and_every_id_is_counted(meet: Any, run: vfl.
         _, scores = ask(meeting, run, IndexedRows("bank", guessed, X))
         assert set(scores) == {
             guess for guess in guessed if guess < len(CANCER_PARTIES[1])
-        }  # every guess is confirmed or not
+        }  # each guess is confirmed or refuted
         assert 0 < len(scores) < len(guessed)
     assert ended["shop"][0].counts == ScoreCounts(60, len(scores))
     before = DisclosureLedger.find(meeting.folder / "shop.ledger")

@@ -1,4 +1,6 @@
-"""`securevfl serve` as a service: health and figures on a local port, one line of JSON an event, an orderly end."""
+"""`securevfl serve` as a service: status and metrics on a local port, one line of JSON
+for each event, an orderly end.
+"""
 
 import json
 import signal
@@ -21,7 +23,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from tests.forked import Forked
 
-MANY = 6_000  # ids: enough for a request to be caught in the middle
+MANY = 6_000  # ids, enough to interrupt a request in the middle
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -58,9 +60,10 @@ def shop(meet: Any, running: list[Any]) -> Any:
         X = np.resize(party.X, (MANY, party.X.shape[1]))
         table = {"id": np.arange(MANY), **dict(zip(party.columns, X.T, strict=True))}
         csv.write_csv(pa.table(table), meeting.kit(party.name) / "rows.csv")
-        write_rows(meeting.kit(party.name) / "rows.csv", np.arange(MANY // 2))  # of an alignment before the training
+        # the row order of an alignment before the training
+        write_rows(meeting.kit(party.name) / "rows.csv", np.arange(MANY // 2))
     ledger = DisclosureLedger(meeting.kit("shop") / "shop.ledger", "shop")
-    for kind, most in (("scores", 2 * MANY), ("ids", MANY)):  # codes of a row count as one score more
+    for kind, most in (("scores", 2 * MANY), ("ids", MANY)):  # the codes of a row count as another score
         ledger.set_limit(kind, Limit(most))
     kit = meeting.kit("shop")
     arguments = (
@@ -106,7 +109,7 @@ def test_a_service_answers_shows_and_ends(shop: Any, running: list[Any]) -> None
     assert get(port, "/ids")[0] == 404
     status, page = get(port, "/")
     assert status == 200
-    assert "<h1>shop serves</h1>" in page
+    assert "<h1>Scoring service of shop</h1>" in page
     assert "Drift of the served rows" in page
     assert figures(port)["securevfl_rows_scored_total"] == 0
     running.append(asker := ask(bank))
@@ -147,7 +150,7 @@ def test_refusals_and_killed_askers_are_counted_and_survived(shop: Any, running:
     until(lambda: DisclosureLedger(bank.parent / "shop" / "shop.ledger", "shop").read().entries)
     killed.kill()
     until(lambda: figures(port)['securevfl_requests_total{outcome="failed"}'] == 1)
-    running.append(again := ask(bank))  # the ids of the first were entered before it was killed
+    running.append(again := ask(bank))  # the ids of the first request were recorded before it was killed
     _, errors = again.communicate(timeout=240)
     assert again.returncode == 2
     assert "shop has stopped: the request would exceed a limit that its operator has set" in errors

@@ -1,7 +1,8 @@
-"""Training on shares between organisations: two to four parties over mutual TLS, prepared, killed, scored."""
+"""Training on shares between two to four organisations over mutual TLS: preprocessing, interruptions and scores."""
 
 import csv
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ CHUNKED_JOB = SHARES_JOB | {
 
 
 def opened(parts: dict[str, ModelPart]) -> Any:
-    """The weights that nobody has, from all parts, in the order of the run's parties."""
+    """Return the weights, which no party has, from the parts of all parties, in the order of the run's parties."""
     lead = next(part for part in parts.values() if part.leads)
     states = {name: parts[name].state for name in lead.parties}
     return np.concatenate(list(whole_weights(vfl.Job.from_dict(lead.job), states, lead.name).values()))
@@ -254,7 +255,7 @@ def test_a_model_of_rows_without_ids_scores_no_row(meet: Any, tmp_path: Path) ->
 
 
 def test_a_run_cut_before_its_last_state_resumes_to_equal_scores(tmp_path: Path) -> None:
-    """A crash between the scores of held-out rows and the part on disk: the same request is repeated."""
+    """After a crash between the scores of held-out rows and the storage of the part, the same request is repeated."""
     job, parties = make_job(CHUNKED_JOB), vfl.datasets.breast_cancer(2)
     states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=5) for party in parties}
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
@@ -301,7 +302,7 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
     assert all("additive shares" in sheet for sheet in sheets)
     accept = [sheet.rsplit("--accept ", 1)[1].split()[0] for sheet in sheets]
     outputs = both("join", job, "--party", "{}", data="{}.csv", accept=accept)
-    assert "auc 0.99" in outputs[0][0]
+    assert re.search(r"^AUC +0\.99", outputs[0][0], re.M)
     assert "held-out rows" in outputs[0][0]
     assert not [*tmp_path.glob("*.csv.ahead/*/chunk-*")]
     outputs = both("predict", str(tmp_path / "{}.model.json"), data="{}-new.csv")
@@ -311,5 +312,5 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
     f = np.log(p / (1 - p))
     np.testing.assert_allclose(points, 600 - 20 / np.log(2) * (f + np.log(50)), atol=0.01)
     size = meeting.job.protocol.shares.score_quantizer(meeting.job.model.loss.spacing).size
-    np.testing.assert_allclose(f / size - 0.5, np.rint(f / size - 0.5), atol=1e-6)  # the points of levels
+    np.testing.assert_allclose(f / size - 0.5, np.rint(f / size - 0.5), atol=1e-6)  # scores are at levels
     assert "30 rows predicted; only bank sees the result" in outputs[1][0]

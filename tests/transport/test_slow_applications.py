@@ -28,7 +28,7 @@ SAYS = {
 
 @pytest.fixture
 def port(free_port: Any) -> Any:
-    """The port of a gateway that gives requests a second to come whole, and takes eight connections."""
+    """Return the port of a gateway that closes requests after one second and accepts eight connections."""
     number = free_port()
     fake: Any = SimpleNamespace(party="bank", types={}, id_columns=None, connected=True, waiting=0, blocks=0)
     server = http_server.HttpServer(
@@ -47,7 +47,7 @@ def port(free_port: Any) -> Any:
 
 
 def until_closed(connection: socket.socket, *, drips: bytes) -> float:
-    """How long the gateway bears with somebody who sends a byte now and then."""
+    """Return how long the gateway keeps a connection open that sends a byte now and then."""
     began = time.monotonic()
     connection.settimeout(0.1)
     while time.monotonic() - began < 20:

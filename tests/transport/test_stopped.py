@@ -1,4 +1,4 @@
-"""`securevfl join` that is stopped, has no room on disk or finds an earlier model: one line at both ends, at once."""
+"""If `securevfl join` is stopped, lacks disk space or finds an earlier model, both parties print one line at once."""
 
 import json
 import resource
@@ -46,7 +46,7 @@ def meeting(meet: Any) -> Any:
 
 @pytest.fixture
 def start(meeting: Any, running: list[Any]) -> Start:
-    """Starts `join` at a party."""
+    """Start `join` at a party."""
 
     def begin(name: str, *options: str, again: bool = False) -> "subprocess.Popen[str]":
         kit = meeting.kit(name)
@@ -106,7 +106,7 @@ def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Star
 @pytest.mark.parametrize(("full", "other"), [("shop", "bank"), ("bank", "shop")])
 @pytest.mark.long
 def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start, full: str, other: str) -> None:
-    """The room ends during the training; a disk that is full before it is found before the party connects."""
+    """The disk becomes full during the training; a disk that is full earlier is noticed before the party connects."""
     peer, party = start(other), start(full)
     until_round(meeting, 12)
     resource.prlimit(party.pid, resource.RLIMIT_FSIZE, (1500, 1500))
@@ -192,7 +192,7 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     assert bank.returncode == 2
     assert out.startswith(
         "Nothing was trained, because job and table are the same as before. This model is from an earlier run; the "
-        "other parties could not be reached to confirm it. Use --retrain to train again.\nauc 0."
+        "other parties could not be reached to confirm it. Use --retrain to train again.\nmetric "
     )
     path = meeting.kit("bank") / "own.csv"
     path.write_text(path.read_text().replace("\n3,", "\n3000,"))

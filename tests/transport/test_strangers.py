@@ -1,4 +1,4 @@
-"""Strangers at the gateway and at a party's port: clients are answered, a training runs on, and the ledger opens."""
+"""Many connections of strangers at the gateway and at a party's port: clients are served, and a training continues."""
 
 from __future__ import annotations
 

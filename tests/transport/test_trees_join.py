@@ -1,4 +1,4 @@
-"""Trees between organisations: preprocessing, training on it, scores of new rows at a meeting and from a service."""
+"""Trees between organisations: preprocessing, training, and scores of new rows in a session and from a service."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.transport.processes import at_each
 CANCER_PARTIES = vfl.datasets.breast_cancer(2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
 LEVEL = 0.5  # distance of the levels of new rows' scores, each of which is rounded at random
-NEW = 1e-6  # what makes rows of the training new ones
+NEW = 1e-6  # change that makes training rows count as new ones
 
 
 def held(part: ModelPart, rows: slice) -> IndexedRows:
@@ -42,7 +42,7 @@ def held(part: ModelPart, rows: slice) -> IndexedRows:
 def test_trees_are_prepared_trained_asked_and_served(
     meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The trees of preprocessing are those of the training, of the part, and of new rows."""
+    """The same trees are used in preprocessing, in training, in the saved part, and for new rows."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     protocol = vfl.Protocol(shares=vfl.Shares())
     job = vfl.Job(

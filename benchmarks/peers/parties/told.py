@@ -1,8 +1,8 @@
-"""The common part of every party of a peer: it reads its task and writes its results. It imports Python modules only.
+"""The common part of all scripts that run a party of another system: reading a task and writing results.
 
-A script of this folder is started as `python SCRIPT TASK.json`. A task has `rank` (0 has the labels), `own` (the ports
-that this party binds), `other` (the ports by which it reaches the other, possibly through a slow link), the folder of
-`tables`, `settings`, and the path of the results, `out`.
+It imports only modules of Python. A script of this folder is started as `python SCRIPT TASK.json`. A task has `rank` (0
+has the labels), `own` (the ports that this party binds), `other` (the ports by which it reaches the other, possibly
+through a slow link), the folder of `tables`, `settings`, and the path of the results, `out`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def spent() -> float:
 
 
 class Work:
-    """The part of a process that is the work itself, without imports: wall-clock and processor seconds."""
+    """Wall-clock and processor seconds of the measured work of a process, without imports."""
 
     def __enter__(self) -> Work:
         self._cpu, self._started = spent(), time.monotonic()

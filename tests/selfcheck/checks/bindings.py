@@ -187,8 +187,7 @@ def _proofs(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
         to_bank: list[bytes] = []
         forger = _Forger(shop.identity)
         ours = EndToEndSession(bank, "shop", lambda body: None)
-        # type: ignore[arg-type]
-        theirs = EndToEndSession(_Shown("shop", shop.ca, shop.certificate, forger), "bank", to_bank.append)
+        theirs = EndToEndSession(_Shown("shop", shop.ca, shop.certificate, forger), "bank", to_bank.append)  # type: ignore[arg-type]
         if claim is not None:
             forger.claim = claim(theirs._offer, ours._offer)
         theirs.start()
