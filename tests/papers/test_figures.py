@@ -58,26 +58,31 @@ def results(paper: str, part: str) -> list[dict[str, Any]]:
 
 
 def fdskl_errors() -> list[str]:
-    """Return the rows of the table of errors, and their number of splits."""
+    """Return the rows of the table of errors, and a sentence about them."""
     from benchmarks.papers.page_cells import number, pick, spread
 
-    rows, lines = results("fdskl", "errors"), []
+    rows, lines, boosting = results("fdskl", "errors"), [], "SecureBoost, as boosting of pooled columns"
+    others = ("SVC on pooled columns", "PP-SVMV", "FD-SVRG (linear)", "logistic, FedBCD")
     for table in dict.fromkeys(row["dataset"] for row in rows):
         selected = [row for row in rows if row["dataset"] == table]
         sides = [
             pick(selected, method=f"the {side}") for side in ("labelled party alone", "other party's columns alone")
         ]
-        machine = next(row for row in selected if row["method"].startswith("SVC"))
         cells = [
             spread(pick(selected, method="FDSKL, preconditioned"), "error", 4),
             spread(pick(selected, method="FDSKL, the paper's step"), "error", 4),
-            *(number(pick(selected, method=method)["error"], 4) for method in ("centralised",)),
+            *(number(pick(selected, method=method)["error"], 4) for method in ("centralised", boosting)),
             number(min(side["error"] for side in sides), 4),
-            number(machine["error"], 4),
-            *(number(pick(selected, method=method)["error"], 4) for method in ("FD-SVRG (linear)", "logistic, FedBCD")),
+            *(number(pick(selected, method=method)["error"], 4) for method in others),
         ]
         lines.append(f"| {table} | {' | '.join(cells)} |")
-    return lines
+    tables = dict.fromkeys(row["dataset"] for row in rows)
+    ours, trees, machine = (
+        [pick(rows, dataset=table, method=method)["error"] for table in tables]
+        for method in ("FDSKL, preconditioned", boosting, "SVC on pooled columns")
+    )
+    boosted, svc = (sum(a < b for a, b in zip(theirs, ours, strict=True)) for theirs in (trees, machine))
+    return [*lines, f"fewer rows than FDSKL on {boosted} of 4 tables, and the SVC, over its three splits, on {svc}"]
 
 
 def sealed_aucs() -> list[str]:

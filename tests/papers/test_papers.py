@@ -1,7 +1,7 @@
 """The experiments of the papers run small, the page follows from the files, and settings are chosen as stated."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -207,3 +207,33 @@ def test_each_split_of_a_baseline_is_run(tmp_path: Path) -> None:
     row = fdskl._row("made up", "SVC", lambda seed: BaselineOutcome(seed / 10, 1.0), 3, {"seed": 0}, runs)
     assert row["error"] == pytest.approx(0.1)
     assert row["error_sd"] == pytest.approx(0.1)
+
+
+def test_pp_svmv_is_the_svc_on_pooled_columns() -> None:
+    """The kernel from sums of squared distances, computed a few rows at a time, is that of all columns."""
+    pytest.importorskip("sklearn")
+    from benchmarks.papers.fdskl_baselines import Split, libsvm, pp_svmv
+
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(1600, 4))
+    y = np.where(X[:, 0] * X[:, 2] + 0.3 * generator.normal(size=1600) > 0, 1.0, -1.0)
+    split = Split(X[:1100], y[:1100], X[1100:], y[1100:])
+    ring = pp_svmv(split, [np.arange(2), np.arange(2, 4)], gamma=0.4, C=3.0)
+    assert 0 < ring.error == libsvm(split, gamma=0.4, C=3.0).error < 0.25
+    assert ring.memory_bytes == ring.bytes / 2 == 8 * 1100**2
+
+
+def test_kernel_machines_are_chosen_on_training_rows() -> None:
+    """Gamma and C are those of the least errors on a fifth of the training rows, by FDSKL's rule."""
+    pytest.importorskip("sklearn")
+    from benchmarks.papers import fdskl
+    from benchmarks.papers.fdskl_baselines import libsvm
+    from benchmarks.papers.study import Runs
+
+    table, small = fdskl.read(None, "phishing"), fdskl.SMALL_SETTING
+    default, _ = fdskl.machine_options(table, small, 300, Runs(lambda _: None))
+    wide = replace(small, widths=(0.01, 0.1, 1.0))
+    gamma, C = fdskl.machine_options(table, wide, 300, Runs(lambda _: None))
+    rows = fdskl.inner(table).split(0, small.scale).first(300, 0)
+    errors = [libsvm(rows, width * default, 1.0).error for width in wide.widths]
+    assert max(errors) > min(errors) >= libsvm(rows, gamma, C).error
