@@ -30,6 +30,11 @@ from securevfl.training.simulate import simulate
 AUC_TOLERANCE = 0.007  # distance from the pooled AUC
 TEST_FRACTION = 0.25
 L2 = 1e-4
+FIGURES = (
+    *("auc", "auc_sd", "train_loss", "objective", "test_loss", "whole_s"),
+    *("rounds", "rounds_sd", "virtual_s"),
+)
+"""The figures of a row: those of Table I, and rounds and virtual seconds to the target."""
 UNITS = 16  # units of each party's hidden layer
 SLOW_FACTOR = 4.0
 
@@ -141,8 +146,14 @@ def step(parties: Sequence[Party], plan: Plan, setting: Setting, on_row: Callabl
 def finish(
     parties: Sequence[Party], plan: Plan, setting: Setting, eta: float, pooled: Sequence[float]
 ) -> dict[str, Any]:
-    """Return AUC, and rounds and virtual seconds to within `AUC_TOLERANCE` of the pooled AUC, on the reported rows."""
-    runs = [train(parties, plan, setting, eta, split) for split in range(len(pooled))]
+    """Return AUC, and rounds and virtual seconds to within `AUC_TOLERANCE` of the pooled AUC, on the reported rows.
+
+    All figures are None if the training of a split diverges at this step.
+    """
+    try:
+        runs = [train(parties, plan, setting, eta, split) for split in range(len(pooled))]
+    except DIVERGED:
+        return dict.fromkeys(FIGURES)
     reached = [first(run, auc - AUC_TOLERANCE) for run, auc in zip(runs, pooled, strict=True)]
     figures = [
         {

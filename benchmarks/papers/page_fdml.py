@@ -38,7 +38,7 @@ def fdml_auc(part: Part) -> str:
         f"a9a, batches of {plan['batch']}, {plan['epochs']} passes, {plan['splits']} splits ({plan['sealed']} "
         f"under CKKS); "
         "rounds and seconds until the AUC is within .007 of the pooled one. All settings of a kind have the step that "
-        f"is best in step.{LOSSES if measured else ''}\n\n"
+        f"is best in step; a dash stands for a split that diverges at it.{LOSSES if measured else ''}\n\n"
         + table(head, cells)
         + f"\nWith a step of its own, `tau = 8`: {words}. The paper's gap of a network to its pooled one is .0081.\n"
     )
