@@ -1,7 +1,8 @@
 """Every kind of preparation step (clip, bins, codes, texts) at its boundaries: all uses of it agree with loops.
 
 Uses are training, file, export, points and explanations. Rows are at each boundary (edge) of a step, at the two
-floating-point numbers next to it, at 0, missing, and of known, rare and unknown texts. The model has a weight for each feature that differs from all others.
+floating-point numbers next to it, at 0, missing, and of known, rare and unknown texts. The model has a weight for each
+feature that differs from all others.
 """
 
 from __future__ import annotations
