@@ -138,7 +138,9 @@ def _shortened(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     """Return the job with at most two epochs, and the parties with rows for a few batches."""
     rows, size = len(parties[0]), _MAX_SHORT_ROWS if isinstance(job.batch_size, str) else job.batch_size
     count = min(rows, max(4 * size, 200), max(_MAX_SHORT_ROWS, size))
-    short = job.model_copy(update={"epochs": min(2, job.epochs), "target": None, "patience": None})
+    optimizer = job.optimizer.without_early_stop()
+    changes = {"epochs": min(2, job.epochs), "target": None, "patience": None, "optimizer": optimizer}
+    short = job.model_copy(update=changes)
     if count == rows:
         return short, list(parties)
     chosen = np.sort(np.random.default_rng(job.seed).permutation(rows)[:count]).astype(np.intp)
