@@ -306,7 +306,7 @@ def trained_weights(job: vfl.Job, parts: Mapping[str, ModelPart]) -> dict[str, F
         plan = SharesFacts.restore(cast(SharesJob, job), sizes, len(parts)).plan
         rule = plan.rule.with_intercept() if part.leads else plan.rule
         shares = [part.state["own"], *(item.state["others"][name] for item in parts.values() if item is not part)]
-        words = np.stack([rule.theta(share, iterations) for share in shares]).sum(axis=0)
+        words = np.stack([rule.result(share, iterations) for share in shares]).sum(axis=0)
         weights[name] = plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))
     return weights
 

@@ -3,8 +3,8 @@
     python -m benchmarks.screens docs/figures [--only demo join run ...]
 
 Terminals of 80 columns are stored as SVG, and pages as PNG by a headless Chromium, 400 and 1,400 pixels wide, light and
-dark. All are of one recorded run: the two files and the job of docs/start.md, and the second screen of `join` between
-two processes with the kits of docs/two-organisations.md. Needs chromium and Pillow.
+dark. All are of one recorded run: the two files and the job of docs/start.md, and `join` and `serve` between two
+processes with the kits of docs/two-organisations.md. Needs chromium and Pillow.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import pty
 import re
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import termios
 import time
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from urllib.request import urlopen
 
 from PIL import Image
 from rich.console import Console
@@ -44,9 +47,16 @@ TERMINALS = {
     "describe": "securevfl describe --data bank.csv",
     "join": "securevfl join kits/bank/job.toml --party bank --data bank.csv --html joined.html",
     "ledger": "securevfl ledger --party shop",
+    "serve": "securevfl serve shop.model.json --data shop-later.csv --peers kits/shop/peers.toml --monitor {monitor}",
 }
 AUDIT = f"securevfl audit job.toml {TABLE_OPTIONS} --html audit.html"
-PHOTOGRAPHED_PAGES = {"run": "run.html", "audit": "audit.html"}
+SHEET = f"securevfl explain job.toml {TABLE_OPTIONS} --html sheet.html"
+LIMITS = "securevfl ledger --party shop --limit columns=5% --limit scores=100000 --limit ids=20000"
+SCORE = "securevfl score bank.model.json --data bank-later.csv --peers kits/bank/peers.toml --out scores.csv"
+PHOTOGRAPHED_PAGES = {"run": "run.html", "sheet": "sheet.html", "audit": "audit.html", "monitor": "monitor.html"}
+NEEDED = {"run": "train", "ledger": "join", "serve": "join", "monitor": "serve"}
+"""The command whose output a picture shows, or which must run before it."""
+MONITOR = "127.0.0.1:9464"
 TAKEN = [*TERMINALS, *PHOTOGRAPHED_PAGES]
 
 
@@ -102,14 +112,18 @@ def on_terminal(folder: Path, command: str, answer: str) -> str:
     return "\n".join([*lasting[: answer_at + 1], *states[-1:], *filter(None, lasting[answer_at + 1 :])])
 
 
+def free_port() -> int:
+    """Return a port of this computer that no program listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def joined(folder: Path, command: str) -> str:
-    """Return the bank's screen while bank and shop train in two processes."""
-    ports = []
-    for _ in range(2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            ports.append(free.getsockname()[1])
-    shown(folder, f"securevfl kit kits --party bank=localhost:{ports[0]} --party shop=localhost:{ports[1]}")
+    """Return the bank's screen while bank and shop train in two processes. The shop has set limits before."""
+    addresses = f"--party bank=localhost:{free_port()} --party shop=localhost:{free_port()}"
+    shown(folder, f"securevfl kit kits --job job.toml {addresses}")
+    shown(folder, LIMITS)
     at = [f"--party {name} --data {name}.csv --peers kits/{name}/peers.toml" for name in ("bank", "shop")]
     aligning = subprocess.Popen(words(f"securevfl align {at[1]}"), cwd=folder, env=environment(folder))  # noqa: S603
     shown(folder, f"securevfl align {at[0]}")
@@ -123,6 +137,53 @@ def joined(folder: Path, command: str) -> str:
     if shop.wait(60):
         raise SystemExit("shop did not train")
     return result
+
+
+def later_tables(folder: Path) -> None:
+    """Write tables of both parties with 600 people who were not in the training."""
+    later = program().replace("Random(0)", "Random(1)").replace("range(2000)", "range(2000, 2600)")
+    for name in ("bank", "shop"):
+        later = later.replace(f'"{name}.csv"', f'"{name}-later.csv"')
+    subprocess.run([sys.executable, "-c", later], cwd=folder, check=True)  # noqa: S603
+
+
+def served(folder: Path, command: str) -> str:
+    """Return the shop's screen after it has scored the bank's new rows, and store the page of its monitor."""
+    later_tables(folder)
+    address = f"127.0.0.1:{free_port()}"
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (TERMINAL_LINES, TERMINAL_COLUMNS))
+    line = words(command.format(monitor=address))
+    with subprocess.Popen(line, cwd=folder, env=environment(folder), stdout=theirs, stderr=theirs) as service:  # noqa: S603
+        os.close(theirs)
+        printed = _read(ours, lambda text: "serving" in text)
+        shown(folder, SCORE)
+        printed += _read(ours, lambda text: "answered:" in text)
+        with urlopen(f"http://{address}/", timeout=30) as page:
+            (folder / PHOTOGRAPHED_PAGES["monitor"]).write_bytes(page.read())
+        service.send_signal(signal.SIGTERM)
+        _read(ours, lambda text: "has ended after" in text)
+        if service.wait(60):
+            raise SystemExit("the service has failed")
+    os.close(ours)
+    *_, frame = re.split(r"(?:\r?\x1b\[2K(?:\x1b\[1A\x1b\[2K)+)", printed)
+    return re.sub(r"\x1b\[\?25[lh]", "", frame.replace("\r\n", "\n")).replace(address, MONITOR)
+
+
+def _read(terminal: int, ends: Callable[[str], bool]) -> str:
+    """Return what a process prints on a terminal, until a whole second has passed after the awaited text."""
+    printed, deadline, waited = "", time.monotonic() + 60, 0.0
+    while time.monotonic() < (waited or deadline):
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                printed += os.read(terminal, 65536).decode(errors="replace")
+            except OSError:
+                return printed  # the process has closed the terminal
+        if not waited and ends(printed):
+            waited = time.monotonic() + 1.0
+    if not waited:
+        raise SystemExit(f"the awaited text has not been printed: {printed}")
+    return printed
 
 
 def drawn(command: str, printed: str) -> str:
@@ -157,14 +218,19 @@ def photographed(page: Path, width: int, colours: str, picture: Path, height: in
             [browser(), *options, page.resolve().as_uri()], capture_output=True, timeout=300, check=True
         )
     image = Image.open(picture).convert("RGB").crop((0, 0, width, height))
-    image.quantize(64, dither=Image.Dither.NONE).save(picture, optimize=True)
+    image.quantize(128, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def program() -> str:
+    """Return the program of docs/start.md that writes the tables of a bank and a shop."""
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    return str(re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0])
 
 
 def prepared(folder: Path) -> None:
     """Create the files and the job of docs/start.md in a folder."""
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
-    block = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0]
-    subprocess.run([sys.executable, "-c", block], cwd=folder, check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-c", program()], cwd=folder, check=True)  # noqa: S603
     (folder / "job.toml").write_text(re.findall(r"^```toml\n(.*?)^```$", page, re.M | re.S)[0], encoding="utf-8")
 
 
@@ -179,14 +245,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepared(folder)
+        printers = {"join": joined, "serve": served}
+        chosen = set(arguments.only)
+        while missing := {NEEDED[item] for item in chosen & NEEDED.keys()} - chosen:
+            chosen |= missing
         for item, command in TERMINALS.items():
-            needed = item in arguments.only or (item, "run") == ("train", *(set(arguments.only) & {"run"}))
-            if needed or (item == "join" and "ledger" in arguments.only):
-                printed = joined(folder, command) if item == "join" else shown(folder, command)
+            if item in chosen:
+                printed = printers.get(item, shown)(folder, command)
                 place = target / "demo.svg" if item == "demo" else target / "screens" / f"{item}.svg"
-                place.write_text(drawn(command, printed.replace(str(folder), "/data")), encoding="utf-8")
-        if "audit" in arguments.only:
-            shown(folder, AUDIT)
+                text = drawn(command.format(monitor=MONITOR), printed.replace(str(folder), "/data"))
+                place.write_text(text, encoding="utf-8")
+        for item, command in (("audit", AUDIT), ("sheet", SHEET)):
+            if item in chosen:
+                shown(folder, command)
         for item in set(arguments.only) & PHOTOGRAPHED_PAGES.keys():
             for place, width in SCREEN_WIDTHS.items():
                 for colours in COLOUR_SCHEMES:

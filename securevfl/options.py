@@ -258,13 +258,25 @@ class JobOptions(Config):
 
     @property
     def evaluation_interval(self) -> int:
-        """The number of rounds between two joint evaluations of the model during training; 0 if there are none."""
-        return self.evaluate_every or (1 if self.stops_early else 0)
+        """The number of rounds between two joint evaluations during training; 0 if they have no fixed interval."""
+        return self.evaluate_every or (1 if self.target is not None or self.patience is not None else 0)
+
+    @property
+    def evaluates_between_rounds(self) -> bool:
+        """Whether models are also evaluated before the end of the training."""
+        return self.evaluation_interval > 0 or self.optimizer.smallest_gain is not None
+
+    @property
+    def stopping(self) -> Patience | None:
+        """When a training stops because it no longer improves: by `patience`, or by the optimizer's early stop."""
+        if (gain := self.optimizer.smallest_gain) is None:
+            return self.patience
+        return Patience(metric="loss", evaluations=1, tolerance=gain)
 
     @property
     def stops_early(self) -> bool:
         """Whether the active party may end the training early, which it decides after each evaluation."""
-        return self.target is not None or self.patience is not None
+        return self.target is not None or self.stopping is not None
 
     @property
     def decision_interval(self) -> int:

@@ -1,10 +1,11 @@
 """CELU-VFL (Fu et al. 2022): rounds and virtual time to an AUC with cached exchanges and without.
 
-    rounds    Figures 4 and 5 (?): rounds to shares of the way by method, 1,000 rounds of AdaGrad on generated clicks
+    rounds    Figures 4 and 5 (?): rounds to AUCs with AdaGrad on generated clicks, by method
     steps     rounds to AUCs by step and method, in batches of 1,024 rows with Z of 256 numbers
     sweep     Table 2 (?): rounds by R, W and xi at the step of the method `celu`
-    long      the same over 1,000 rounds of 128 rows, at the best step of plain training in `rounds`
-    small     the same over 1,000 rounds of 1,024 rows, at steps as small as this number of rounds allows
+    long      the same over at most 1,000 rounds of 128 rows, at the best step of plain training in `rounds`
+    small     the same over at most 1,000 rounds of 1,024 rows, at steps as small as this number of rounds allows
+    cosines   Figure 5d: quantiles of the rows' cosines, by the share of the training (`celu_cosines`)
     sealed    AUC of a linear model on a real table in the open and under CKKS (`celu_sealed`)
     seconds   Figure 6 (?): virtual seconds of a round with Z of 256 numbers, by method, with 8 and 4 bytes a number, on
               a half-duplex link as in the paper: at the paper's 4,096 rows, and at the rows of `long` on a link that is
@@ -32,9 +33,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from benchmarks.papers import celu_sealed
+from benchmarks.papers import celu_cosines, celu_sealed
+from benchmarks.papers.celu_setting import XI, Plan, Precision, R, W, job_of, with_networks
 from benchmarks.papers.clicks import clicks
 from benchmarks.papers.study import (
     DIVERGED,
@@ -48,28 +50,21 @@ from benchmarks.papers.study import (
     mean,
     one_step,
     reached,
-    spread,
+    rounds_figures,
     toll,
 )
 from securevfl.data.party import Party
-from securevfl.data.preparation import Preparation
-from securevfl.job import Job
-from securevfl.models import towers
-from securevfl.models.neural import Neural
-from securevfl.models.torch_model import TorchModel, torch
+from securevfl.models.torch_model import torch
 from securevfl.optim.adagrad import AdaGrad
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD, FedSGD
 from securevfl.optim.optimizer import Optimizer
 from securevfl.optim.pipeline import Pipeline
-from securevfl.protocols.protocol_options import Protocol
-from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.runtime.network import Network
 from securevfl.training.simulate import simulate
 
-R, W, XI, DEPTH = 5, 5, 60.0, 3
+DEPTH = 3
 TWO_IN_FLIGHT = "celu, 2 in flight"
-Precision = Literal["double", "single"]
 PRECISIONS: tuple[Precision, ...] = ("double", "single")
 CELU_VARIANTS: dict[str, Callable[[float], Optimizer]] = {
     "plain": lambda lr: FedSGD(lr=lr, rule=AdaGrad()),
@@ -85,33 +80,12 @@ CELU_VARIANTS: dict[str, Callable[[float], Optimizer]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A plan of rounds to AUCs on generated clicks.
-
-    It has the held-out share, rows of a batch, numbers of Z, epochs, rounds between evaluations, the target AUCs, the
-    grid, splits, the methods, and the number format of Z.
-    """
-
-    rows: int = 64_000
-    test: float = 0.05
-    batch: int = 64
-    width: int = 16
-    epochs: int = 1
-    every: int = 20
-    targets: tuple[float, ...] = (0.68, 0.70, 0.72)
-    grid: tuple[float, ...] = (0.005, 0.01)
-    splits: int = 3
-    methods: tuple[str, ...] = ("plain", "pipeline", "fedbcd", "celu", "celu, pipeline")
-    precision: Precision = "double"
-
-
-@dataclass(frozen=True)
 class SweepPlan:
     """Table 2 (?): a setting, and the values of R, W and xi around the usual ones, at one step."""
 
     setting: Plan
-    R: tuple[int, ...] = (3, 5, 8)
-    W: tuple[int, ...] = (1, 3, 5)
+    R: tuple[int, ...] = (1, 3, 5, 8)
+    W: tuple[int, ...] = (1, 3, 5, 8)
     xi: tuple[float | None, ...] = (None, 30.0, 60.0, 90.0)
     step: float = 0.01
 
@@ -146,30 +120,27 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
 
         def merit(lr: float, method: str = method) -> float:
             runs(f"{method}: step {lr:g}")
-            return toll(_kept(runs, inner, plan, method, lr, 0), plan.targets, _cap(plan))
+            return toll(_kept(runs, inner, plan, method, lr, 0, 0), plan.targets, _cap(plan))
 
         choices.append(choose(plan.grid, merit))
     together = one_step(choices)
     rows: Rows = []
     for method, choice in zip(plan.methods, choices, strict=True):
         runs(method)
-        results = {
-            lr: [_kept(runs, parties, plan, method, lr, split) for split in range(plan.splits)]
-            for lr in {choice.step, together}
-        }
+        results = {lr: _all_starts(runs, parties, plan, method, lr) for lr in {choice.step, together}}
         for target in plan.targets:
             row: dict[str, Any] = {"method": method, "target": target, **choice.row(), "one_step": together}
             for prefix, lr in (("", choice.step), ("one_", together)):
                 rounds = [reached(item, target) for item in results[lr]]
-                row |= {f"{prefix}rounds": mean(rounds), f"{prefix}rounds_sd": spread(rounds)}
-            row["auc"] = mean([item[-1][1] if item else 0.0 for item in results[choice.step]])
+                row |= {f"{prefix}{name}": figure for name, figure in rounds_figures(rounds).items()}
+            row["auc"] = _highest(results[choice.step])
             row["curve"] = [list(point) for point in results[choice.step][0]]
             rows.append(row)
     return rows
 
 
 def sweep(data: Path | None, plan: SweepPlan, runs: Runs) -> Rows:
-    """Return rounds to the targets by R, W and xi, varying one at a time, on the first split."""
+    """Return a row for each setting of R, W and xi, varied one at a time, and each target, on the first split."""
     torch().set_num_threads(1)
     setting = plan.setting
     parties = with_networks(clicks(setting.rows).parties(), setting.width)
@@ -179,11 +150,16 @@ def sweep(data: Path | None, plan: SweepPlan, runs: Runs) -> Rows:
     rows: Rows = []
     for point in [item for number, item in enumerate(points) if item not in points[:number]]:
         runs(f"R = {point['R']}, W = {point['W']}, xi = {point['xi']}")
-        what = {"setting": asdict(setting), "step": plan.step, "point": point}
         optimizer = CeluVFL(lr=plan.step, rule=AdaGrad(), **point)
-        result: Curve = runs.once(what, partial(curve, parties, setting, optimizer, 0))
-        rounds = {f"to_{target:g}": reached(result, target) for target in setting.targets}
-        rows.append({**point, "step": plan.step, **rounds, "auc": result[-1][1] if result else None})
+        what = {"setting": asdict(setting), "step": plan.step, "point": point}
+        results: list[Curve] = [
+            runs.once(what | {"start": start}, partial(curve, parties, setting, optimizer, 0, start))
+            for start in range(setting.starts)
+        ]
+        for target in setting.targets:
+            rounds = [reached(result, target) for result in results]
+            row = {**point, "step": plan.step, "target": target, **rounds_figures(rounds)}
+            rows.append(row | {"auc": _highest(results)})
     return rows
 
 
@@ -196,12 +172,23 @@ def longer(data: Path | None, plan: LongPlan, runs: Runs) -> Rows:
     for step in plan.steps:
         for method in setting.methods:
             runs(f"{method}: step {step:g}")
-            results = [_kept(runs, parties, setting, method, step, split) for split in range(setting.splits)]
+            results = _all_starts(runs, parties, setting, method, step)
             for target in setting.targets:
                 rounds = [reached(item, target) for item in results]
-                row = {"method": method, "step": step, "target": target, "rounds": mean(rounds), "runs": rounds}
-                rows.append(row | {"auc": mean([max((auc for _, auc in item), default=0.0) for item in results])})
+                row = {"method": method, "step": step, "target": target, **rounds_figures(rounds)}
+                rows.append(row | {"auc": _highest(results)})
     return rows
+
+
+def _highest(results: Sequence[Curve]) -> float | None:
+    """Return the mean of the highest AUCs up to the last target; 0 for a training that diverged."""
+    return mean([max((auc for _, auc in item), default=0.0) for item in results])
+
+
+def _all_starts(runs: Runs, parties: Sequence[Party], plan: Plan, method: str, step: float) -> list[Curve]:
+    """Return the curves of all random starts of all splits."""
+    pairs = [(split, start) for split in range(plan.splits) for start in range(plan.starts)]
+    return [_kept(runs, parties, plan, method, step, split, start) for split, start in pairs]
 
 
 def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
@@ -226,16 +213,17 @@ def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
     return rows
 
 
-def _kept(runs: Runs, parties: Sequence[Party], plan: Plan, method: str, step: float, split: int) -> Curve:
+def _kept(runs: Runs, parties: Sequence[Party], plan: Plan, method: str, step: float, split: int, start: int) -> Curve:
     """Return the result of one training, which is run only the first time."""
     what = {"setting": asdict(plan), "rows": len(parties[0]), "method": method, "step": step, "split": split}
-    result = runs.once(what, lambda: curve(parties, plan, CELU_VARIANTS[method](step), split))
+    optimizer = CELU_VARIANTS[method](step)
+    result = runs.once(what | {"start": start}, lambda: curve(parties, plan, optimizer, split, start))
     return [(rounds, auc) for rounds, auc in result]
 
 
-def curve(parties: Sequence[Party], plan: Plan, optimizer: Optimizer, split: int) -> Curve:
+def curve(parties: Sequence[Party], plan: Plan, optimizer: Optimizer, split: int, start: int) -> Curve:
     """Return rounds and held-out AUC of one training up to the last target; empty if it diverges."""
-    job = job_of(plan, optimizer, split)
+    job = job_of(plan, optimizer, split, start)
     try:
         history = simulate(job, parties).history
     except DIVERGED:
@@ -247,44 +235,18 @@ def _cap(plan: Plan) -> float:
     return plan.epochs * plan.rows * (1 - plan.test) / plan.batch
 
 
-def job_of(plan: Plan, optimizer: Optimizer, split: int) -> Job:
-    """Return one training, which stops at the last target."""
-    return Job(
-        model=Neural(joint="top", width=plan.width),
-        optimizer=optimizer,
-        protocol=Protocol(sum="direct", residual=OpenResidual(), precision=plan.precision),
-        prepare=Preparation(texts="codes", missing="fill", rare=0.0),
-        batch_size=plan.batch,
-        epochs=plan.epochs,
-        seed=split,
-        split=split,
-        test_fraction=plan.test,
-        evaluate_every=plan.every,
-        target={"metric": "auc", "value": plan.targets[-1]} if plan.test else None,
-        accepts=("columns",),
-    )
-
-
-def with_networks(parties: list[Party], width: int) -> list[Party]:
-    """Return the parties, each with a Wide & Deep network for its columns."""
-    for party in parties:
-        kind = towers.WideDeepTop if party.active else towers.WideDeep
-        party.model = TorchModel(partial(kind, towers.Fields.of(party), width))
-    return parties
-
-
-SMALL_PLAN = Plan(1600, 0.25, 64, 4, 1, 4, (0.3, 0.5), (0.01, 0.03), 1, ("plain", "celu, pipeline"))
+SMALL_PLAN = Plan(3200, 0.25, 64, 4, 1, 1, (0.55, 0.6), (0.01, 0.03), 1, 1, ("plain", "celu, pipeline"))
 LONG_PLAN = Plan(
-    rows=131_000, test=0.02, batch=128, width=256, every=20, targets=(0.72, 0.74, 0.76, 0.78, 0.99), splits=1,
-    methods=("plain", "celu, pipeline"), precision="single",
+    rows=131_000, test=0.02, batch=128, width=256, targets=(0.72, 0.74, 0.76), splits=1,
+    methods=("plain", "fedbcd", "celu", "celu, pipeline"), precision="single",
 )  # fmt: skip
 STEPS_PLAN = Plan(
-    rows=230_000, test=0.03, batch=1024, width=256, every=10, targets=(0.74, 0.76, 0.78, 0.80, 0.99), splits=1,
-    methods=("plain", "pipeline", "celu R=2", "celu", "celu, pipeline"), precision="single",
+    rows=230_000, test=0.03, batch=1024, width=256, targets=(0.74, 0.76, 0.78, 0.80), splits=1, starts=3,
+    methods=("plain", "pipeline", "fedbcd", "celu R=2", "celu", "celu, pipeline"), precision="single",
 )  # fmt: skip
 FINE = Plan(
-    rows=1_035_000, test=0.01, batch=1024, width=256, every=10, targets=(0.76, 0.78, 0.80, 0.81, 0.82, 0.99), splits=1,
-    methods=("plain", "pipeline", "celu", TWO_IN_FLIGHT), precision="single",
+    rows=1_035_000, test=0.01, batch=1024, width=256, targets=(0.76, 0.78, 0.80), splits=1, starts=3,
+    methods=("plain", "pipeline", "fedbcd", "celu", TWO_IN_FLIGHT), precision="single",
 )  # fmt: skip
 PARTS = {
     "rounds": Part(Plan(), SMALL_PLAN, run),
@@ -294,9 +256,14 @@ PARTS = {
     "sweep": Part(SweepPlan(Plan()), SweepPlan(SMALL_PLAN, (2,), (), ()), sweep),
     "sealed": Part(
         celu_sealed.SealedPlan(),
-        celu_sealed.SealedPlan(batch=256, epochs=1),
+        celu_sealed.SealedPlan(batch=256, epochs=1, grid=(0.03,)),
         celu_sealed.run,
         lambda row: bool(row["residual"] != "open"),  # fresh keys and noise
+    ),
+    "cosines": Part(
+        celu_cosines.CosinesPlan(),
+        celu_cosines.CosinesPlan(1600, 64, 4, stages=2, starts=1),
+        celu_cosines.run,
     ),
     "seconds": Part(SecondsPlan(), SecondsPlan((100, 50), 4, 6, methods=("plain", "celu, pipeline")), seconds),
 }

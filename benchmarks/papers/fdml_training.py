@@ -147,7 +147,7 @@ def finish(
     figures = [
         {
             "auc": run.metrics["auc"],
-            "train_loss": _training_loss(run, parties, plan, setting, split),
+            **_training_losses(run, parties, plan, setting, split),
             "test_loss": run.metrics["log_loss"],
             "whole_s": run.costs.training,
         }
@@ -162,16 +162,27 @@ def finish(
 
 
 def _table_1(figures: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return the columns of the paper's Table I: losses on training and test rows, test AUC, and seconds."""
+    """Return the columns of Table I: losses on training and test rows, the objective, test AUC, and seconds."""
     row = {name: mean([item[name] for item in figures]) for name in figures[0]}
     return row | {"auc_sd": spread([item["auc"] for item in figures])}
 
 
-def _training_loss(run: Run, parties: Sequence[Party], plan: Plan, setting: Setting, split: int) -> float:
-    """Return the log loss of the trained model on the rows of its training."""
+def _training_losses(run: Run, parties: Sequence[Party], plan: Plan, setting: Setting, split: int) -> dict[str, float]:
+    """Return the log loss of the trained model on the rows of its training, and the regularised objective."""
     train = job_of(plan, setting, 1.0, split).schedule(parties[0].register).train
     blocks = {party.name: party.X[train] for party in parties}
-    return run.evaluate(blocks, np.asarray(parties[0].y)[train])["log_loss"]
+    loss = run.evaluate(blocks, np.asarray(parties[0].y)[train])["log_loss"]
+    trained = [run.parts[party.name] for party in parties]
+    if setting.kind == "linear":
+        weights = [part.theta[: len(part.features)] for part in trained]  # without the intercept
+    else:
+        weights = [part.state["theta"] for part in trained]
+    return {"train_loss": loss, "objective": loss + _penalty(weights)}
+
+
+def _penalty(weights: Sequence[Floats]) -> float:
+    """Return l2 / 2 * |weights|^2, which a training adds to the mean loss."""
+    return L2 / 2 * sum(float((array**2).sum()) for array in weights)
 
 
 def tables(data: Path | None, parties: int) -> list[Party]:
@@ -262,8 +273,8 @@ def _central(
         model = linear_model.LogisticRegression(C=1 / (L2 * len(schedule.train)), max_iter=1000)
     else:
         model = neural_network.MLPClassifier(
-            (2 * UNITS,), alpha=L2, batch_size=plan.batch, max_iter=plan.epochs, random_state=split
-        )
+            (2 * UNITS,), alpha=L2 * plan.batch, batch_size=plan.batch, max_iter=plan.epochs, random_state=split
+        )  # scikit-learn divides the penalty of a network by the rows of a batch
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn's warning that it has not converged
         started = time.process_time()
@@ -274,7 +285,9 @@ def _central(
         chances = model.predict_proba(X[rows])[:, 1].clip(1e-15, 1 - 1e-15)
         losses[name] = float(-np.log(np.where(y[rows] == 1, chances, 1 - chances)).mean())
     auc = area_under_curve(y[schedule.test] == 1, model.predict_proba(X[schedule.test])[:, 1])
-    return {"auc": auc, **losses, "whole_s": spent}
+    weights = [model.coef_] if kind == "linear" else [*model.coefs_, *model.intercepts_]
+    objective = losses["train_loss"] + _penalty(weights)
+    return {"auc": auc, **losses, "objective": objective, "whole_s": spent}
 
 
 def orders(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:

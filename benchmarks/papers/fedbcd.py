@@ -5,6 +5,8 @@
              target is 0.995 of the AUC that scikit-learn reaches on the pooled columns of the same rows
     mnist    Table 1 (MNIST), convolutional parties: see `mnist`
     rule     the same with one eta0 / sqrt(t + 1) for all
+    turns    Table 1, FedBCD-s with Q of 1 to 50 on support2, next to FedSGD, and virtual seconds
+    loss     Figure 2: loss on held-out rows by rounds at one constant step, on support2
 
 The merit of a run is its rounds to the target on validation rows, summed over splits. The step with the smallest merit
 is reported, on other rows and from several starts: the seed draws the batches. `one_*` is each algorithm's result at
@@ -65,7 +67,22 @@ class Plan:
 FULL = Plan(
     {2: (1, 3, 5, 10, 15, 25), 5: (1, 5), 17: (1, 5)}, (5,), ("sqrt_t", "none"), (0.1, 0.3, 1.0, 3.0), 3, 200, 256
 )
+TURNS = Plan({2: (1,)}, (1, 5, 50), ("sqrt_t", "none"), (0.1, 0.3, 1.0, 3.0), 1, 200, 256)
+TURNS_QUICK = Plan({2: (1,)}, (1, 3), ("sqrt_t",), (0.3, 1.0), 1, 8, 128, 2)
 QUICK = Plan({2: (1, 5), 3: (1,)}, (5,), ("sqrt_t",), (0.3, 1.0), 1, 8, 128, 2)
+
+
+@dataclass(frozen=True)
+class LossPlan:
+    """Local steps in parallel and in turn, the constant step, rounds, rounds between evaluations, random starts."""
+
+    parallel: tuple[int, ...] = (1, 5, 10, 25)
+    sequential: tuple[int, ...] = (5,)
+    step: float = 0.03
+    rounds: int = 200
+    every: int = 5
+    batch: int = 256
+    starts: int = 5
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,7 @@ class Algorithm:
 
     def optimizer(self, eta: float) -> FedBCD:
         """Return the optimizer with this step size."""
-        if self.q == 1:
+        if self.q == 1 and not self.sequential:
             return FedSGD(lr=eta, decay=self.decay)
         mode: Literal["parallel", "sequential"] = "sequential" if self.sequential else "parallel"
         return FedBCD(lr=eta, decay=self.decay, local_steps=self.q, mode=mode)
@@ -184,6 +201,32 @@ def curve(
     return [(record["round"], record["auc"]) for record in history]
 
 
+def losses(data: Path | None, plan: LossPlan, on_row: Callable[[str], None]) -> Rows:
+    """Return a row for each algorithm, with the mean loss on held-out rows after every few rounds."""
+    tables = made_up(2) if data is None else support2(data, 2)
+    algorithms = [Algorithm(2, q, "none") for q in plan.parallel]
+    algorithms += [Algorithm(2, q, "none", True) for q in plan.sequential]
+    setting = Plan(
+        {2: plan.parallel}, plan.sequential, ("none",), (plan.step,), 1, plan.rounds, plan.batch, plan.starts
+    )
+    train = round(len(tables[0]) * (1 - TEST_FRACTION))
+    keys = {"epochs": max(1, round(plan.rounds * plan.batch / train)), "evaluate_every": plan.every}
+    rows = []
+    for algorithm in algorithms:
+        optimizer = algorithm.optimizer(plan.step)
+        on_row(f"{optimizer.label}, Q = {algorithm.q}: loss")
+        starts = []
+        for start in range(plan.starts):
+            job = job_of(setting, 0).model_copy(update={**keys, "optimizer": optimizer, "seed": start})
+            history = vfl.simulate(job, tables).history
+            starts.append({int(record["round"]): record["loss"] for record in history if "loss" in record})
+        rounds = sorted(set.intersection(*map(set, starts)))
+        points = [[number, mean([losses[number] for losses in starts])] for number in rounds]
+        row = {"algorithm": optimizer.label, "q": algorithm.q, "step": plan.step, "curve": points}
+        rows.append(row | {f"loss_{name}": points[at][1] for name, at in (("middle", len(points) // 2), ("end", -1))})
+    return rows
+
+
 def job_of(plan: Plan, split: int) -> vfl.Job:
     """Return the job of a split; each algorithm replaces its optimizer and epochs."""
     return vfl.Job(
@@ -220,6 +263,8 @@ def made_up(parties: int, rows: int = 600) -> list[vfl.Party]:
 
 PARTS = {
     "linear": Part(FULL, QUICK, run),
+    "turns": Part(TURNS, TURNS_QUICK, run),
+    "loss": Part(LossPlan(), LossPlan((1, 3), (3,), 0.3, 8, 4, 128, 1), losses),
     "mnist": Part(mnist.FULL, mnist.QUICK, mnist.run),
     "rule": Part(mnist.RULE, mnist.RULE_QUICK, mnist.at_one_rule),
 }

@@ -5,7 +5,11 @@
     small     the same at one small step for all Q
     fate      the same on the split of FATE (13 and 10 columns)
     many      AUC and rounds with many local steps, with and without a proximal term, on digits
-    overlap   AUC by the number of shared rows, compared with models of the guest's and the host's columns alone
+    overlap   AUC by the number of shared rows and by weight decay, on training rows and on 10,000 held-out rows,
+              compared with logistic regression on the guest's and the host's columns
+    table2    Table 2: rounds at one small step (`ftl_table2`)
+    costs     Table 2: seconds of computation and of communication, and bytes of a round, under CKKS
+    paillier  the same under Paillier
     step      one local step at 500 shared rows: processor seconds of both sides, by engine and width
 
 Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows, because scores
@@ -18,16 +22,17 @@ between them.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.papers import ftl_table2
+from benchmarks.papers.ftl_setting import L2, Plan, job_of, regression_auc, shared_tables
 from benchmarks.papers.study import (
     DIVERGED,
     Choice,
@@ -41,58 +46,21 @@ from benchmarks.papers.study import (
     median,
     one_step,
     reached,
+    rounds_figures,
     spread,
     toll,
 )
-from benchmarks.tables import READERS
 from securevfl.base.extras import import_extra
 from securevfl.data.party import Party
-from securevfl.errors import DataError
-from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.job import Job
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD, FedPBCD
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from securevfl.runtime.costs import Kind
 from securevfl.training.simulate import simulate
-
-GAMMA, L2 = 0.005, 1e-4
-TEST_FRACTION = 0.5
-ACCEPTED: tuple[str, ...] = ("rank", "columns", "fresh_equations")
-CODED = ("SEX", "EDUCATION", "MARRIAGE")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A plan of rounds by local steps.
-
-    It has the number of shared rows (the same number is held out), units, local steps with an opening each, local steps
-    on one opening, the grid, shares of the host's AUC to reach, the largest number of local steps, splits, whether CKKS
-    trains too, whether networks are linearised between exchanges, so that a round has one opening, and random starts of
-    each split.
-    """
-
-    table: str
-    rows: int = 3000
-    units: int = 8
-    local_steps: tuple[int, ...] = (1, 5, 10)
-    linearised: tuple[int, ...] = (5, 10)
-    grid: tuple[float, ...] = (4.0, 8.0, 16.0)
-    targets: tuple[float, ...] = (0.97, 1.0, 1.02)
-    most: int = 48
-    splits: int = 3
-    sealed: bool = True
-    one_opening: bool = False
-    starts: int = 5
-
-    def ways(self) -> list[tuple[Plan, int]]:
-        """Return the plan with an opening for each step and with a single one, and the local steps of each."""
-        one = replace(self, one_opening=True)
-        return [*((self, q) for q in self.local_steps), *((one, q) for q in self.linearised)]
 
 
 @dataclass(frozen=True)
@@ -119,12 +87,20 @@ class ManyPlan:
 
 @dataclass(frozen=True)
 class OverlapPlan:
-    """Shared rows of each line, rounds, the step, splits."""
+    """Shared rows of each line, held-out rows, weight decays, local steps, the step, rounds, splits.
+
+    `first` is a number of rounds after which the AUC is reported too.
+    """
 
     overlaps: tuple[int, ...] = (250, 500, 1000, 3000)
+    held_out: int = 10_000
+    decays: tuple[float, ...] = (L2, 0.03)
     table: str = "paper"
-    rounds: int = 12
-    splits: int = 3
+    q: int = 5
+    step: float = 4.0
+    first: int = 12
+    rounds: int = 48
+    splits: int = 5
 
 
 @dataclass(frozen=True)
@@ -138,7 +114,7 @@ class StepPlan:
 def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     """Return a row for each Q and target, and one for each engine of it."""
     tables = [shared_tables(data, plan.table, plan.rows, split) for split in range(plan.splits)]
-    inner = [development(table, _job(plan, 1, 1.0, OpenResidual(), 1)) for table in tables]
+    inner = [development(table, job_of(plan, 1, 1.0, OpenResidual(), 1)) for table in tables]
     inner_goals, reported = ([goals_of(table, plan) for table in item] for item in (inner, tables))
     choices: list[Choice] = []
     for way, q in plan.ways():
@@ -167,7 +143,7 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
             }
             for prefix, result in (("", table), ("one_", same)):
                 rounds = _rounds(result["curves"], reported, number)
-                row |= {f"{prefix}{key}": item for key, item in _figures(rounds).items()}
+                row |= {f"{prefix}{key}": item for key, item in rounds_figures(rounds).items()}
                 row |= {f"{prefix}{key}": _times(item, median(rounds)) for key, item in result["a_round"].items()}
             rows.append(row)
     return rows
@@ -182,7 +158,7 @@ def small(data: Path | None, plan: SmallPlan, runs: Runs) -> Rows:
         result = _finish(runs, tables, goals, replace(way, most=local.most * q), q, plan.step)
         for number, target in enumerate(local.targets):
             rounds = _rounds(result["curves"], goals, number)
-            row = {"q": q, "one_opening": way.one_opening, "target": target} | _figures(rounds)
+            row = {"q": q, "one_opening": way.one_opening, "target": target} | rounds_figures(rounds)
             rows.append(row | {key: _times(result["a_round"][key], median(rounds)) for key in ("ckks_mb", "ckks_s")})
     return rows
 
@@ -190,12 +166,6 @@ def small(data: Path | None, plan: SmallPlan, runs: Runs) -> Rows:
 def _rounds(curves: Sequence[Sequence[Curve]], goals: Sequence[Sequence[float]], number: int) -> list[float | None]:
     """Return the rounds to one of the targets, of every start of every split; None for a start that misses it."""
     return [reached(curve, goal[number]) for starts, goal in zip(curves, goals, strict=True) for curve in starts]
-
-
-def _figures(rounds: Sequence[float | None]) -> dict[str, Any]:
-    """Return mean, deviation and median of the rounds, and the number of starts that reach the target."""
-    figures = {"rounds": mean(rounds), "rounds_sd": spread(rounds), "rounds_median": median(rounds)}
-    return figures | {"runs": list(rounds), "reached": sum(number is not None for number in rounds)}
 
 
 def _named(way: Plan, q: int) -> str:
@@ -208,17 +178,8 @@ def _times(item: float, rounds: float | None) -> float | None:
 
 def goals_of(parties: Sequence[Party], plan: Plan) -> list[float]:
     """Return the AUCs to reach on the rows that a job holds out."""
-    alone = _regression(parties[1:], np.asarray(parties[0].y), _job(plan, 1, 1.0, OpenResidual(), 1), parties[0])
+    alone = regression_auc(parties[1:], np.asarray(parties[0].y), job_of(plan, 1, 1.0, OpenResidual(), 1), parties[0])
     return [share * alone for share in plan.targets]
-
-
-def _regression(side: Sequence[Party], y: Any, job: Job, lead: Party) -> float:
-    """Return the AUC of scikit-learn's logistic regression on these columns."""
-    regression = import_extra("sklearn.linear_model", "sklearn", "the baselines").LogisticRegression
-    schedule, X = job.schedule(lead.register), np.hstack([party.X for party in side])
-    X = (X - X[schedule.train].mean(axis=0)) / X[schedule.train].std(axis=0).clip(1e-9)
-    model = regression(max_iter=2000).fit(X[schedule.train], y[schedule.train])
-    return area_under_curve(y[schedule.test] == 1, model.decision_function(X[schedule.test]))
 
 
 def _finish(
@@ -237,7 +198,7 @@ def _finish(
         engines["ckks"] = SealedResidual(engine=Ckks())
     for name, residual in engines.items():
         rounds = 3
-        costs = simulate(_job(plan, q, eta, residual, rounds), tables[0]).costs
+        costs = simulate(job_of(plan, q, eta, residual, rounds), tables[0]).costs
         computed = costs.seconds(Kind.ENCRYPTION) + costs.seconds(Kind.LOCAL)
         a_round |= {f"{name}_s": costs.training / rounds, f"{name}_computing_s": computed / rounds}
         a_round[f"{name}_mb"] = costs.bytes / rounds / 1e6
@@ -254,7 +215,7 @@ def _once(runs: Runs, parties: Sequence[Party], plan: Plan, q: int, eta: float, 
 def curve(parties: Sequence[Party], plan: Plan, q: int, eta: float, last: float, start: int = 0) -> Curve:
     """Return rounds and held-out AUC from a random start, up to the AUC `last`; empty if it diverges."""
     goal = {"metric": "auc", "value": last}
-    job = _job(plan, q, eta, OpenResidual(), max(plan.most // q, 10), evaluate_every=1, target=goal, seed=start)
+    job = job_of(plan, q, eta, OpenResidual(), max(plan.most // q, 10), evaluate_every=1, target=goal, seed=start)
     return _history(parties, job)
 
 
@@ -265,19 +226,6 @@ def _history(parties: Sequence[Party], job: Job) -> Curve:
     except DIVERGED:
         return []
     return [(record["round"], record["auc"]) for record in history]
-
-
-def _job(plan: Plan, q: int, eta: float, residual: ResidualProtocol, rounds: int, **keys: Any) -> Job:
-    return Job(
-        model=Transfer(units=plan.units, hidden=(), gamma=GAMMA, l2=L2, linearised=plan.one_opening),
-        optimizer=FedBCD(local_steps=q, lr=eta),
-        protocol=Protocol(residual=residual),
-        batch_size="all",
-        epochs=rounds,
-        test_fraction=TEST_FRACTION,
-        accepts=ACCEPTED,
-        **keys,
-    )
 
 
 def many(data: Path | None, plan: ManyPlan, runs: Runs) -> Rows:
@@ -318,7 +266,7 @@ def many(data: Path | None, plan: ManyPlan, runs: Runs) -> Rows:
 
 def _many_job(plan: ManyPlan, optimizer: FedBCD, start: int) -> Job:
     setting = Plan("digits", rows=plan.rows, units=plan.units)
-    job = _job(setting, 1, 1.0, OpenResidual(), plan.rounds, evaluate_every=1, seed=start)
+    job = job_of(setting, 1, 1.0, OpenResidual(), plan.rounds, evaluate_every=1, seed=start)
     return job.model_copy(update={"optimizer": optimizer})
 
 
@@ -331,29 +279,52 @@ def digit_halves(rows: int) -> list[Party]:
     return [Party("bank", varying[0], y[:rows] % 2, aligned=True), Party("shop", varying[1], aligned=True)]
 
 
-def overlap(data: Path | None, plan: OverlapPlan, on_row: Callable[[str], None]) -> Rows:
-    """Return held-out AUC by the number of shared rows, of the host's scores and of logistic regression alone."""
+def overlap(data: Path | None, plan: OverlapPlan, runs: Runs) -> Rows:
+    """Return AUCs by the number of shared rows: transfer learning by weight decay, and logistic regression.
+
+    The held-out rows are as many for every number of shared rows. A round has one opening (`linearised`).
+    """
     rows: Rows = []
     for shared in plan.overlaps:
-        on_row(f"{shared} shared rows")
-        transfer_plan = Plan(plan.table, rows=shared, local_steps=(5,), grid=(4.0, 8.0), splits=plan.splits)
-        transfer_plan = replace(transfer_plan, most=5 * plan.rounds)
-        results: dict[str, list[float]] = {"transfer": [], "guest alone": [], "host's columns alone": [], "both": []}
+        figures: dict[tuple[str, float | None], list[dict[str, float]]] = {}
         for split in range(plan.splits):
-            parties = shared_tables(data, plan.table, shared, split)
-            inner = development(parties, _job(transfer_plan, 5, 1.0, OpenResidual(), 1))
-            choice = choose(
-                transfer_plan.grid,
-                lambda eta, inner=inner, transfer_plan=transfer_plan: -_last(curve(inner, transfer_plan, 5, eta, 1.0)),
-            )
-            results["transfer"].append(_last(curve(parties, transfer_plan, 5, choice.step, 1.0)))
-            sides = {"guest alone": parties[:1], "host's columns alone": parties[1:], "both": parties}
-            job = _job(transfer_plan, 5, 1.0, OpenResidual(), 1)
+            runs(f"{shared} shared rows, split {split + 1}")
+            parties = shared_tables(data, plan.table, shared, split, plan.held_out)
+            job = _overlap_job(plan, plan.decays[0], len(parties[0]))
+            sides = {"guest's columns": parties[:1], "host's columns": parties[1:], "both": parties}
             for name, side in sides.items():
-                results[name].append(_regression(side, np.asarray(parties[0].y), job, parties[0]))
-        for name, aucs in results.items():
-            rows.append({"shared": shared, "model": name, "auc": mean(aucs), "auc_sd": spread(aucs)})
+                auc = regression_auc(side, np.asarray(parties[0].y), job, parties[0])
+                figures.setdefault((name, None), []).append({"auc": auc})
+            for decay in plan.decays:
+                what = {"table": parties[0].digest.hex(), "plan": asdict(plan), "decay": decay}
+                result = runs.once(what, partial(_transferred, parties, plan, decay))
+                figures.setdefault(("transfer", decay), []).append(result)
+        for (name, l2), results in figures.items():
+            row = {"shared": shared, "model": name, "l2": l2}
+            for key in results[0]:
+                values = [result[key] for result in results]
+                row |= {key: mean(values), f"{key}_sd": spread(values)}
+            rows.append(row)
     return rows
+
+
+def _transferred(parties: Sequence[Party], plan: OverlapPlan, l2: float) -> dict[str, float]:
+    """Return AUCs on held-out rows after the first rounds and after all, and on the training rows after all."""
+    job = _overlap_job(plan, l2, len(parties[0]))
+    run = simulate(job, parties)
+    schedule, y = job.schedule(parties[0].register), np.asarray(parties[0].y)
+    trained = [party.take(schedule.train) for party in parties]
+    scores = run.decision({party.name: party.X for party in trained})
+    early = next(record["auc"] for record in run.history if record["round"] == plan.first)
+    last = area_under_curve(y[schedule.train] == 1, np.ravel(scores))
+    return {"early_auc": early, "auc": run.metrics["auc"], "training_auc": last}
+
+
+def _overlap_job(plan: OverlapPlan, l2: float, rows: int) -> Job:
+    setting = Plan(plan.table, one_opening=True)
+    job = job_of(setting, plan.q, plan.step, OpenResidual(), plan.rounds, evaluate_every=plan.first)
+    model = job.model.model_copy(update={"l2": l2})
+    return job.model_copy(update={"model": model, "test_fraction": plan.held_out / rows})
 
 
 def _last(result: Curve) -> float:
@@ -370,59 +341,16 @@ def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], No
         spent = {}
         for rounds in (1, 3):
             started = time.process_time()
-            simulate(_job(transfer_plan, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
+            simulate(job_of(transfer_plan, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
             spent[rounds] = time.process_time() - started
         rows.append({"engine": "ckks", "rows": plan.rows, "units": units, "cpu_s": (spent[3] - spent[1]) / 2})
     return rows
 
 
-def shared_tables(data: Path | None, table: str, rows: int, split: int) -> list[Party]:
-    """Return twice `rows` rows, other ones for each split. DataError if there are fewer."""
-    if data is None:
-        parties = made_up(2 * rows)
-    else:
-        parties = READERS["default_credit"](data) if table == "fate" else paper_split(data)
-    if len(parties[0]) < 2 * rows:
-        raise DataError(f"the tables share {len(parties[0])} rows, and the plan needs {2 * rows}", "choose fewer rows")
-    chosen = np.random.default_rng(split).permutation(len(parties[0]))[: 2 * rows]
-    return [party.take(chosen) for party in parties]
-
-
-def paper_split(data: Path) -> list[Party]:
-    """Return default_credit in FedBCD's split: bills and payments (18 columns), and the client (15, one a category).
-
-    Amounts are logarithms, because they span five orders of magnitude.
-    """
-    with gzip.open(data / "UCI_Credit_Card.csv.gz", "rt") as file:
-        head, *lines = csv.reader(file)
-    table = {name: np.array(values, float) for name, values in zip(head, zip(*lines, strict=True), strict=True)}
-    y = table.pop("default.payment.next.month").astype(int)
-    paid = [name for name in table if name.startswith(("PAY", "BILL"))]
-    guest = np.column_stack([_logged(table[name]) if "AMT" in name else table[name] for name in paid])
-    kinds = [(name, kind) for name in CODED for kind in np.unique(table[name])]
-    host = np.column_stack(
-        [_logged(table["LIMIT_BAL"]), table["AGE"], *(table[name] == kind for name, kind in kinds)]
-    ).astype(float)
-    return [Party("bank", guest, y, columns=paid, aligned=True), Party("shop", host, aligned=True)]
-
-
-def _logged(amounts: Any) -> Any:
-    return np.sign(amounts) * np.log1p(np.abs(amounts))
-
-
-def made_up(rows: int) -> list[Party]:
-    """Return two parties' views of one hidden number, on which the label depends."""
-    generator = np.random.default_rng(0)
-    hidden = generator.normal(size=(rows, 1))
-    columns = [hidden @ np.ones((1, d)) + generator.normal(size=(rows, d)) for d in (5, 4)]
-    y = (hidden[:, 0] + 0.3 * generator.normal(size=rows) > 0).astype(int)
-    return [Party("bank", columns[0], y, aligned=True), Party("shop", columns[1], aligned=True)]
-
-
 PARTS = {
     "credit": Part(
-        Plan("paper", targets=(0.94, 0.97, 0.985)),
-        Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, starts=2),
+        Plan("paper", targets=(0.94, 0.97, 0.985), splits=1, sealed=False),
+        Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2),
         run,
     ),
     "small": Part(
@@ -430,8 +358,15 @@ PARTS = {
         SmallPlan(Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, starts=2), 2.0),
         small,
     ),
-    "fate": Part(Plan("fate"), Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2), run),
+    "fate": Part(
+        Plan("fate", splits=1, sealed=False),
+        Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False, starts=2),
+        run,
+    ),
     "many": Part(ManyPlan(), ManyPlan(60, 2, (1, 3), 3, (1.0,), starts=1), many),
-    "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), rounds=4, splits=1), overlap),
+    "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), 200, first=2, rounds=4, splits=1), overlap),
+    "table2": Part(ftl_table2.FULL, ftl_table2.QUICK, ftl_table2.run),
+    "costs": Part(ftl_table2.UNDER_CKKS, ftl_table2.QUICK, ftl_table2.costs),
+    "paillier": Part(ftl_table2.UNDER_PAILLIER, ftl_table2.QUICK, ftl_table2.costs),
     "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
 }

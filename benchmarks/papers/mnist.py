@@ -27,7 +27,7 @@ from benchmarks.papers.study import (
     mean,
     one_step,
     reached,
-    spread,
+    rounds_figures,
     toll,
 )
 from benchmarks.tables import archive
@@ -53,7 +53,7 @@ class Plan:
     """A plan of rounds to AUCs.
 
     It has pictures, channels of a convolution, units of the dense layer, local steps, the grid, the largest number of
-    rounds, the target AUCs, rounds between evaluations, and splits.
+    rounds, the target AUCs, rounds between evaluations, splits, and random starts of each split.
     """
 
     rows: int = 2400
@@ -64,8 +64,9 @@ class Plan:
     cap: int = 120
     batch: int = 128
     targets: tuple[float, ...] = (0.90, 0.93, 0.95)
-    every: int = 4
-    splits: int = 3
+    every: int = 2
+    splits: int = 1
+    starts: int = 5
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,11 @@ class RulePlan:
 
 FULL = Plan()
 RULE = RulePlan(
-    Plan(rows=20_000, width=64, dense=256, cap=300, every=20, targets=(0.90, 0.93, 0.95, 0.97)),
+    Plan(rows=20_000, width=64, dense=256, cap=300, every=5, targets=(0.90, 0.93, 0.95, 0.97)),
     (Try(0.1, (1, 3, 5), 1),),
 )
-QUICK = Plan(160, 1, 4, (1, 3), (0.05, 0.1, 0.2), 4, 40, (0.55, 0.6), 2, 1)
-RULE_QUICK = RulePlan(QUICK, (Try(0.1, (1, 3), 1),))
+QUICK = Plan(240, 1, 4, (1, 3), (0.02, 0.04), 12, 40, (0.7, 0.9), 1, 1, 1)
+RULE_QUICK = RulePlan(QUICK, (Try(0.02, (1, 3), 1),))
 
 
 def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
@@ -105,7 +106,7 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
 
         def merit(eta: float, q: int = q, mode: str = mode) -> float:
             runs(f"mnist, Q = {q}, {mode}, eta0 = {eta:g}")
-            return toll(curve(inner, optimizer(q, mode, eta), plan, 0), plan.targets, plan.cap)
+            return toll(curve(inner, optimizer(q, mode, eta), plan, 0, 0), plan.targets, plan.cap)
 
         choices.append(choose(plan.grid, merit))
     together = one_step(choices)
@@ -121,11 +122,9 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
                     "q": q,
                     "target": target,
                     **choice.row(),
-                    "rounds": mean(local),
-                    "rounds_sd": spread(local),
+                    **rounds_figures(local),
                     "one_step": together,
-                    "one_rounds": mean(same),
-                    "one_rounds_sd": spread(same),
+                    **{f"one_{name}": figure for name, figure in rounds_figures(same).items()},
                     "auc": mean([max((auc for _, auc in item), default=0.0) for item in seen[choice.step]]),
                     "splits": plan.splits,
                     "pictures": plan.rows,
@@ -152,7 +151,7 @@ def at_one_rule(data: Path | None, plan: RulePlan, runs: Runs) -> Rows:
             rounds = [reached(attempt, target) for attempt in result]
             best = mean([max((auc for _, auc in attempt), default=0.0) for attempt in result])
             row = {"eta0": eta0, "algorithm": optimizer(q, mode, 1.0).label, "q": q, "target": target, "auc": best}
-            rows.append(row | {"rounds": mean(rounds), "rounds_sd": spread(rounds), "runs": rounds})
+            rows.append(row | rounds_figures(rounds))
     return rows
 
 
@@ -207,20 +206,21 @@ def made_up(rows: int) -> tuple[Any, Any]:
     return X.reshape(rows, -1), y
 
 
-def curve(parties: Sequence[Party], chosen: FedBCD, plan: Plan, split: int) -> Curve:
-    """Return rounds and held-out AUC during a training; empty if it diverges."""
+def curve(parties: Sequence[Party], chosen: FedBCD, plan: Plan, split: int, start: int) -> Curve:
+    """Return rounds and held-out AUC during a training from a random start; empty if it diverges."""
     try:
-        history = simulate(_job(chosen, plan, split, len(parties[0])), parties).history
+        history = simulate(_job(chosen, plan, split, start, len(parties[0])), parties).history
     except DIVERGED:
         return []
     return [(record["round"], record["auc"]) for record in history if "auc" in record]
 
 
 def _curves(parties: Sequence[Party], chosen: FedBCD, plan: Plan) -> list[Curve]:
-    return [curve(parties, chosen, plan, split) for split in range(plan.splits)]
+    pairs = [(split, start) for split in range(plan.splits) for start in range(plan.starts)]
+    return [curve(parties, chosen, plan, split, start) for split, start in pairs]
 
 
-def _job(chosen: FedBCD, plan: Plan, split: int, rows: int = 0) -> Job:
+def _job(chosen: FedBCD, plan: Plan, split: int, start: int = 0, rows: int = 0) -> Job:
     return Job(
         model=Neural(),
         optimizer=chosen,
@@ -228,7 +228,7 @@ def _job(chosen: FedBCD, plan: Plan, split: int, rows: int = 0) -> Job:
         batch_size=plan.batch,
         epochs=max(1, round(plan.cap * plan.batch / ((rows or plan.rows) * (1 - TEST_FRACTION)))),
         scale="none",
-        seed=split,
+        seed=start,
         split=split,
         test_fraction=TEST_FRACTION,
         evaluate_every=plan.every,

@@ -85,7 +85,10 @@ def is_current(part: Mapping[str, Any]) -> bool:
 
 
 def words(origin: Mapping[str, Any], sample: Mapping[str, Any]) -> str:
-    """Return the sentences of the page about one part and its sample."""
+    """Return the sentences of the page about one part and its sample.
+
+    The origin of a part that is stored only may have a `reason` why it was not computed again.
+    """
     splits, starts = origin["splits"], origin["starts"]
     one = "one split" if splits == 1 else f"splits 0 to {splits - 1}"
     seeds = f"{one}, {starts} random starts each" if starts else f"{one}, one random start each"
@@ -93,9 +96,10 @@ def words(origin: Mapping[str, Any], sample: Mapping[str, Any]) -> str:
     since = "" if sample["commit"] == origin["commit"] else f" Its sample is of commit {sample['commit']}."
     if origin.get("stored_only"):
         memory = f", {origin['memory_gb']} GB of memory" if "memory_gb" in origin else "; its memory was not recorded"
+        reason = f", because {origin['reason']}" if "reason" in origin else ""
         return (
-            f"*Stored by commit {origin['commit']} on {origin['date']}, and not computed again since: today's code may "
-            f"give other figures. {seeds.capitalize()}. {computer}{memory}.{since}*"
+            f"*Stored by commit {origin['commit']} on {origin['date']}, and not computed again since{reason}: today's "
+            f"code may give other figures. {seeds.capitalize()}. {computer}{memory}.{since}*"
         )
     return (
         f"*Computed by commit {origin['commit']} on {origin['date']}. {seeds.capitalize()}. {computer}, "

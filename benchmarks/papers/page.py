@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.papers import origin
 from benchmarks.papers.page_cells import Part, Row
 from benchmarks.papers.page_celu import (
+    celu_cosines,
     celu_line,
     celu_long,
     celu_rounds,
@@ -23,8 +24,18 @@ from benchmarks.papers.page_celu import (
 )
 from benchmarks.papers.page_fdml import fdml_auc, fdml_noise, fdml_order, fdml_slowness, fdml_stored, fdml_time
 from benchmarks.papers.page_fdskl import fdskl_errors, fdskl_progress, fdskl_scaling
-from benchmarks.papers.page_fedbcd import fedbcd_linear, fedbcd_mnist, fedbcd_rule
-from benchmarks.papers.page_ftl import ftl_fate, ftl_many, ftl_overlap, ftl_paper, ftl_small, ftl_step
+from benchmarks.papers.page_fedbcd import fedbcd_linear, fedbcd_loss, fedbcd_mnist, fedbcd_rule, fedbcd_turns
+from benchmarks.papers.page_ftl import (
+    ftl_fate,
+    ftl_many,
+    ftl_overlap,
+    ftl_paper,
+    ftl_round_costs,
+    ftl_small,
+    ftl_step,
+    ftl_table2,
+    ftl_totals,
+)
 from benchmarks.papers.pictures import draw
 
 PAGE_HEAD = """# The papers' tables
@@ -69,6 +80,9 @@ def text(results: Path) -> str:
         for name, part in result.items():
             if name in sections:
                 parts.append(f"\n{sections[name](part)}\n{origin.words(part['origin'], part['sample'])}\n")
+        if paper == "ftl" and {"table2", "costs"} <= result.keys():
+            rows = [row for name in ("costs", "paillier") if name in result for row in result[name]["rows"]]
+            parts.append(f"\n{ftl_totals(rows, result['table2'])}")
         if paper == "celu" and {"long", "seconds"} <= result.keys():
             parts.append(f"\n{celu_line(result)}")
         if lacking := [f"`--only {name}`" for name in sections if name not in result]:
@@ -80,7 +94,16 @@ Section = Callable[[Part], str]
 
 
 PAPER_PAGES: dict[str, tuple[str, dict[str, Section]]] = {
-    "fedbcd": ("FedBCD", {"linear": fedbcd_linear, "mnist": fedbcd_mnist, "rule": fedbcd_rule}),
+    "fedbcd": (
+        "FedBCD",
+        {
+            "linear": fedbcd_linear,
+            "turns": fedbcd_turns,
+            "loss": fedbcd_loss,
+            "mnist": fedbcd_mnist,
+            "rule": fedbcd_rule,
+        },
+    ),
     "celu": (
         "CELU-VFL",
         {
@@ -90,6 +113,7 @@ PAPER_PAGES: dict[str, tuple[str, dict[str, Section]]] = {
             "small": celu_small,
             "sweep": celu_sweep,
             "sealed": celu_sealed,
+            "cosines": celu_cosines,
             "seconds": celu_seconds,
         },
     ),
@@ -113,6 +137,9 @@ PAPER_PAGES: dict[str, tuple[str, dict[str, Section]]] = {
             "fate": ftl_fate,
             "many": ftl_many,
             "overlap": ftl_overlap,
+            "table2": ftl_table2,
+            "costs": ftl_round_costs,
+            "paillier": ftl_round_costs,
             "step": ftl_step,
         },
     ),
@@ -149,6 +176,11 @@ def _curves(label: Callable[[Row], str]) -> Callable[[Sequence[Row]], Lines]:
     return lines
 
 
+def _losses(rows: Sequence[Row]) -> Lines:
+    series = {f"{row['algorithm']}, Q = {row['q']}": [(a, b) for a, b in row["curve"]] for row in rows}
+    return series, "rounds", "loss on held-out rows", False
+
+
 def _slow(rows: Sequence[Row]) -> Lines:
     series: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
@@ -174,6 +206,7 @@ def _progress(rows: Sequence[Row]) -> Lines:
 
 CURVES: dict[tuple[str, str, str], Callable[[Sequence[Row]], Lines]] = {
     ("fedbcd", "linear", "fedbcd-q"): _by_q,
+    ("fedbcd", "loss", "fedbcd-loss"): _losses,
     ("fedbcd", "mnist", "fedbcd-mnist"): _curves(lambda row: f"{row['algorithm']}, Q = {row['q']}"),
     ("celu", "rounds", "celu"): _curves(lambda row: row["method"]),
     ("fdml", "slowness", "fdml-slowness"): _slow,

@@ -32,7 +32,7 @@ def rounds_cell(row: Row, prefix: str = "") -> str:
         The cell. "median 27 (12 of 15)" counts the starts that reach the target.
     """
     if row[f"{prefix}rounds"] is not None:
-        return spread(row, f"{prefix}rounds")
+        return spread(row, f"{prefix}rounds") if f"{prefix}rounds_sd" in row else number(row[f"{prefix}rounds"], 0)
     if f"{prefix}reached" not in row:
         return "-"
     total = len(row[f"{prefix}runs"]) if f"{prefix}runs" in row else row["splits"]
@@ -50,7 +50,8 @@ def typical(row: Row, prefix: str = "") -> float | None:
 def starts(plan: Mapping[str, Any]) -> str:
     """Format the numbers of splits and of random starts; a plan without starts has one for each split."""
     number_of_starts = plan.get("starts", 1)
-    return f"{plan['splits']} splits, {number_of_starts} random start{'s' * (number_of_starts != 1)} each"
+    splits = "one split" if plan["splits"] == 1 else f"{plan['splits']} splits"
+    return f"{splits}, {number_of_starts} random start{'s' * (number_of_starts != 1)} each"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

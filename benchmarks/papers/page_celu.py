@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.papers.page_cells import Part, number, pick, share, spread, table
+from benchmarks.papers.page_cells import Part, Row, number, pick, rounds_cell, share, starts, table, typical
 
 
 def celu_rounds(part: Part) -> str:
@@ -13,17 +13,17 @@ def celu_rounds(part: Part) -> str:
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
-            *(row["method"], number(row["target"], 2), f"{row['step']:g}", spread(row, "rounds")),
-            *(f"{row['one_step']:g}", spread(row, "one_rounds")),
-            share(row["one_rounds"], pick(rows, method="plain", target=row["target"])["one_rounds"]),
+            *(row["method"], number(row["target"], 2), f"{row['step']:g}", rounds_cell(row)),
+            *(f"{row['one_step']:g}", rounds_cell(row, "one_")),
+            share(typical(row, "one_"), typical(pick(rows, method="plain", target=row["target"]), "one_")),
         ]
         for row in rows
     ]
     return (
-        "### Rounds with kept exchanges\n"
-        f"{plan['rows']:,} made-up clicks, batches of {plan['batch']}, Z of {plan['width']} numbers, one epoch, "
+        "### Rounds with stored exchanges\n"
+        f"{plan['rows']:,} generated clicks, batches of {plan['batch']}, Z of {plan['width']} numbers, one epoch, "
         f"AdaGrad, R = 5, "
-        f"W = 5, xi = 60, depth 3, {plan['splits']} splits, an evaluation every {plan['every']} rounds.\n\n"
+        f"W = 5, xi = 60, depth 3, {starts(plan)}, an evaluation every {plan['every']} rounds.\n\n"
         + table(["method", "AUC", "own step", "rounds", "one step", "rounds", "of plain"], cells)
         + "\nThe paper has 55 to 60 % fewer rounds, over 31,540 rounds of small steps.\n\n"
         "![AUC by rounds](figures/celu.svg)\n"
@@ -38,25 +38,31 @@ def celu_steps(part: Part) -> str:
     for method in plan["methods"]:
         for step in sorted({row["step"] for row in rows}):
             selected = [pick(rows, method=method, step=step, target=target) for target in targets]
-            shares = [share(row["rounds"], _plain(rows, row)) for row in selected]
+            shares = [share(typical(row), _plain(rows, row)) for row in selected]
             cells.append(
                 [
                     method,
                     f"{step:g}",
-                    *(number(row["rounds"], 0) for row in selected),
+                    *(rounds_cell(row) for row in selected),
                     shares[-1],
                     number(selected[0]["auc"], 4) if selected[0]["auc"] else "diverged",
                 ]
             )
-    head = ["method", "step", *(f"to {number(target, 2)}" for target in targets), "last, of plain", "best AUC"]
+    head = ["method", "step", *(f"to {number(target, 2)}" for target in targets), "last, of plain", "highest AUC"]
     return (
-        "### Steps and kept exchanges\n"
-        f"{plan['rows']:,} made-up clicks, batches of {plan['batch']:,}, Z of {plan['width']} numbers in 4 bytes, one "
-        "epoch, AdaGrad, R = 5 unless said, W = 5, xi = 60, depth 3 under a pipeline, one split, an "
-        f"evaluation every {plan['every']} rounds; all steps that were tried.\n\n"
+        "### Steps and stored exchanges\n"
+        f"{plan['rows']:,} generated clicks, batches of {plan['batch']:,}, Z of {plan['width']} numbers in 4 bytes, "
+        "one epoch, AdaGrad, R = 5 unless the name has another R, W = 5, xi = 60, depth 3 under a pipeline, "
+        f"{starts(plan)}, an evaluation every {plan['every']} rounds; all steps that were tried.{_ends(plan)}\n\n"
         + table(head, cells)
         + f"\n{_reasons(rows, plan['methods'], targets[-1])}"
     )
+
+
+def _ends(plan: Mapping[str, Any]) -> str:
+    """Return where trainings end; older ones had a target beyond reach, so that they ran for all rounds."""
+    last = plan["targets"][-1]
+    return "" if last > 0.9 else f" A training ends at {number(last, 2)}."
 
 
 def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: float) -> str:
@@ -65,13 +71,13 @@ def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: floa
     plain = best["plain"]
     assert plain is not None, "plain training gets there at some step"
     words = ", ".join(
-        f"{method} {number(row['rounds'], 0)} ({row['step']:g}; {share(row['rounds'], plain['rounds'])} of plain)"
+        f"{method} {number(typical(row), 0)} ({row['step']:g}; {share(typical(row), typical(plain))} of plain)"
         for method, row in best.items()
         if row is not None and method != "plain"
     )
     return (
         f"**Each at its best step**, on the rows reported, takes to {number(target, 2)}: plain "
-        f"{number(plain['rounds'], 0)} rounds ({plain['step']:g}), {words}.\n\n"
+        f"{number(typical(plain), 0)} rounds ({plain['step']:g}), {words}. These are medians over the starts.\n\n"
         "**Why more rounds at the step that is best for plain training**: it is too long then. AdaGrad divides by the "
         "root of all squares so far, local steps' too, so R uses of each exchange move the weights about as far as one "
         "use at the root of R times the step: R = 5 does what plain training does at 2.2 times its step.\n\n"
@@ -82,25 +88,52 @@ def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: floa
 
 def _best(rows: list[Mapping[str, Any]], method: str, target: float) -> Mapping[str, Any] | None:
     """Return the step at which a method takes the fewest rounds; None if it never reaches the target."""
-    results = [row for row in rows if row["method"] == method and row["target"] == target and row["rounds"] is not None]
-    return min(results, key=lambda row: row["rounds"], default=None)
+    results = [row for row in rows if row["method"] == method and row["target"] == target and typical(row) is not None]
+    return min(results, key=lambda row: typical(row) or 0.0, default=None)
 
 
 def celu_sweep(part: Part) -> str:
     """Return the section on R, W and xi."""
     rows, plan = part["rows"], part["plan"]["setting"]
     targets = plan["targets"]
+    points = list(dict.fromkeys((row["R"], row["W"], row["xi"]) for row in rows))
     cells = [
         [
-            *(str(row["R"]), str(row["W"]), "none" if row["xi"] is None else f"{row['xi']:g}"),
-            *(number(row[f"to_{target:g}"], 0) for target in targets),
+            *(str(r), str(w), "none" if xi is None else f"{xi:g}"),
+            *(rounds_cell(pick(rows, R=r, W=w, xi=xi, target=target)) for target in targets),
+        ]
+        for r, w, xi in points
+    ]
+    return (
+        "### Uses, stored exchanges and angles\n"
+        f"The setting of the first table, step {rows[0]['step']:g}, {starts(plan)}: rounds by R, W and xi. "
+        "R = 1 is plain training.\n\n" + table(["R", "W", "xi", *(f"to {number(t, 2)}" for t in targets)], cells)
+    )
+
+
+def celu_cosines(part: Part) -> str:
+    """Return the section on cosines of rows."""
+    rows, plan = part["rows"], part["plan"]
+    names = {name: f"{name[1:]} %" for name in rows[0] if name[0] == "q"}
+    cells = [
+        [
+            *(row["vector"], f"{row['stage'] + 1} of {row['stages']}", *(number(row[name], 4) for name in names)),
+            number(100 * row["beyond_xi"], 2),
         ]
         for row in rows
     ]
+    last = [pick(rows, vector=vector, stage=plan["stages"] - 1) for vector in ("outputs", "derivatives")]
     return (
-        "### Uses, places and angles\n"
-        f"The setting of the first table, step {rows[0]['step']:g}, one split: rounds by R, W and xi.\n\n"
-        + table(["R", "W", "xi", *(f"to {number(target, 2)}" for target in targets)], cells)
+        "### Cosines of rows\n"
+        f"The paper's Figure 5d, in the setting of the first table: all {plan['rows']:,} clicks in one epoch, step "
+        f"{plan['step']:g}, R = 5, W = 5, xi = 60, one split, {plan['starts']} random starts. At every local step, a "
+        "row's cosine compares its vector at the exchange with the same vector now: its outputs at the party without "
+        "labels, its derivatives at the party with labels. The table has quantiles over all rows and local steps of a "
+        "fifth of the training, and the share of rows beyond xi, which get the weight 0.\n\n"
+        + table(["vector", "fifth of the training", *names.values(), "% beyond xi"], cells)
+        + f"\nIn the last fifth, 95 % of the rows have a cosine above {number(last[0]['q5'], 4)} (outputs) and "
+        f"{number(last[1]['q5'], 4)} (derivatives), so weights of rows are close to 1 in this setting. The "
+        "table before has the rounds by xi.\n"
     )
 
 
@@ -123,27 +156,25 @@ def celu_long(part: Part) -> str:
     rows, plan = part["rows"], part["plan"]["setting"]
     cells = [
         [
-            *(f"{row['step']:g}", row["method"], number(row["target"], 2), number(row["rounds"], 0)),
-            *(share(row["rounds"], _plain(rows, row)), number(row["auc"], 4)),
+            *(f"{row['step']:g}", row["method"], number(row["target"], 2), rounds_cell(row)),
+            *(share(typical(row), _plain(rows, row)), number(row["auc"], 4)),
         ]
         for row in rows
         if row["target"] < 0.9
     ]
     return (
         "### A thousand rounds\n"
-        f"{plan['rows']:,} made-up clicks, batches of {plan['batch']}, Z of {plan['width']} numbers in 4 "
+        f"{plan['rows']:,} generated clicks, batches of {plan['batch']}, Z of {plan['width']} numbers in 4 "
         "bytes, one epoch, "
-        f"AdaGrad, R = 5, W = 5, xi = 60, depth 3, {plan['splits']} split, an evaluation every "
-        f"{plan['every']} rounds; the "
-        "same step for all methods, the best for plain training in the first table. In batches this small kept "
-        "exchanges in a pipeline take more rounds at it.\n\n"
-        + table(["step", "method", "AUC", "rounds", "of plain", "best AUC"], cells)
+        f"AdaGrad, R = 5, W = 5, xi = 60, depth 3, {starts(plan)}, an evaluation every {plan['every']} rounds; the "
+        "same step for all methods, the best for plain training in the first table. In batches this small stored "
+        f"exchanges in a pipeline take more rounds at it.{_ends(plan)}\n\n"
+        + table(["step", "method", "AUC", "rounds", "of plain", "highest AUC"], cells)
     )
 
 
-def _plain(rows: list[Mapping[str, object]], row: Mapping[str, object]) -> float | None:
-    result: float | None = pick(rows, method="plain", step=row["step"], target=row["target"])["rounds"]
-    return result
+def _plain(rows: Sequence[Row], row: Row) -> float | None:
+    return typical(pick(rows, method="plain", step=row["step"], target=row["target"]))
 
 
 def celu_seconds(part: Part) -> str:
@@ -173,19 +204,20 @@ def celu_small(part: Part) -> str:
     rows, plan = part["rows"], part["plan"]["setting"]
     cells = [
         [
-            *(f"{row['step']:g}", row["method"], number(row["target"], 2), number(row["rounds"], 0)),
-            *(share(row["rounds"], _plain(rows, row)), number(row["auc"], 4)),
+            *(f"{row['step']:g}", row["method"], number(row["target"], 2), rounds_cell(row)),
+            *(share(typical(row), _plain(rows, row)), number(row["auc"], 4)),
         ]
         for row in rows
         if row["target"] < 0.9
     ]
     return (
         "### A thousand rounds of small steps\n"
-        f"{plan['rows']:,} made-up clicks, batches of {plan['batch']:,}, Z of {plan['width']} numbers in 4 bytes, one "
-        f"epoch, AdaGrad, R = 5, W = 5, xi = 60, one split, an evaluation every {plan['every']} rounds. A pipeline has "
-        "3 exchanges in flight, *2 in flight* two of CELU: while one is on its way, earlier ones are used. The paper's "
-        "31,540 rounds are of small steps too; .02 is the larger step that was tried.\n\n"
-        + table(["step", "method", "AUC", "rounds", "of plain", "best AUC"], cells)
+        f"{plan['rows']:,} generated clicks, batches of {plan['batch']:,}, Z of {plan['width']} numbers in 4 bytes, "
+        f"one epoch, AdaGrad, R = 5, W = 5, xi = 60, {starts(plan)}, an evaluation every {plan['every']} rounds. A "
+        "pipeline has 3 exchanges in flight, *2 in flight* two of CELU: while one is on its way, earlier ones are "
+        "used. The paper's "
+        f"31,540 rounds are of small steps too; 0.02 is the larger step that was tried.{_ends(plan)}\n\n"
+        + table(["step", "method", "AUC", "rounds", "of plain", "highest AUC"], cells)
     )
 
 
@@ -203,7 +235,8 @@ def celu_line(result: Mapping[str, Part]) -> str:
     head = ["rows", "AUC", "method", "precision", "step", "rounds", "seconds of a round", "seconds", "times as fast"]
     return (
         "### Seconds to an AUC\n"
-        "Rounds of the tables above times seconds of a round; times as fast as plain training in double precision. In "
+        "Rounds of the tables above (medians over the starts) times seconds of a round; times as fast as plain "
+        "training in double precision. In "
         "the first two settings each method is at the best of its steps there, picked on the rows reported; in the "
         "last, of a thousand rounds of small steps, all are at one step. The paper has 2.47 times on Criteo.\n\n"
         + table(head, cells)
@@ -214,7 +247,7 @@ def _times(
     rows: list[Mapping[str, Any]], rounds: list[Mapping[str, Any]], setting: Mapping[str, Any]
 ) -> list[list[str]]:
     """List seconds to the highest AUC that plain training reaches, by method and precision."""
-    target = max(row["target"] for row in rows if row["method"] == "plain" and row["rounds"] is not None)
+    target = max(row["target"] for row in rows if row["method"] == "plain" and typical(row) is not None)
     cells, full = [], None
     for method in setting["methods"]:
         best = _best(rows, method, target)
@@ -222,12 +255,14 @@ def _times(
             a_round = _a_round(rounds, method, precision, setting["batch"])
             if best is None or a_round is None:
                 continue
-            took = best["rounds"] * a_round
+            rounds_to_target = typical(best)
+            assert rounds_to_target is not None
+            took = rounds_to_target * a_round
             full = took if full is None else full  # plain training in double precision, which comes first
             cells.append(
                 [
                     *(f"{setting['batch']:,}", number(target, 2), method, precision, f"{best['step']:g}"),
-                    *(number(best["rounds"], 0), number(a_round, 3), number(took, 1), share(full, took)),
+                    *(number(rounds_to_target, 0), number(a_round, 3), number(took, 1), share(full, took)),
                 ]
             )
     return cells

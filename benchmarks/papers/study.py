@@ -113,6 +113,17 @@ def median(values: Sequence[float | None]) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
+def rounds_figures(rounds: Sequence[float | None]) -> dict[str, Any]:
+    """Describe the rounds to a target from several starts; None stands for a start that misses it.
+
+    Returns:
+        `rounds` and `rounds_sd` (mean and sample deviation, None if a start misses the target), `rounds_median`, `runs`
+        (the rounds of every start) and `reached` (the number of starts that reach the target).
+    """
+    figures = {"rounds": mean(rounds), "rounds_sd": spread(rounds), "rounds_median": median(rounds)}
+    return figures | {"runs": list(rounds), "reached": sum(number is not None for number in rounds)}
+
+
 class Runs:
     """Finished runs by their key, stored in a file with one JSON object a line, or in memory without a file.
 

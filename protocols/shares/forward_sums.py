@@ -70,12 +70,12 @@ class ForwardSums:
         self._ring = ShareRing(params.encoding.bits)
         context, ring = self._context, self._ring
         self._passives = tuple(name for name in context.passives if name != params.partner)
-        self._theta = ring.reduce(params.rule_of(context.me).theta(state.own_share, state.iterations))
+        self._theta = ring.reduce(params.rule_of(context.me).result(state.own_share, state.iterations))
         products.greet()
         self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # step 0
         executor, width = products.executor(0), min(rows, ROWS_PER_PRODUCT)
         for index, (name, r) in enumerate(state.peer_shares.items()):
-            V = ring.reduce(params.rule_of(name).theta(r, state.iterations))
+            V = ring.reduce(params.rule_of(name).result(r, state.iterations))
             # step 0
             products.send_queries(executor, [name], self._holders[0], {index: V}, columns=lambda _: width, uses=1)
         self._queries = {name: products.recv(name, ProductQuery).ciphertext for name in products.other_holders}

@@ -27,6 +27,7 @@ of its choice about the columns of the other parties. B counts 32 bits about the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -78,6 +79,25 @@ def select_measured(rows: NDArray[np.intp], outputs: int) -> NDArray[np.intp]:
     """
     rows, limit = np.sort(rows), MAX_LOSS_ROWS // outputs
     return rows[np.linspace(0, len(rows) - 1, min(len(rows), limit)).astype(np.intp)]
+
+
+def rounding_deviation(loss: float, rows: int, curvature: float, spacing: float) -> float:
+    """Return an upper bound of the standard deviation that the rounding of H adds to a measured mean loss.
+
+    An output H that is rounded at random to multiples of the spacing has a deviation of at most spacing / 2, and
+    spacing / sqrt(6) in the mean over all H. The slope g of a loss that is at least 0 and has a bounded second
+    derivative is at most sqrt(2 * curvature * loss).
+
+    Args:
+        loss: the mean over the rows of the sum of their losses over all outputs.
+        rows: the number of rows.
+        curvature: the largest second derivative of the loss by an output.
+        spacing: the distance of two entries of a fine table.
+
+    Returns:
+        The deviation.
+    """
+    return spacing / math.sqrt(6) * math.sqrt(2 * curvature * max(loss, 0.0) / max(rows, 1))
 
 
 class LossTable(NamedTuple):

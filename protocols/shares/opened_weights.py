@@ -142,13 +142,13 @@ def open_weights(
     peer_shares = dict(state.peer_shares)
     for name in sorted(set(named) & set(state.peer_shares)):
         rule, r = params.rule_of(name), state.peer_shares[name]
-        share = ring.reduce(ShareRing(params.encoding.bits).reduce(rule.theta(r, state.iterations)) >> shift)
+        share = ring.reduce(ShareRing(params.encoding.bits).reduce(rule.result(r, state.iterations)) >> shift)
         context.channel.send(name, OpenedWeights(ring.pack(share)), context.subchannel, permit=permits[name])  # step 2
         peer_shares[name] = _fresh_state(r, np.zeros_like(share))
     if context.me not in named:
         return replace(state, peer_shares=peer_shares)
     half = np.uint64(1) << (shift - np.uint64(1))
-    total = params.rule_of(context.me).theta(state.own_share, state.iterations)
+    total = params.rule_of(context.me).result(state.own_share, state.iterations)
     for holder in (context.active, params.partner):
         if holder != context.me:
             data = context.channel.recv(holder, OpenedWeights, context.subchannel).words  # step 2

@@ -58,6 +58,14 @@ class LinearRule(ABC):
     def theta(self, state: Words, iteration: int) -> Words:
         """Return this party's share (d, c) of the weights after `iteration` iterations."""
 
+    def result(self, state: Words, iteration: int) -> Words:
+        """Return this party's share (d, c) of the model that a training has after `iteration` iterations.
+
+        It is measured, and it is the final model if the training ends here. The next gradient is computed at the
+        weights `theta`, which may differ from the model: some methods return a mean of their latest weights.
+        """
+        return self.theta(state, iteration)
+
     def with_intercept(self) -> LinearRule:
         """Return the rule for a party whose last weight is an intercept, which does not decay."""
         return self
@@ -133,21 +141,25 @@ class ScheduledDescent(LinearRule):
         return replace(self, has_intercept=True)
 
 
+@dataclass(frozen=True)
 class FixedCoefficients(LinearRule):
     """Any first-order method whose coefficients are known in advance, such as one with momentum.
 
-    Args:
+    Attributes:
         row: maps t, the number of iterations so far, to the t coefficients of their changes.
         m: the number of fractional bits of the coefficients.
         last: the same for an intercept, which does not decay; None if its coefficients do not differ.
+        result_row: maps t to the coefficients of the model after t iterations; None if it is the weights themselves.
+        last_of_result: the same for an intercept, which does not decay.
         has_intercept: whether the last weight is an intercept.
     """
 
-    def __init__(
-        self, row: Coefficients, m: int = 8, last: Coefficients | None = None, *, has_intercept: bool = False
-    ) -> None:
-        self.m = m
-        self._row, self._intercept_row, self._has_intercept = row, last, has_intercept
+    row: Coefficients
+    m: int = 8
+    last: Coefficients | None = None
+    result_row: Coefficients | None = None
+    last_of_result: Coefficients | None = None
+    has_intercept: bool = False
 
     def step(self, state: Words, change: Words, iteration: int) -> Words:
         """Return the state after one more iteration: the change is appended to all earlier ones."""
@@ -155,14 +167,23 @@ class FixedCoefficients(LinearRule):
 
     def theta(self, state: Words, iteration: int) -> Words:
         """Return the share (d, c) of the weights: theta_0 minus the weighted sum of all changes."""
-        t = len(state) - 1
-        row = self._intercept_row if self._has_intercept else None
-        theta: Words = state[0] - _weighted_sum(state[1:], self._row(t), None if row is None else row(t), self.m)
-        return theta
+        return self._combined(state, self.row, self.last)
+
+    def result(self, state: Words, iteration: int) -> Words:
+        """Return the share (d, c) of the model: theta_0 minus its weighted sum of all changes."""
+        if self.result_row is None:
+            return self.theta(state, iteration)
+        return self._combined(state, self.result_row, self.last_of_result)
 
     def with_intercept(self) -> LinearRule:
         """Return the rule for a party whose last weight is an intercept, which does not decay."""
-        return FixedCoefficients(self._row, self.m, self._intercept_row, has_intercept=True)
+        return replace(self, has_intercept=True)
+
+    def _combined(self, state: Words, row: Coefficients, last: Coefficients | None) -> Words:
+        t = len(state) - 1
+        intercept_row = None if last is None or not self.has_intercept else last(t)
+        combined: Words = state[0] - _weighted_sum(state[1:], row(t), intercept_row, self.m)
+        return combined
 
 
 def _to_words(factors: Sequence[float], bits: int) -> NDArray[np.uint64]:

@@ -7,9 +7,11 @@ in a run, and on the ideal view, which contains only the results that the declar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from securevfl.disclosure.outputs import Output
 from securevfl.protocols.declarations import MessageDeclaration
 
 MIN_EXCESS = 0.03
@@ -131,6 +133,7 @@ class Audit:
         facts: date, job, tables and versions, by name.
         exposed_labels: for each party with labels, statements on labels that rare values in other parties' columns
             disclose.
+        outputs: everything that a complete run discloses, as the consent sheet lists it.
     """
 
     label: str
@@ -148,6 +151,7 @@ class Audit:
     lead: str = ""
     facts: dict[str, str] = field(default_factory=dict)
     exposed_labels: dict[str, list[str]] = field(default_factory=dict)
+    outputs: Sequence[Output] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return the result as lists and dicts that can be written as JSON."""

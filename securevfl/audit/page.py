@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from securevfl.audit.findings import Audit, Inference
+from securevfl.consent.learned_table import LEARNED_NOTE, LEARNED_TITLE, SIZES_TEXT, learned_table
+from securevfl.consent.sheet_document import WIDTH
 from securevfl.display import html as markup
 from securevfl.display.html import Markup, escape
+from securevfl.display.text_layout import paragraph, text_table
 from securevfl.protocols.declarations import MessageDeclaration
 
 GLOSSARY = {
@@ -103,38 +105,47 @@ ANYONE = "any party"
 _SKIPPED = "Attacks that do not apply"
 
 
-def text(audit: Audit, width: int = 100) -> str:
-    """Return the page as text for a terminal."""
-    lines = [f"Audit of {audit.label}", *(f"{name}: {fact}" for name, fact in audit.facts.items())]
-    lines += ["", audit.verdict]
-    lines += [f"  {line}" for line in [*audit.exceeding, *audit.failed]]
-    lines += [line for sentence in summary(audit) for line in _wrap(sentence, width, "  ")]
+def text(audit: Audit) -> str:
+    """Return the page as text for a terminal of 80 columns."""
+    head = [f"Audit of {audit.label}", *(f"{name}: {fact}" for name, fact in audit.facts.items())]
+    lines = [line for entry in head for line in _wrap(entry, "", "  ")]
+    lines += ["", *_wrap(f"{audit.verdict[:1].upper()}{audit.verdict[1:]}.", "")]
+    lines += [line for entry in [*audit.exceeding, *audit.failed] for line in _wrap(entry, "  ", "    ")]
+    lines += [line for sentence in summary(audit) for line in _wrap(sentence, "  ")]
+    if audit.outputs:
+        table = learned_table(list(audit.roles), audit.outputs)
+        lines += ["", LEARNED_TITLE]
+        lines += text_table(table.heads, table.rows, WIDTH, flexible=table.flexible, right=table.right, indent="  ")
     for title, messages, exposed, inferences in _sections(audit):
         lines += ["", title] if title != ANYONE else []
-        lines += [f"  receives  {item.message.__name__} from {item.sender}: {item.reveals}" for item in messages]
-        lines += [f"  {'opens' if index == 0 else '':<9} {line}" for index, line in enumerate(exposed)]
+        for item in messages:
+            lines += _wrap(f"{item.message.__name__} from {item.sender}: {item.reveals}", "  receives  ", " " * 12)
+        for index, entry in enumerate(exposed):
+            lines += _wrap(entry, f"  {'opens' if index == 0 else '':<9} ", " " * 12)
+        lines += [""] if inferences else []
         for inference in inferences:
-            figures = (
-                f"{inference.real:.3f}   declared output alone {inference.simulated:.3f}   "
+            word = "EXCEEDS THE DECLARATION" if inference.exceeds else inference.strength
+            lines += _wrap(f"{inference.name}: {word}", "  ")
+            lines.append(
+                f"    real messages {inference.real:.3f}, declared output alone {inference.simulated:.3f}, "
                 f"chance {inference.chance:.3f}"
             )
-            word = "EXCEEDS THE DECLARATION" if inference.exceeds else inference.strength
-            lines += [""] if title == ANYONE else []
-            lines.append(f"  {inference.name:<19} {figures}   {word}")
-            lines += _wrap(f"{inference.measures}; remedy: {inference.remedy}", width, " " * 22)
-            lines += _wrap(inference.detail, width, " " * 22)
+            lines += _wrap(f"{inference.measures}; remedy: {inference.remedy}", "    ")
+            lines += _wrap(inference.detail, "    ")
     for title, entries in (("Leaks", audit.leaks), (_SKIPPED, audit.skipped)):
         if entries:
-            lines += ["", title, *(line for entry in entries for line in _wrap(entry, width, "  "))]
+            lines += ["", title, *(line for entry in entries for line in _wrap(entry, "  ", "    "))]
     lines += [
         "",
-        f"{audit.tests} p-values on transcripts and simulated views, attacks over {audit.seeds} seeds, "
-        f"{audit.seconds:.0f} s.",
+        *_wrap(
+            f"{audit.tests} p-values on transcripts and simulated views, attacks over {audit.seeds} seeds, "
+            f"{audit.seconds:.0f} s.",
+            "",
+        ),
         *_wrap(
             "The first score is that of an attacker with the real messages. The second is that of an attacker with its "
             "declared output alone: its own gradients, or the sums that it collects, before rounding. The strength in "
             "words is that of the larger score, or of its distance from chance if a ranking may be reversed.",
-            width,
             "",
         ),
     ]
@@ -148,8 +159,17 @@ def _received(messages: Sequence[MessageDeclaration]) -> str:
     return markup.details("Messages that it receives", _stack(["message", "from", "declared to reveal"], rows))
 
 
-def _wrap(line: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=indent)
+def _wrap(line: str, indent: str, hang: str | None = None) -> list[str]:
+    return paragraph(line, WIDTH, indent=indent, hang=hang)
+
+
+def _declared(audit: Audit) -> list[str]:
+    """Return the section with everything that a complete run discloses, as in the consent sheet."""
+    if not audit.outputs:
+        return []
+    table = learned_table(list(audit.roles), audit.outputs)
+    cells = markup.table(table.heads, table.rows, figures=table.right, stacked=True)
+    return [markup.section(LEARNED_TITLE, cells, f'<p class="soft">{escape(f"{LEARNED_NOTE} {SIZES_TEXT}")}</p>')]
 
 
 def html(audit: Audit) -> str:
@@ -159,6 +179,7 @@ def html(audit: Audit) -> str:
         markup.terms(audit.facts),
         f'<div class="verdict {audit.level}">{escape(audit.verdict[:1].upper() + audit.verdict[1:])}.</div>',
         markup.section("In plain words", markup.items(summary(audit)), markup.items([*audit.exceeding, *audit.failed])),
+        *_declared(audit),
         '<p class="soft key">Scores: <i class="real"></i>from the real messages'
         '<i class="sim"></i>from the declared output alone <b>&nbsp;|</b> chance. The strength in words is that of the '
         "larger score, or of its distance from chance if a ranking may be reversed.</p>",

@@ -3,8 +3,7 @@
 1. Two short runs of the job (two epochs, a few batches). Every message is compared with its declaration.
 2. The real views of the job's protocols are compared with simulated views (`securevfl.audit.simulators`).
 3. Attacks run on whole runs over several seeds. Each is scored on a party's *real view* (all that it received) and on
-an
-   *ideal view*, which contains only the party's own gradients or the sums that it collects.
+   an *ideal view*, which contains only the party's own gradients or the sums that it collects.
 4. The report lists each party's possible inferences, their strength, and their remedies.
 
 A finding of a check or simulator *exceeds the declaration*. So does an attack on sealed (encrypted) residuals that
@@ -93,13 +92,14 @@ def run_audit(
     if job.family.reveals_only_outputs:
         outcome = outcome.merge(run_simulators.run_views(short_job, short_parties))
     known = pooled_run_facts(job, [active, *passives])
-    leaking = leaks(unprepared_job, pooled_run_facts(unprepared_job, unprepared).shape)
+    declared = pooled_run_facts(unprepared_job, unprepared)
+    leaking = leaks(unprepared_job, declared.shape)
     refused = {leak.name for leak in leaking if leak.name not in job.accepts}
     inferences, failed = _attacks(job, known, seeds, notify, (unprepared_job, unprepared), refused)
     real_tables = not {party.name for party in passives} & set(noise_parties)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.family.title(job, roles)}, "
-        f"batches of {known.shape.smallest_batch} rows",
+        f"batches of {known.shape.smallest_batch:,} rows",
         roles=dict(roles.cast),
         declared=job.family.declarations(job, roles),
         findings=outcome.findings,
@@ -113,7 +113,7 @@ def run_audit(
         seconds=time.monotonic() - started,
         lead=active.name,
         facts={
-            "created": datetime.now(UTC).isoformat(timespec="minutes"),
+            "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "job": unprepared_job.digest.hex()[:16],
             "tables": ", ".join(
                 f"{party.name} ({len(party):,} rows x {len(party.columns)} columns)" for party in unprepared
@@ -121,6 +121,7 @@ def run_audit(
             "versions": f"securevfl {__version__}, Python {platform.python_version()}, numpy {np.__version__}",
         },
         exposed_labels=_exposed_labels(job, roles, known if real_tables else None),
+        outputs=declared.outputs,
     )
 
 
@@ -137,7 +138,9 @@ def _shortened(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     """Return the job with at most two epochs, and the parties with rows for a few batches."""
     rows, size = len(parties[0]), _MAX_SHORT_ROWS if isinstance(job.batch_size, str) else job.batch_size
     count = min(rows, max(4 * size, 200), max(_MAX_SHORT_ROWS, size))
-    short = job.model_copy(update={"epochs": min(2, job.epochs), "target": None, "patience": None})
+    optimizer = job.optimizer.without_early_stop()
+    changes = {"epochs": min(2, job.epochs), "target": None, "patience": None, "optimizer": optimizer}
+    short = job.model_copy(update=changes)
     if count == rows:
         return short, list(parties)
     chosen = np.sort(np.random.default_rng(job.seed).permutation(rows)[:count]).astype(np.intp)

@@ -41,10 +41,9 @@ def he(
     bits: Bits = 2048,
     json: JsonFile = None,
 ) -> None:
-    """Time the encrypted gradient of one batch: encrypt, compute, blind, decrypt.
+    """Time the encrypted gradient of one batch, as medians after a warm-up: encrypt, compute, blind, decrypt.
 
-    Prints medians of several repetitions after a warm-up. Paillier uses all cores; the baselines run as their users
-    call them.
+    Paillier uses all cores. The other libraries run as their users call them.
     """
     from securevfl.bench import he as bench_he
     from securevfl.cli.show import console

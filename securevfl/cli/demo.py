@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from rich.padding import Padding
 
+from securevfl.cli.run_output import seconds_table
 from securevfl.cli.show import table
 from securevfl.consent.consent_sheet import explain
 from securevfl.data.datasets import loans
@@ -25,7 +27,6 @@ from securevfl.protocols.protocol_options import Protocol
 from securevfl.runtime.network import Network
 from securevfl.training.local_baseline import local_figures
 from securevfl.training.run import Run
-from securevfl.training.run_costs import rounded_split
 from securevfl.training.simulate import simulate
 
 DEMO_NETWORK = Network()
@@ -84,13 +85,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
         style="bold",
     )
     out.print(f"  {costs.total:.2f} s and {costs.bytes / 1e6:.1f} MB:")
-    split = rounded_split(costs.path, 2)
-    seconds = table(
-        ["  seconds of", *split["training"]], [[f"  {phase}", *kinds.values()] for phase, kinds in split.items()]
-    )
-    for column in seconds.columns[1:]:
-        column.justify = "right"
-    out.print(seconds)
+    out.print(Padding(seconds_table(costs), (0, 0, 0, 2)))
     out.print("\nThe same model in other modes, and what each party learns in addition", style="bold")
     rows = []
     for name, trained in runs.items():

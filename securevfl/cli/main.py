@@ -349,7 +349,8 @@ def train(
     """
     from securevfl.cli.event_output import events
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import alone_lines, console, costs_table, figures, report_lines
+    from securevfl.cli.run_output import print_costs, print_metrics
+    from securevfl.cli.show import console
     from securevfl.consent.consent_sheet import explain
     from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
@@ -388,15 +389,14 @@ def train(
     if report.page is not None:
         run.report(report.page, alone=alone, sheet=explain(job, parties).first_screen)
     out = console()
-    out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
-    for line in [*alone_lines(run.active.name, run.metrics, alone), *report_lines(run.by_class, run.notes)]:
-        out.print(line, soft_wrap=True, markup=False, highlight=False)
+    print_metrics(out, run.active, alone)
     if not job.epochs:
         accepted = "columns" in job.accepts
         reason = "because the job accepts the leak of columns" if accepted else "that the leak checks allow"
         maximum = f"the maximum, up to {most_epochs(job)},"
-        out.print(f"epochs = {run.job.epochs}: {maximum} {reason}", soft_wrap=True)
-    out.print(costs_table(run.costs))
+        out.print(f"epochs = {run.job.epochs}: {maximum} {reason}")
+    out.print()
+    print_costs(out, run.costs)
     if new_tables:
         from securevfl.cli.prediction_output import predict_files
 

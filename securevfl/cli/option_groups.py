@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
-from inspect import Parameter, signature
+from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
@@ -120,7 +120,7 @@ class TablesOptions:
         typer.Option(
             metavar="NAME=FILE",
             help="A party's table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder, or the address of a PostgreSQL "
-            "database (postgresql://HOST/DATABASE, with --query). Repeat for each party.",
+            "database (postgresql://..., with --query). Repeat for each party.",
         ),
     ] = None
     query: Annotated[
@@ -608,6 +608,11 @@ class SessionOptions(PeerOptions):
             yield
 
 
+def help_text(command: Callable[..., None]) -> str:
+    """Return the docstring of a command with one line for each paragraph, which a terminal of any width can wrap."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (getdoc(command) or "").split("\n\n"))
+
+
 def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with an option for each field of its option groups, for typer.
 
@@ -638,7 +643,7 @@ def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         with redirect_stdout(sys.stderr) if text_to_stderr else nullcontext():
             command(**options)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__name__, run.__doc__ = command.__name__, help_text(command)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in expanded}
     run.__signature__ = original.replace(parameters=expanded)  # type: ignore[attr-defined]
     return run

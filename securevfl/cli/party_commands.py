@@ -169,7 +169,8 @@ def join(
     """
     from securevfl.cli.consent_prompt import check_agreed
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import alone_lines, figures, report_lines, run_time_line
+    from securevfl.cli.run_output import print_costs, print_metrics
+    from securevfl.cli.show import console
     from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
@@ -178,6 +179,7 @@ def join(
     from securevfl.training.json_report import part_report
     from securevfl.training.local_baseline import baseline_figures
     from securevfl.training.model_part import PartStatus
+    from securevfl.training.run_costs import Costs
     from securevfl.training.run_page import write_report
     from securevfl.training.run_setup import run_key
     from securevfl.transport.peers import Peers
@@ -238,17 +240,18 @@ def join(
             write_report(report.page, part, alone=alone, sheet=sheet)
     if data is not None:
         delete_table_copy(member, data)
-    if part.status is PartStatus.NEW:
-        typer.echo(run_time_line(part.path))
-    else:
-        typer.echo(
+    out = console()
+    if part.status is not PartStatus.NEW:
+        out.print(
             f"Nothing was trained, because job and table are the same as before. This model is {part.status}. Use "
             "--retrain to train again."
         )
     if part.metrics:
-        typer.echo(f"{figures(part.metrics, part.positive, part.metric_std_errors)} on the {part.evaluated_on}")
-        for report_line in [*alone_lines(part.name, part.metrics, alone), *report_lines(part.by_class, part.notes)]:
-            typer.echo(report_line)
+        print_metrics(out, part, alone)
+        out.print()
+    if part.status is PartStatus.NEW:
+        print_costs(out, Costs.of(job, {part.name: part}))
+        out.print()
     typer.echo(f"{part.name}'s part of the model is in {save}")
     if part.status is PartStatus.NEW and data is not None:
         typer.echo("Next, for new rows, at every party:")

@@ -38,7 +38,10 @@ def serve(
     max_ids: Annotated[int, typer.Option(min=1, help="Maximum number of ids per request.")] = 10_000,
     monitor: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics at this address, as in 127.0.0.1:9464."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve a page of figures, /health and /metrics at this address, as in 127.0.0.1:9464.",
+        ),
     ] = None,
     max_sessions: Annotated[int, typer.Option(min=1, help="Maximum number of sessions at a time.")] = 16,
     max_waiting: Annotated[

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ LEDGER_SECONDS = 5.0  # seconds between two readings of the ledger
 MAX_EVENTS = 4  # number of latest events on the screen
 ALL_PEERS = "all peers"
 MAX_BUDGETS = 8  # maximum number of budgets on the screen
+DIGEST = re.compile("[0-9a-f]{16,}")
 MAX_PEER = 24  # longer names of peers are cut to this number of characters
 
 
@@ -124,8 +126,8 @@ class RequestTally:
     def __str__(self) -> str:
         """Return the numbers of answered, refused and failed requests as a sentence."""
         figures = self.figures(0, 0)
-        answered = f"{figures.requests:,} requests answered, {figures.rows:,} rows scored"
-        return f"{answered}, {figures.refused:,} requests refused, {figures.failed:,} failed"
+        answered = f"{_counted(figures.requests, 'request')} answered, {_counted(figures.rows, 'row')} scored"
+        return f"{answered}, {_counted(figures.refused, 'request')} refused, {figures.failed:,} failed"
 
 
 class Rate:
@@ -179,6 +181,10 @@ def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
     return budgets
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 class ServiceScreen:
     """The screen of a service.
 
@@ -219,8 +225,8 @@ class ServiceScreen:
 
     def _counts(self, figures: ServiceFigures) -> list[str]:
         counts = [
-            f"{figures.requests:,} requests",
-            f"{figures.rows:,} rows scored ({self._rate.of(figures.rows):.1f} a second)",
+            _counted(figures.requests, "request"),
+            f"{_counted(figures.rows, 'row')} scored ({self._rate.of(figures.rows):.1f} a second)",
             f"{figures.refused:,} refused",
             *([] if figures.failed is None else [f"{figures.failed:,} failed"]),
         ]
@@ -252,7 +258,9 @@ class ServiceScreen:
             sessions = f"{figures.sessions} of {figures.max_sessions}"
             state.add_row("sessions", Text(sessions, style="yellow" if full else ""))
             state.add_row("rate", f"{self._rate.of(figures.rows):.1f} rows a second over the last minute")
-            state.add_row("answered", f"{figures.requests:,} requests, {figures.rows:,} rows scored")
+            state.add_row(
+                "answered", f"{_counted(figures.requests, 'request')}, {_counted(figures.rows, 'row')} scored"
+            )
             refused = f"{figures.refused:,}" + (f", the latest: {figures.refusal}" if figures.refusal else "")
             state.add_row("refused", Text(refused, style="yellow" if figures.refused else ""))
             if figures.failed is not None:
@@ -285,8 +293,13 @@ class _EventHandler(logging.Handler):
         facts = json.loads(record.getMessage())
         when, event = facts.pop("time"), facts.pop("event")
         del facts["party"]
-        details = ", ".join(f"{key} {fact}" for key, fact in facts.items())
+        details = ", ".join(f"{key.replace('_', ' ')} {fact}" for key, fact in facts.items() if not _is_digest(fact))
         self._screen.note(f"{when[11:19]} {event}" + (f": {details}" if details else ""))
+
+
+def _is_digest(fact: object) -> bool:
+    """Return whether a fact of an event is a digest or another long identifier, which only the log shows."""
+    return isinstance(fact, str) and DIGEST.fullmatch(fact) is not None
 
 
 @contextmanager

@@ -1,9 +1,8 @@
-"""Output of the command line: tables, costs and consent sheets; plain text without a terminal."""
+"""Output of the command line: consoles, tables and consent sheets; plain text without a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -11,12 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from securevfl.display.printable import printable
-from securevfl.runtime.clock import Path
-from securevfl.training.metric_words import REPEATS, figure
-from securevfl.training.run_costs import Costs, rounded_parts, rounded_split
-
-if TYPE_CHECKING:
-    from securevfl.training.local_baseline import LocalQuality
 
 Cell = str | int | float | None
 PIPE_WIDTH = 400  # width, in characters, of output that is not on a terminal
@@ -90,83 +83,6 @@ def _cell(value: Cell) -> str:
         case int():
             return f"{value:,}"
     return printable(value)
-
-
-def costs_table(run: Costs) -> Table:
-    """Format the costs of a run: rounds, seconds by purpose, which add up to the total, and megabytes sent."""
-    rows: list[list[Cell]] = [["rounds", f"{run.rounds:,}"]]
-    # kinds of work that the run did not do are left out; the others have a row, even if their seconds round to 0
-    rows += [[f"{name}, s", seconds] for name, seconds in rounded_parts(run.parts, 2).items() if run.parts[name] > 0]
-    rows += [["total, s", f"{run.total:.2f}"], ["sent, MB", f"{run.bytes / 1e6:.2f}"]]
-    grid = table(["costs", run.protocol], rows)
-    grid.columns[1].justify = "right"
-    return grid
-
-
-def run_time_line(path: Path) -> str:
-    """Return a line with the seconds of a party's run by phase and kind of work, since all parties were connected."""
-    return f"{path.sum():.1f} s from start to end: {'; '.join(phase_lines(path, 1))}"
-
-
-def phase_lines(path: Path, digits: int) -> list[str]:
-    """Return a line for each phase of a run (such as training) with its seconds by kind of work (`rounded_split`)."""
-    return [
-        f"{phase}: {', '.join(f'{kind} {seconds}' for kind, seconds in kinds.items())}"
-        for phase, kinds in rounded_split(path, digits).items()
-    ]
-
-
-def figures(metrics: Mapping[str, float], positive: str | None, std_errors: Mapping[str, float] | None = None) -> str:
-    """Format metrics in a line.
-
-    Args:
-        metrics: the metrics by name.
-        positive: the positive class, if there is one.
-        std_errors: standard errors of the metrics.
-
-    Returns:
-        The line.
-    """
-    if not metrics:
-        return "no metrics, because there are too few rows,"
-    shown = {name: value for name, value in metrics.items() if REPEATS.get(name, "") not in metrics}
-    line = ", ".join(f"{name} {figure(value, (std_errors or {}).get(name))}" for name, value in shown.items())
-    return line + ("" if positive is None else f" (positive class: {positive})")
-
-
-def alone_lines(name: str, together: Mapping[str, float], alone: LocalQuality | None) -> list[str]:
-    """Return a line with the metrics of a model of the labelled party's columns alone, for comparison.
-
-    Args:
-        name: the party with labels.
-        together: the metrics of the model of all columns.
-        alone: the metrics of the party's model; None if there is none.
-
-    Returns:
-        The line, with the metrics that both models have; no line if there is none.
-    """
-    shared = {} if alone is None else {key: value for key, value in alone.metrics.items() if key in together}
-    if alone is None or not shared:
-        return []
-    return [f"{name} alone, without the other columns: {figures(shared, None, alone.std_errors)}"]
-
-
-def report_lines(by_class: Mapping[str, Mapping[str, float]], notes: Sequence[str]) -> list[str]:
-    """Return the lines that a command prints below the metrics of a training.
-
-    Args:
-        by_class: with several classes, the figures of each class against all others.
-        notes: statements about the training and its metrics.
-
-    Returns:
-        A line for each class, and one for each statement.
-    """
-    lines = []
-    for name, values in by_class.items():
-        errors = {"auc": values["auc_std_error"]} if "auc_std_error" in values else {}
-        ranking = {figure_name: value for figure_name, value in values.items() if figure_name != "auc_std_error"}
-        lines.append(f"class {name} against the others: {figures(ranking, None, errors)}")
-    return lines + [f"note: {note}" for note in notes]
 
 
 def styled_sheet(text: str) -> Text:

@@ -16,6 +16,7 @@ from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.base.version import __version__
 from securevfl.consent.forecast import forecast
 from securevfl.consent.leak_check import leaks
+from securevfl.consent.learned_table import LEARNED_TITLE
 from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.consent.sheet_document import (
     SheetBlock,
@@ -30,7 +31,6 @@ from securevfl.consent.sheet_document import (
 from securevfl.consent.sheet_lines import check_tools
 from securevfl.consent.sheet_sections import (
     ASSUMPTIONS,
-    LEARNED_TITLE,
     REFUSAL,
     disclosure_sections,
     later_section,
@@ -114,12 +114,16 @@ class ConsentSheet(str):
 
     def page(self) -> str:
         """Return the first screen as an HTML page without scripts, with the same sections in the same order."""
+        title, content = "Consent sheet", self._repr_html_()
+        if self.sections:
+            first, *others = self.sections
+            title, content = first.title, as_html([replace(first, title=""), *others])
         return html.page(
-            "Consent sheet",
+            title,
             [
                 _PAGE_STYLE,
-                "<h1>Consent sheet</h1>",
-                self._repr_html_(),
+                f"<h1>{html.escape(title)}</h1>",
+                content,
                 f"<p class='soft'>{html.escape(self.footer)}.</p>",
             ],
         )

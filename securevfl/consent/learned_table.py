@@ -11,10 +11,11 @@ from securevfl.consent.sheet_document import SheetTable
 from securevfl.disclosure.outputs import Output
 
 HEADS = ("Party", "Learns", "About", "How many", "Bits", "Share")
+LEARNED_TITLE = "Who learns what, at most, in a complete run"
 LEARNED_NOTE = (
-    "Bits: of one value. Share: the part of these labels or columns that follows from all these values together; "
-    '"all": everything. "-": the values follow from other lines of this table, or the share is unknown here or has no '
-    "bound."
+    "Bits: the size of one value. Share: the part of these labels or columns that follows from all these values "
+    'together; "all": everything. "-": the values follow from other lines of this table, or the share is unknown here '
+    "or has no bound."
 )
 SIZES_TEXT = "Every party learns the sizes: rows, columns of each party, batches, iterations."
 NOTHING_COUNTED = "nothing that is counted"

@@ -104,7 +104,7 @@ def _settle_iterations(job: Job, parties: Sequence[Party]) -> Job:
     """Increase the default number of iterations of block descent if the rarest class needs more.
 
     The number is rounded up to one of a few values, because all parties learn it, and it shows roughly how rare the
-    class is. The number of evaluations does not change.
+    class is. The number of evaluations does not change, unless the training may stop early.
     """
     lead, loss = parties[0], job.model.loss
     is_default = (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from securevfl.base.roles import ACTIVE, Roles
 from securevfl.consent.forecast import LedgerForecast
-from securevfl.consent.learned_table import LEARNED_NOTE, NOTHING_COUNTED, SIZES_TEXT, learned_table
+from securevfl.consent.learned_table import LEARNED_NOTE, LEARNED_TITLE, NOTHING_COUNTED, SIZES_TEXT, learned_table
 from securevfl.consent.sheet_document import SheetBlock, SheetSection, SheetTable, Statement, section
 from securevfl.consent.sheet_lines import tool_lines
 from securevfl.data.column_types import decided_from_values
@@ -18,9 +18,8 @@ from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
 ASSUMPTIONS = (
-    "every party follows the protocol and may study what it received (semi-honest); certificates say who is who"
+    "Every party follows the protocol and may study what it received (semi-honest). Certificates identify the parties."
 )
-LEARNED_TITLE = "Who learns what, at most, in a complete run"
 LATER = "later"
 """The word of statements about the scores of new rows, which a party may request after the training."""
 _OTHERWISE = (
@@ -187,6 +186,8 @@ def ledger_sections(
         rows = tuple((item.receiver, item.before, item.after, item.limit or "none") for item in forecast.rows)
         table = SheetTable(("To", "So far", "With this job", "Your limit"), rows, flexible=1) if rows else None
         texts = [*forecast.notes]
+        if not rows:
+            texts.append(f"The training discloses nothing about the table of {name}, so no limit applies to it.")
         if trusted[name]:
             texts.append(
                 f"{name} trusts {', '.join(trusted[name])} to ask only the same equations again in jobs with equal "

@@ -23,7 +23,7 @@ from securevfl.errors import IdError, TableError
 from securevfl.organisations.served_rows import ColumnShifts
 from securevfl.training.model_part import ModelPart
 
-DRIFT_HEADS = ["column", "PSI", "size", "KS", "p", "missing", "was missing", "unseen", "shifted"]
+DRIFT_HEADS = ["column", "PSI", "shift", "KS", "p", "missing", "missing before", "new values", "shifted"]
 
 
 def drift(

@@ -47,8 +47,10 @@ class InformationContent:
         sent, disclosed = bits * outputs, min(bits * outputs, self.bits)
         numbers = f"{outputs} numbers, of {bits} bits each" if outputs > 1 else f"one number of {bits} bits"
         share = 1.0 if not self.bits else disclosed / self.bits
-        consequence = "so all of it may follow" if sent >= self.bits else f"of which it reveals at most {share:.0%}"
-        return f"{numbers}; its row holds {self.bits:.0f} bits, {consequence}"
+        verb = "reveal" if outputs > 1 else "reveals"
+        if sent >= self.bits:
+            return f"{numbers}, which may reveal all {self.bits:.0f} bits of a row"
+        return f"{numbers}, which {verb} at most {share:.0%} of the {self.bits:.0f} bits of a row"
 
     @classmethod
     def of(cls, X: Floats) -> InformationContent:

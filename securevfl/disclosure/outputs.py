@@ -7,7 +7,7 @@ reads this list: leak checks, the consent sheet, the ledger (which counts all ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -115,6 +115,25 @@ class Output:
         parts += [f"{self.numbers:,} number{plural} of {self.bits} bits"] if self.numbers else []
         parts += [f"for {self.rows:,} rows"] if self.rows else []
         return f"{self.name}: {', '.join(parts)}; from {self.source}"
+
+
+def combined_outputs(known: Mapping[str, Sequence[Output]]) -> list[Output]:
+    """Combine the outputs of one run as its parties know them, if all parties are in this process.
+
+    A party alone knows the information content of its columns, and so the capacity of the outputs about it. Of several
+    capacities the smallest counts, as for a process that has all tables.
+
+    Args:
+        known: the outputs of the run as each party knows them, by party, in the same order.
+
+    Returns:
+        The outputs.
+    """
+    combined = []
+    for views in zip(*known.values(), strict=True):
+        bounded = [view for name, view in zip(known, views, strict=True) if name in view.about and view.capacity]
+        combined.append(min(bounded, key=lambda view: view.capacity, default=views[0]))
+    return combined
 
 
 def disclosures_of(outputs: Iterable[Output]) -> list[Disclosure]:

@@ -110,8 +110,9 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """Combine HTML parts into a card with a heading."""
-    return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
+    """Combine HTML parts into a card, with a heading unless it is empty."""
+    heading = f"<h2>{escape(title)}</h2>" if title else ""
+    return "\n".join([f"<section>{heading}", *parts, "</section>"])
 
 
 def details(title: str, *parts: str) -> str:

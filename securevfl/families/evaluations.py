@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from securevfl.data.schedule import count_subset_epochs
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.outputs import Output
 from securevfl.options import JobOptions
@@ -26,6 +27,8 @@ class EvaluationSchedule:
             sends none.
         may_restore: whether the parties may restore an earlier, better model at the end and measure it again.
         start: number of rounds that an earlier session has finished; their evaluations are counted there.
+        fixed: the rounds after which a training that may stop early is evaluated and decided on, ascending up to
+            `rounds`; empty if evaluations have an interval.
     """
 
     rounds: int
@@ -33,21 +36,33 @@ class EvaluationSchedule:
     decision_interval: int
     may_restore: bool
     start: int = 0
+    fixed: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, job: JobOptions, rounds: int) -> EvaluationSchedule:
-        """Return the schedule of evaluations of a job that has this number of rounds."""
-        return cls(rounds, job.evaluation_interval, job.decision_interval, job.patience is not None)
+    def of(cls, job: JobOptions, rounds: int, subset_rounds: int = 0) -> EvaluationSchedule:
+        """Return the schedule of evaluations of a job.
+
+        Args:
+            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+            rounds: number of rounds of a complete run.
+            subset_rounds: number of its first rounds, which use subsets of the rows.
+
+        Returns:
+            The schedule.
+        """
+        fixed = job.optimizer.evaluation_rounds(rounds, subset_rounds)
+        return cls(rounds, job.evaluation_interval, job.decision_interval, job.stopping is not None, fixed=fixed)
 
     @classmethod
     def of_run(cls, job: JobOptions, shape: RunShape) -> EvaluationSchedule:
         """Return the evaluation schedule of a run with these public sizes, counted from its first session."""
-        rounds = (shape.start // shape.batches + shape.epochs) * shape.batches
-        return replace(cls.of(job, rounds), start=min(shape.start, rounds))
+        epochs = shape.start // shape.batches + shape.epochs
+        rounds, subset_epochs = epochs * shape.batches, count_subset_epochs(shape.rows, epochs, job.batch_size)
+        return replace(cls.of(job, rounds, subset_epochs), start=min(shape.start, rounds))
 
     def is_due(self, done: int) -> bool:
         """Whether the parties evaluate the model after `done` rounds, before the next one."""
-        return self.interval > 0 and done % self.interval == 0
+        return done in self.fixed if self.fixed else self.interval > 0 and done % self.interval == 0
 
     def measured_rounds(self, start: int = 0) -> list[int]:
         """Return the numbers of rounds after which the model is measured, each number once.
@@ -58,6 +73,8 @@ class EvaluationSchedule:
         Returns:
             The numbers of finished rounds, ascending.
         """
+        if self.fixed:
+            return [number for number in self.fixed if number > start]
         if not self.interval:
             return [self.rounds]
         between = range((start // self.interval + 1) * self.interval, self.rounds + 1, self.interval)
@@ -65,24 +82,30 @@ class EvaluationSchedule:
 
     def count_measured_rounds(self, start: int = 0) -> int:
         """Return the number of `measured_rounds`, without listing them."""
+        if self.fixed:
+            return len(self.measured_rounds(start))
         if not self.interval:
             return 1
         return -(-self.rounds // self.interval) - start // self.interval
 
     def remaining(self, start: int) -> int:
         """Return the largest number of evaluations of a run that resumes after `start` rounds."""
-        ends_with_evaluation = self.interval > 0 and self.rounds % self.interval == 0
+        ends_with_evaluation = self.is_due(self.rounds)
         restores = ends_with_evaluation and start > 0 and self.may_restore
         return self.count_measured_rounds(start) + restores
 
     @property
     def evaluations(self) -> int:
         """Number of evaluations of the run. The one at the end is counted even if it repeats that of the last round."""
+        if self.fixed:
+            return 1 + len(self.measured_rounds(self.start))
         return 1 + (self.rounds // self.interval - self.start // self.interval if self.interval else 0)
 
     @property
     def decisions(self) -> int:
         """Number of decisions to continue, to stop or to roll back that the leading party sends."""
+        if self.fixed:
+            return len(self.measured_rounds(self.start))
         interval = self.decision_interval
         return self.rounds // interval - self.start // interval if interval else 0
 

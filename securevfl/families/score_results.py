@@ -17,8 +17,9 @@ class Measurement:
         metrics: values by name.
         calibration: points of the reliability curve (`securevfl.models.metrics.calibration`).
         standard_errors: standard errors of the metrics by name.
-        zero_model_loss: loss of the zero model (output 0 for every row) on the measured rows, if it is known.
+        start_loss: loss of the model from which the training starts on the measured rows, if it is known.
         score_baseline: distribution of the scores, if this party receives scores.
+        loss_rounding: largest standard deviation that random rounding adds to the loss; 0 if nothing is rounded.
         by_class: with several classes, the figures of each class against all others, by the name of the class.
         notes: statements about the metrics: which ones are not measured and why, and how exact they are.
     """
@@ -27,6 +28,7 @@ class Measurement:
     calibration: Sequence[list[float]] = ()
     standard_errors: Mapping[str, float] = field(default_factory=dict)
     score_baseline: Baseline | None = None
-    zero_model_loss: float = math.inf
+    start_loss: float = math.inf
+    loss_rounding: float = 0.0
     by_class: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: Sequence[str] = ()

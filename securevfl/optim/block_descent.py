@@ -35,6 +35,10 @@ TOLERATED_SHARE = 0.8
 """A training with at least this share of the iterations that it needs is accepted without a notice."""
 REFERENCE_ROWS = 20_000
 """Number of rows up to which `iterations_for` does not depend on the number of rows."""
+FIRST_EVALUATIONS, EVALUATION_GROWTH = (8, 12, 18, 30), 1.5
+"""Iterations before the first evaluations of a training that may stop early, and the ratio of any later ones."""
+MIN_LAST_GROWTH = 1.2
+"""The smallest ratio of the number of all iterations to that before the last but one evaluation."""
 
 
 def heavy_ball(iterations: int, root: float | None = None) -> list[tuple[float, float]]:
@@ -83,6 +87,27 @@ def rounded_iterations(iterations: int) -> int:
     return 3 * octave // 4 if iterations <= 3 * octave // 4 and octave > 10 else octave
 
 
+def early_stop_rounds(rounds: int, after: int = 0) -> tuple[int, ...]:
+    """Return after which iterations a training that may stop early is evaluated.
+
+    The distances grow with the number of iterations, because each evaluation sends about as many bytes as two
+    iterations and opens a sum of losses, and because gains shrink geometrically.
+
+    Args:
+        rounds: number of iterations of the whole training.
+        after: number of first iterations that use a part of the rows; none of their models is evaluated.
+
+    Returns:
+        The numbers of iterations, ascending. The last one is `rounds`.
+    """
+    chosen = [number for number in FIRST_EVALUATIONS if number * MIN_LAST_GROWTH <= rounds]
+    number = int(FIRST_EVALUATIONS[-1] * EVALUATION_GROWTH)
+    while number * MIN_LAST_GROWTH <= rounds:
+        chosen.append(number)
+        number = int(number * EVALUATION_GROWTH)
+    return (*(number for number in chosen if number > after), rounds)
+
+
 class BlockDescent(Optimizer):
     """Preconditioned block coordinate descent.
 
@@ -103,6 +128,12 @@ class BlockDescent(Optimizer):
     decay: Literal["none"] = "none"
     momentum: bool = True
     """Whether steps have momentum: the heavy-ball method for safe steps on all rows, Nesterov's otherwise."""
+    early_stop: float | None = Field(default=None, gt=0, le=1e12)
+    """Stops the training when the loss has decreased by less than this value since the last evaluation, such as 0.0005.
+    Evaluations take place after 8, 12, 18 and 30 iterations, then after half as many more each time, and at the end.
+    Each one opens a sum of losses, and the party with labels tells the others whether to continue. The result is the
+    last model, or the best one if the last one is worse by more than this value. `batch_size`, `epochs` and
+    `test_fraction` have the values of a job without an optimizer by default."""
     ridge: float = Field(default=1e-2, gt=0, le=1e12)
     """Value that is added to the curvature; it shortens steps in directions in which a party's columns hardly vary."""
 
@@ -115,6 +146,19 @@ class BlockDescent(Optimizer):
     def may_overshoot(self) -> bool:
         """Whether steps are longer than the safe step, so that the training may have to roll back."""
         return self.momentum and self.first > 1
+
+    @property
+    def smallest_gain(self) -> float | None:
+        """The value of `early_stop`."""
+        return self.early_stop
+
+    def without_early_stop(self) -> BlockDescent:
+        """Return the optimizer that runs all iterations."""
+        return self if self.early_stop is None else self.model_copy(update={"early_stop": None})
+
+    def evaluation_rounds(self, rounds: int, after: int) -> tuple[int, ...]:
+        """Return the rounds after which a training that may stop early is evaluated; empty if it may not."""
+        return () if self.early_stop is None else early_stop_rounds(rounds, after)
 
     def extrapolation(self, iteration: int) -> float:
         """Return the extrapolation in an iteration, numbered from 1, in units of the latest change of the weights."""

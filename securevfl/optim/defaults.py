@@ -11,7 +11,8 @@
 
 Protocols: "shares" trains on additive shares of model outputs; the others send residuals (output minus label).
 Defaults never send residuals in the clear and never accept a leak. An optimizer without a protocol trains on shares if
-it can, and otherwise with residuals encrypted under CKKS. Keys that the user has set are never changed.
+it can, and otherwise with residuals encrypted under CKKS. An optimizer that stops early gets the rows and the number of
+iterations of a job without one. Keys that the user has set are never changed.
 """
 
 from __future__ import annotations
@@ -74,6 +75,9 @@ def fill_defaults(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     protocol = _with_table(model, protocol)
     if optimizer is None:
         return _schedule(model, protocol, keys) | dict(keys) | {"protocol": protocol}
+    if optimizer.smallest_gain is not None and protocol.shares is not None:
+        schedule = _schedule(model, protocol, {**keys, "evaluate_every": 0}) | {"test_fraction": HELD_OUT_FRACTION}
+        return schedule | dict(keys) | {"protocol": protocol}
     batch_size = {"batch_size": "all"} if model.defaults.get("batch_size") == "growing" and not optimizer.grows else {}
     return {**model.defaults, **batch_size, **keys, "protocol": protocol}
 

@@ -47,6 +47,27 @@ class Training(NamedOption, ABC):
         """Whether steps are longer than safe ones, so that evaluations may roll back the training."""
         return False
 
+    @property
+    def smallest_gain(self) -> float | None:
+        """The decrease of the loss below which the optimizer ends a training; None if it never does."""
+        return None
+
+    def without_early_stop(self) -> Training:
+        """Return the optimizer that does not end a training."""
+        return self
+
+    def evaluation_rounds(self, rounds: int, after: int) -> tuple[int, ...]:
+        """Return after which rounds an optimizer that ends trainings has the model evaluated; empty if it ends none.
+
+        Args:
+            rounds: number of rounds of a complete run.
+            after: number of first rounds after which no model is evaluated, because they use a part of the rows.
+
+        Returns:
+            The numbers of finished rounds, ascending. The last one is `rounds`.
+        """
+        return ()
+
     def count_openings(self, model: Model, batches: Collection[int]) -> int:
         """Return how many gradients are decrypted for a passive party in a run with these batches, in order."""
         return len(batches)

@@ -152,7 +152,7 @@ class Monitor:
         finished = ", ".join(f"{count:,} {name.removeprefix('requests ')}" for name, count in outcomes.items())
         status = f"{'Serving' if state.status == 'ok' else 'Not serving'}. Requests: {finished}."
         body = [
-            f"<h1>{html.escape(self.party)} serves</h1>",
+            f"<h1>Scoring service of {html.escape(self.party)}</h1>",
             f'<p class="soft">securevfl {__version__}; counts since the start, without ids. As JSON: /health; for '
             "Prometheus: /metrics.</p>",
             f'<div class="verdict{kind}">{html.escape(status)}</div>',
@@ -164,11 +164,14 @@ class Monitor:
         if self._shifts is not None:
             shifted = self._shifts.shifted
             summary = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
-            heads = self._shifts.heads
-            table = html.table(heads, self._shifts.rows, figures=[k for k, head in enumerate(heads) if head == "p"])
+            rows = self._shifts.rows
+            shown = [k for k in range(len(self._shifts.heads)) if any(row[k] != 0 for row in rows)]
+            heads = [self._shifts.heads[k] for k in shown]
+            cells = [[row[k] for k in shown] for row in rows]
+            table = html.table(heads, cells, figures=[k for k, head in enumerate(heads) if head == "p"])
             note = f"<p>{html.escape(summary)}</p><p class='soft'>{html.escape(SHIFT_NOTE)}</p>"
             body.append(html.section("Drift of the served rows", note, table))
-        return html.page(f"{self.party} serves", body)
+        return html.page(f"Scoring service of {self.party}", body)
 
     def _figure(self, name: str, **labels: str) -> int:
         """Return the present value of one metric with these labels."""

@@ -35,11 +35,12 @@ class _Record(msgspec.Struct):
     metrics: dict[str, float]
     calibration: list[list[float]]
     standard_errors: dict[str, float]
-    zero_model_loss: float
+    start_loss: float = msgspec.field(name="zero_model_loss")  # the name that older versions write
     by_class: dict[str, dict[str, float]]
     notes: list[str]
     baseline: dict[str, Any] | None = None
     decision: tuple[bool, bool, bool] | None = None
+    loss_rounding: float = 0.0
 
 
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(dict[int, _Record])
@@ -74,7 +75,8 @@ class EvaluationFile:
             metrics=record.metrics,
             calibration=record.calibration,
             standard_errors=record.standard_errors,
-            zero_model_loss=record.zero_model_loss,
+            start_loss=record.start_loss,
+            loss_rounding=record.loss_rounding,
             score_baseline=baseline,
             by_class=record.by_class,
             notes=record.notes,
@@ -103,11 +105,12 @@ class EvaluationFile:
             {name: float(value) for name, value in measurement.metrics.items()},
             [[float(value) for value in point] for point in measurement.calibration],
             {name: float(value) for name, value in measurement.standard_errors.items()},
-            float(measurement.zero_model_loss),
+            float(measurement.start_loss),
             {name: {key: float(value) for key, value in row.items()} for name, row in measurement.by_class.items()},
             list(measurement.notes),
             None if baseline is None else baseline.model_dump(mode="json"),
             None if decision is None else (decision.stop, decision.is_best, decision.roll_back),
+            float(measurement.loss_rounding),
         )
         write_checked(self._path, _ENCODER.encode(self._records))
 

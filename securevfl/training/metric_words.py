@@ -75,6 +75,7 @@ def main_metric(names: Iterable[str]) -> str | None:
     return next((name for name in MAIN_METRICS if name in available), None)
 
 
-def figure(value: float, error: float | None) -> str:
-    """Format a metric for a terminal, with its standard error if there is one."""
-    return f"{value:.4f}" if error is None else f"{value:.4f} +- {error:.4f}"
+def note_sentence(note: str) -> str:
+    """Return a note that begins with a capital letter, or with the name of a metric as readers know it."""
+    first, space, others = note.partition(" ")
+    return label_of(first) + space + others if first in METRIC_LABELS else note[:1].upper() + note[1:]

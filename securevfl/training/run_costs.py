@@ -91,6 +91,11 @@ class Costs:
         return bool(self.path.sum() or any(counters.traffic or counters.ops for counters in self.counters.values()))
 
     @property
+    def senders(self) -> str:
+        """The parties whose messages `bytes` counts, in words; the part of one party counts only what it sent."""
+        return "the parties" if len(self.counters) > 1 else next(iter(self.counters))
+
+    @property
     def total(self) -> float:
         """Seconds of the critical path, from the start of the run to its end."""
         return float(self.path.sum())

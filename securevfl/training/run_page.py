@@ -18,7 +18,7 @@ from securevfl.display import html
 from securevfl.job import Job
 from securevfl.runtime.costs import Stage
 from securevfl.training.local_baseline import LocalQuality
-from securevfl.training.metric_words import METRIC_LABELS, REPEATS, STD_ERROR_NOTE, label_of, main_metric, meaning_of
+from securevfl.training.metric_words import REPEATS, STD_ERROR_NOTE, label_of, main_metric, meaning_of, note_sentence
 from securevfl.training.model_part import ModelPart
 from securevfl.training.partner_gain import PartnerGain, baseline_of
 from securevfl.training.run_charts import convergence, costs_chart, quality, quality_chart
@@ -109,7 +109,7 @@ def costs_of(costs: Costs) -> str:
     if not costs.measured:
         return "<p class='soft'>Model files do not store costs.</p>"
     text = (
-        f"The run took {costs.total:.1f} s from start to end, in {costs.rounds:,} rounds. The parties sent "
+        f"The run took {costs.total:.1f} s from start to end, in {costs.rounds:,} rounds, and {costs.senders} sent "
         f"{_size(costs.bytes)} in preparation and training. Times are those of the longest chain of computations and "
         "messages that wait for each other, so they add up to the time of the run. Encryption is work with encrypted "
         "numbers. Transfers are oblivious transfers, which generate random numbers for computations on secret shares."
@@ -231,14 +231,8 @@ def notes(lead: ModelPart) -> str:
     """Return the statements about the training and its metrics, such as which metrics are not measured and why."""
     if not lead.notes:
         return ""
-    items = "".join(f"<li>{html.escape(_sentence(note))}</li>" for note in lead.notes)
+    items = "".join(f"<li>{html.escape(note_sentence(note))}</li>" for note in lead.notes)
     return f"<ul class='soft'>{items}</ul>"
-
-
-def _sentence(note: str) -> str:
-    """Return a note that begins with a capital letter, or with the name of a metric as readers know it."""
-    first, space, others = note.partition(" ")
-    return label_of(first) + space + others if first in METRIC_LABELS else note[:1].upper() + note[1:]
 
 
 def by_class(lead: ModelPart) -> str:

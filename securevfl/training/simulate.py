@@ -11,6 +11,7 @@ from functools import partial
 from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.outputs import combined_outputs
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError
 from securevfl.job import Job
@@ -99,6 +100,9 @@ def simulate(
             )
             roles[party.name] = partial(_connected, clocks[party.name], train)
         parts = run_threads(roles, clocks, observe=observe)
+    outputs = combined_outputs({name: part.outputs_of_run for name, part in parts.items()})
+    for part in parts.values():
+        part.outputs_of_run = outputs
     return Run(job, parts)
 
 

@@ -59,6 +59,9 @@ EXTREME_DISTANCE = 50.0
 MAX_SEPARATION_ROWS = 65_536
 """Maximum number of rows in which columns that separate the classes are searched for."""
 
+TOLERATED_ROUNDINGS = 3.0
+"""The difference of two measured losses, in standard deviations of the rounding of one, that rounding may explain."""
+
 SaveCheckpoint = Callable[[int, int, Callable[[], Checkpoint]], None]
 """A function that is called with the number of finished rounds, the number of all rounds, and a function that returns
 the checkpoint. It may write the checkpoint."""
@@ -92,7 +95,8 @@ class TrainingLoop:
     known: KnownEvaluations
 
     def __post_init__(self) -> None:
-        checkpoint, self._evaluations = self.checkpoint, EvaluationSchedule.of(self.job, len(self.data.schedule))
+        checkpoint, schedule = self.checkpoint, self.data.schedule
+        self._evaluations = EvaluationSchedule.of(self.job, len(schedule), schedule.subset_iterations)
         self.rounds = self._start = 0 if checkpoint is None else checkpoint.round
         self._finished = checkpoint is not None and checkpoint.over
         self._history = [] if checkpoint is None else checkpoint.history
@@ -138,10 +142,11 @@ class TrainingLoop:
         """Evaluate the final model if the job requires it, and return this party's part of the model."""
         context, data = self.context, self.data
         exchanges, notes = self._participant.exchanges or self.rounds, list(self._participant.notes)
-        if self._best is not None and self.job.patience is not None:
+        if self._best is not None and self.job.stopping is not None:
             create = partial(self.job.family.participant, self.job, context, data.columns)
             self._participant = self._participant.resume_from(self._best, create)
         measurement = self._evaluate(last=True)
+        notes += self._early_stop_notes(measurement)
         self._warn_of_separated_classes(measurement.metrics)
         context.channel.clock.tick(Kind.LOCAL)
         return ModelPart(
@@ -293,8 +298,8 @@ class TrainingLoop:
         return measurement
 
     def _is_good_enough(self, measured: dict[str, float]) -> bool:
-        """Return whether the job's target is reached, or no evaluation has improved for the job's `patience`."""
-        target, patience = self.job.target, self.job.patience
+        """Return whether the job's target is reached, or no evaluation has improved for the job's patience."""
+        target, patience = self.job.target, self.job.stopping
         if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
             return True
         if patience is None or patience.metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
@@ -310,12 +315,45 @@ class TrainingLoop:
         losses = [record["loss"] for record in self._history if "loss" in record]
         return self._participant.should_roll_back([*losses, measurement.metrics.get("loss", math.inf)], measurement)
 
-    def _improves(self, measured: dict[str, float]) -> bool:
-        """Return whether the model is the best so far, by the metric of patience or else by the loss."""
-        metric = "loss" if self.job.patience is None else self.job.patience.metric
+    def _improves(self, measurement: Measurement) -> bool:
+        """Return whether the model is the best so far, by the metric of patience or else by the loss.
+
+        If the optimizer ends the training, a loss that is larger by less than its smallest gain and the rounding of
+        measured losses counts as an improvement, because later models are closer to the optimum.
+        """
+        measured, gain = measurement.metrics, self.job.optimizer.smallest_gain
+        tolerated = 0.0 if gain is None else gain + TOLERATED_ROUNDINGS * measurement.loss_rounding
+        metric = "loss" if self.job.stopping is None else self.job.stopping.metric
         if metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
             return False
-        return metrics.improves(metric, measured[metric], self._past(metric))
+        return metrics.improves(metric, measured[metric] - tolerated, self._past(metric))
+
+    def _early_stop_notes(self, measurement: Measurement) -> list[str]:
+        """Return a statement about the end of a training that its optimizer may end early, for the run's report.
+
+        Args:
+            measurement: that of the final model.
+
+        Returns:
+            The statement, which contains losses at the leading party only; empty if the optimizer ends no training.
+        """
+        gain, rounds = self.job.optimizer.smallest_gain, len(self.data.schedule)
+        evaluated = [(record["loss"], int(record["round"])) for record in self._history if "loss" in record]
+        if gain is None or (self._leads and len(evaluated) < 2):
+            return []
+        end = f"stopped after {self.rounds} of" if self.rounds < rounds else "took all"
+        if not self._leads:
+            return [f"the training {end} {rounds} iterations"]
+        (best, before), (latest, after) = min(evaluated[:-1]), evaluated[-1]
+        losses = f"the measured loss was {best:.5f} after {before} iterations and {latest:.5f} after {after}"
+        returned = self._participant.exchanges
+        result = "" if returned == self.rounds else f" The result is the model after {returned} iterations."
+        gap = gain + measurement.loss_rounding
+        gap_text = f" The remaining iterations would probably have lowered it by at most {gap:.2g}"
+        return [
+            f"the training {end} {rounds} iterations: {losses}, and optimizer.early_stop asks for a decrease of "
+            f"{gain:g}.{result}{gap_text if self.rounds < rounds else ''}"
+        ]
 
     def _past(self, metric: str) -> list[float]:
         """Return the values of a metric in all evaluations so far that may end the training.
@@ -338,7 +376,7 @@ class TrainingLoop:
             roll_back = self._participant.can_roll_back and self._is_lost(measurement)
             decision = StopDecision(
                 stop=not roll_back and self._is_good_enough(measured),
-                is_best=not roll_back and self._improves(measured),
+                is_best=not roll_back and self._improves(measurement),
                 roll_back=roll_back,
             )
             for name in () if self.rounds in self.known.decided else roles.others(roles.lead):

@@ -37,6 +37,7 @@ _FIXED = {
     "split": "it changes the held-out rows",
     "test_fraction": "it changes the held-out rows",
     "evaluate_every": "each alternative is measured once",
+    "early_stop": "each alternative is measured once",
     "batch_size": "it changes the batches, which all alternatives share",
 }
 """Options that a search cannot change, with the reason."""
@@ -124,7 +125,7 @@ def tuned_job(job: Job) -> Job:
     """Return the job that a search starts from: its number of epochs is fixed, and it is measured once, at its end.
 
     Trees and jobs with bins take long steps by default, which need evaluations during the training. They get safe steps
-    and the number of epochs that belongs to them.
+    and the number of epochs that belongs to them. An optimizer that stops early runs all iterations.
 
     Args:
         job: the job.
@@ -143,6 +144,8 @@ def tuned_job(job: Job) -> Job:
         )
     if not job.test_fraction:
         raise _unusable("alternatives are compared on held-out rows, and it has none", "set test_fraction = 0.25")
+    overshoots = job.optimizer.may_overshoot and job.evaluates_between_rounds
+    job = job.model_copy(update={"optimizer": job.optimizer.without_early_stop()})
     ends_early = isinstance(job.model, LinearModel) and job.model.ends_early
     if job.stops_early and not ends_early:
         raise _unusable(
@@ -150,7 +153,7 @@ def tuned_job(job: Job) -> Job:
             "leave patience and target out, and list values of epochs instead",
         )
     keys = job.to_dict() | {"evaluate_every": 0}
-    if job.stops_early or (job.optimizer.may_overshoot and job.evaluation_interval):
+    if job.stops_early or overshoots:
         keys = {key: value for key, value in keys.items() if key not in _SCHEDULE}
     return Job.from_dict(keys)
 
@@ -173,7 +176,8 @@ def tunable_options(job: Job) -> dict[str, tuple[str, ...]]:
     options = {}
     for table, owner in (("model", job.model), ("optimizer", job.optimizer)):
         for field, info in type(owner).model_fields.items():
-            if _holds_numbers(info.annotation) and not (field == "l2" and not job.model.by_column):
+            is_fixed = field in _FIXED or (field == "l2" and not job.model.by_column)
+            if _holds_numbers(info.annotation) and not is_fixed:
                 options[f"{table}.{field}"] = (table, field)
     return options | {"epochs": ("epochs",), "prepare.bins": ("prepare", "bins")}
 

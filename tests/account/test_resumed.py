@@ -150,7 +150,8 @@ def test_stored_evaluations_are_those_that_were_measured(tmp_path: Path) -> None
         calibration=[[0.1, 0.2, 3.0]],
         standard_errors={"auc": 0.01},
         score_baseline=baseline,
-        zero_model_loss=0.7,
+        start_loss=0.7,
+        loss_rounding=0.01,
         by_class={"late": {"auc": 0.8}},
         notes=["a statement"],
     )

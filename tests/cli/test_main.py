@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +101,7 @@ def test_a_job_trains_from_files_and_names_what_does_not_match(tmp_path: Path, o
     )
     assert done.exit_code == 0, done.stderr
     assert "on the held-out rows" in done.stdout
-    assert "costs" in done.stdout
+    assert "Costs: " in done.stdout
     lacking = [line for line in done.stderr.splitlines() if "lacks" in line]
     where = "ids that other parties have; these rows are left out"  # and no id of a client on the screen
     assert lacking == [f"bank lacks 369 {where}", f"shop lacks 12 {where}"]
@@ -282,7 +284,7 @@ def test_a_real_pair_of_tables_aligns_and_trains(tmp_path: Path) -> None:
 def test_audit_of_a_job_on_its_tables(tmp_path: Path, overlapping_tables: list[str]) -> None:
     result = run("audit", write_open_job(tmp_path, "ckks"), *overlapping_tables, "--html", tmp_path / "audit.html")
     assert result.exit_code == 0, result.output
-    assert "nothing exceeds the declaration" in result.output
+    assert "Nothing exceeds the declaration" in result.output
     assert "<html" in (tmp_path / "audit.html").read_text().lower()
 
 
@@ -310,7 +312,7 @@ def test_a_job_of_three_lines_trains_as_long_as_guards_let_it(tmp_path: Path) ->
     X = np.hstack([(party.X - party.X.mean(axis=0)) / party.X.std(axis=0) for party in parties])
     pooled = LogisticRegression(max_iter=1000).fit(X, parties[0].y)
     expected = area_under_curve(parties[0].y == 1, pooled.decision_function(X))
-    assert float(done.output.split("auc ")[1].split(",")[0].split(" +- ")[0]) == pytest.approx(expected, abs=0.005)
+    assert float(done.output.split("AUC ")[1].split("±")[0]) == pytest.approx(expected, abs=0.005)
     path.write_text('model = "logistic"\nprotocol = "open"\ndata = ["bank.csv"]\n')
     assert "[SVFL-" in CliRunner().invoke(app, ["train", str(path)]).output
 
@@ -344,7 +346,7 @@ def test_new_rows_are_predicted_after_a_training(tmp_path: Path, overlapping_tab
         tmp_path / "out.csv",
     )
     assert done.exit_code == 0, done.output
-    assert "(positive class: 0)" in done.stdout
+    assert "Positive class: 0." in done.stdout
     predicted = csv.read_csv(tmp_path / "out.csv")
     both = set(pa.array(csv.read_csv(tmp_path / "bank.csv")["id"]).to_pylist())
     both &= set(parquet.read_table(tmp_path / "shop.parquet")["id"].to_pylist())
@@ -387,6 +389,32 @@ def test_the_help_lists_all_commands_in_groups() -> None:
     }, "one line for each command"
     heads = [match[1] for line in lines if (match := re.match("╭─ (.*?) ─+╮$", line))]
     assert heads == ["Options", *HELP_GROUPS]
+
+
+def commands_of(command: Any, context: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each command, also those within a group, with the words that call it."""
+    yield words, command
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        yield from commands_of(command.get_command(context, name), context, (*words, name))
+
+
+def test_every_help_fits_a_terminal_with_whole_words() -> None:
+    """On 80 columns no line is longer, no word is cut or broken, and a text fills its lines."""
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("securevfl", [], resilient_parsing=True)
+    every = dict(commands_of(group, context))
+    assert len(every) > 30
+    for words, command in every.items():
+        printed = CliRunner().invoke(app, [*words, "--help"], terminal_width=80).output
+        lines = printed.splitlines()
+        assert max(map(len, lines)) <= 80, words
+        texts = [command.help, *(parameter.help for parameter in command.params if hasattr(parameter, "help"))]
+        names = [name for parameter in command.params for name in parameter.opts if name.startswith("-")]
+        expected = {word for text in [*filter(None, texts), *names] for word in text.split()}
+        assert expected - set(re.sub("[│╭╮╰╯─]", " ", printed).split()) == set(), words
+        prose = [line.strip() for line in printed.partition("╭")[0].splitlines()]
+        for above, below in pairwise(prose[3:]):
+            assert not above or not below or len(above) + len(below.split()[0]) >= 78, (words, above)
 
 
 def test_every_command_reads_tables_with_data() -> None:

@@ -127,7 +127,7 @@ def test_a_tally_counts_each_outcome() -> None:
         count(outcome)
     assert len(passed) == 4
     assert tally.figures(1, 2) == ServiceFigures(1, 2, 2, 1400, 1, 1)
-    assert str(tally) == "2 requests answered, 1,400 rows scored, 1 requests refused, 1 failed"
+    assert str(tally) == "2 requests answered, 1,400 rows scored, 1 request refused, 1 failed"
 
 
 def test_a_pipe_gets_a_line_whenever_figures_change(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.cli.show import console, costs_table, styled_sheet
+from securevfl.cli.run_output import print_costs
+from securevfl.cli.show import console, styled_sheet
 from securevfl.training.run_costs import rounded_parts
 
 
@@ -25,7 +26,7 @@ def test_a_pipe_gets_whole_figures_and_whole_lines(
     assert not out.is_terminal
     job = vfl.Job(model="logistic", protocol="open", epochs=1)
     costs = vfl.simulate(job, cancer_tables).costs
-    out.print(costs_table(costs))
+    print_costs(out, costs)
     assert "\N{HORIZONTAL ELLIPSIS}" not in out.file.getvalue()
     assert f"{costs.bytes / 1e6:.2f}" in out.file.getvalue()
 

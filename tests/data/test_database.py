@@ -65,7 +65,7 @@ def test_both_tables_of_a_training_come_from_postgresql(address: str, tmp_path: 
     files = ["--data", "bank=bank.parquet", "--data", "shop=shop.parquet"]
     again = securevfl("train", "job.toml", *files, folder=tmp_path)
     assert again.returncode == 0, again.stderr
-    first, second = (float(re.search(r"auc ([.0-9]+)", run.stdout)[1]) for run in (done, again))
+    first, second = (float(re.search(r"AUC .* ([.0-9]+) ±", run.stdout)[1]) for run in (done, again))
     assert first == pytest.approx(second, abs=0.01)
     assert first > 0.8
     written = done.stdout + done.stderr + (tmp_path / "a.json").read_text()

@@ -64,6 +64,11 @@ VARIANTS: dict[str, tuple[int, int, dict[str, Any]]] = {
         SHARES_KEYS | {"evaluate_every": 3, "epochs": 3, "target": {"metric": "loss", "value": 0.0}},
     ),
     "shares, rollbacks": (2, 2, SHARES_KEYS | {"optimizer": "block_descent", "batch_size": "all", "evaluate_every": 1}),
+    "shares, early stop": (
+        3,
+        2,
+        SHARES_KEYS | {"optimizer": {"name": "block_descent", "early_stop": 9.0}, "batch_size": "all", "epochs": 20},
+    ),
     "shares, no scores": (2, 2, SHARES_KEYS | {"protocol": {"shares": {"scores": "none"}}}),
     "shares, exact scores": (2, 2, SHARES_KEYS | {"protocol": {"shares": {"scores": "exact"}}}),
     "shares, all weights": (3, 2, SHARES_KEYS | {"protocol": {"shares": {"open_weights": ["bank", "shop", "telco"]}}}),

@@ -38,8 +38,8 @@ def test_every_sheet_weighs_scores_against_columns(name: str) -> None:
     options = EXAMPLES[name]
     bits = 6 if "counts" in name else 7 if "shares" in name or "trees" in name else 64
     who = "bank" if "to another" in name else "shop"
-    sentence = f"with each score, about the columns of {who}: one number of {bits} bits; its row holds"
-    assert sentence in sheet(options)
+    sentence = f"with each score, about the columns of {who}: one number of {bits} bits, which"
+    assert sentence in " ".join(sheet(options).split())
 
 
 def test_scores_of_several_classes_are_as_many_numbers() -> None:
@@ -84,10 +84,10 @@ def test_where_no_score_is_told_none_is_weighed() -> None:
 def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
     assert (
         InformationContent(19.0, 0.2).in_words(6, 1)
-        == "one number of 6 bits; its row holds 19 bits, of which it reveals at most 32%"
+        == "one number of 6 bits, which reveals at most 32% of the 19 bits of a row"
     )
-    assert InformationContent(8.0, 0.2).in_words(6, 2).endswith("its row holds 8 bits, so all of it may follow")
-    assert InformationContent(0.0, 0.0).in_words(6, 1).endswith("so all of it may follow")
+    assert InformationContent(8.0, 0.2).in_words(6, 2).endswith("which may reveal all 8 bits of a row")
+    assert InformationContent(0.0, 0.0).in_words(6, 1).endswith("which may reveal all 0 bits of a row")
 
 
 @pytest.mark.parametrize(("rows", "named"), [(1508, "(test_fraction = 0.27)"), (600, "(test_fraction)")])

@@ -60,7 +60,7 @@ def test_every_output_is_in_the_table_once_with_its_bits(name: str, sheets: dict
 def test_the_page_has_the_same_sections_in_the_same_order(name: str, sheets: dict[str, ConsentSheet]) -> None:
     sheet = sheets[name]
     page = sheet.page()
-    titles = [unescape(title) for title in re.findall(r"<h2>(.*?)</h2>", page)]
+    titles = [unescape(title) for title in re.findall(r"<h[12]>(.*?)</h[12]>", page)]
     assert titles == [section.title for section in sheet.sections]
     text = unescape(re.sub(r"<[^>]*>", " ", sheet._repr_html_()))
     words = (word for section in sheet.sections for word in section_words(section))

@@ -213,11 +213,10 @@ def test_the_page_follows_the_whole_sheet() -> None:
         words, at = words[:place] + "~" + words[place + len(item) :], place
     left = Counter(re.findall(r"[\w()]+", words))
     explained = (
-        "Bits of one value Share the part of these labels or columns that follows from all these values together all "
+        "Bits the size of one value Share the part of these labels or columns that follows from all these values "
     )
-    explained += (
-        "everything the values follow from other lines of this table or the share is unknown here or has no bound"
-    )
+    explained += "together all everything the values follow from other lines of this table or the share is unknown "
+    explained += "here or has no bound"
     heads = f"readable model rows columns {3 * 'bank columns of shop '} What follows from it"
     heads += " bank (active holds the labels) could bank learns also"
     assert left == Counter(f"{explained} {heads}".split())

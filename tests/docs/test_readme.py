@@ -91,7 +91,7 @@ def test_two_machines_train_by_five_commands(tmp_path: Path, free_port: Callable
     digests = [re.findall(r"^digest: (\w+)", sheet, re.M)[0] for sheet in sheets]
     joins = [f"{line} --accept {digest}" for line, digest in zip((bank_join, shop_join), digests, strict=True)]
     output, _ = together(joins, tmp_path)
-    assert float(re.findall(r"auc ([01]\.\d+)", output)[0]) > 0.95
+    assert float(re.findall(r"^AUC +([01]\.\d+)", output, re.M)[0]) > 0.95
     assert (tmp_path / "bank.model.json").exists()
     assert (tmp_path / "shop.model.json").exists()
 

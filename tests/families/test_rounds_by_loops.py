@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
+from securevfl.optim.block_descent import early_stop_rounds
 from securevfl.optim.defaults import iteration_factor
 from securevfl.training.checkpoint import MAX_CHECKPOINTS, Checkpoint, Checkpoints
 from tests.builders import labels_for, parties_of, raises_code, random_blocks
@@ -41,6 +43,23 @@ def test_measured_rounds_are_those_of_a_loop_over_rounds(interval: int) -> None:
         assert schedule.decisions == len(due)
         again = restores and start > 0 and bool(due) and due[-1] == rounds
         assert schedule.remaining(start) == len(measured) + again
+
+
+@pytest.mark.parametrize("after", [0, 8, 16])
+def test_early_stop_rounds_are_those_of_a_loop(after: int) -> None:
+    """After 8, 12, 18 and 30 rounds, then half as many more, but neither in early rounds nor just before the end."""
+    numbers = [8, 12, 18, 30, 45, 67, 100, 150, 225]
+    for rounds in range(1, 250):
+        due = [*(number for number in numbers if number > after and number * 1.2 <= rounds), rounds]
+        schedule = EvaluationSchedule(rounds, 0, 0, may_restore=True, fixed=early_stop_rounds(rounds, after))
+        assert [done for done in range(1, rounds + 1) if schedule.is_due(done)] == due
+        for start in range(0, rounds, 7):
+            measured = [done for done in due if done > start]
+            session = replace(schedule, start=start)
+            assert session.measured_rounds(start) == measured
+            assert session.decisions == session.count_measured_rounds(start) == len(measured)
+            assert session.evaluations == len(measured) + 1
+            assert session.remaining(start) == len(measured) + (start > 0)
 
 
 @pytest.mark.parametrize("batch", [1, 7, 8, 9, 40, "all"])

@@ -197,9 +197,10 @@ def left(client: Any) -> int:
         ({"optimizer": {"name": "fedsgd", "lr": 0.3}, "batch_size": 400, "epochs": 2}, "y"),
         ({"weights": {"classes": "balanced"}}, "y"),
         ({"protocol": {"shares": {"open_weights": ["shop"]}}}, "y"),
+        ({"optimizer": {"name": "block_descent", "early_stop": 9.0}, "batch_size": "all", "epochs": 15}, "y"),
         pytest.param({"epochs": 20}, "growing", marks=pytest.mark.slow),
     ],
-    ids=["classes", "trees", "batches", "weights", "opened", "growing"],
+    ids=["classes", "trees", "batches", "weights", "opened", "stopped", "growing"],
 )
 def test_all_that_trains_on_shares_trains_at_workers(
     table_folder: Path, keys: Any, label: str, draws: Any, monkeypatch: pytest.MonkeyPatch

@@ -134,6 +134,7 @@ def test_overlap_shortens_rounds_in_virtual_time() -> None:
         depth: vfl.simulate(pipeline_job(vfl.Pipeline(lr=0.3, depth=depth), epochs=4), data, network=line).history[-1][
             "seconds"
         ]
+        - line.connecting
         for depth in (1, 2, 4)
     }
     assert seconds[1] == pytest.approx(24 * 0.2, rel=0.1)

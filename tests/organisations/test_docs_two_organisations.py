@@ -68,7 +68,7 @@ def test_the_page(tmp_path: Path, free_port: Callable[[], int]) -> None:
         )
     together([kit], tmp_path)
     output, _ = together(parties, tmp_path)
-    auc = float(re.findall(r"auc ([01]\.\d+)", output)[0])
+    auc = float(re.findall(r"^AUC +([01]\.\d+)", output, re.M)[0])
     (stated,) = re.findall(r"gets an AUC of\s+about\s+(0\.\d\d);", page)
     assert auc == pytest.approx(float(stated), abs=0.03)
     parts = [ModelPart.load(tmp_path / f"{name}.model.json") for name in ("bank", "shop")]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from builders import REAL_TABLES
 
 from benchmarks.papers.origin import checked, is_current, origin, sources, words
 from benchmarks.papers.page_cells import rounds_cell, typical
-from benchmarks.papers.samples import REPETITIONS, differences, sample
+from benchmarks.papers.samples import REPETITIONS, compute, differences, sample
 from benchmarks.papers.study import Part, Rows, Runs, median
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +92,17 @@ def test_the_origin_is_that_of_the_beginning_of_a_run() -> None:
     assert ("-" in sources()) == here.endswith("+")
 
 
+@pytest.mark.parametrize("name", ["fedbcd/loss", "celu/sweep", "celu/cosines", "ftl/overlap", "ftl/table2"])
+def test_samples_notice_a_halved_step(name: str) -> None:
+    """The sample of a part that trains at a given step differs if the code takes half of it."""
+    pytest.importorskip("torch")
+    paper, _, key = name.partition("/")
+    part = import_module(f"benchmarks.papers.{paper}").PARTS[key]
+    halved = replace(part, quick=replace(part.quick, step=part.quick.step / 2))
+    stored = json.loads((RESULTS / f"{paper}.json").read_text())[key]["sample"]["rows"]
+    assert differences(stored, compute(halved))
+
+
 def test_the_page_states_the_origin_of_every_part() -> None:
     page = (RESULTS.parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
     for file in sorted(RESULTS.glob("*.json")):
@@ -131,13 +143,13 @@ def test_rows_of_a9a_come_out_again() -> None:
 @pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 def test_a_start_of_transfer_learning_comes_out_again() -> None:
     """Rounds of the last split and start at one small step, Q = 10 on one opening."""
-    from benchmarks.papers import ftl
+    from benchmarks.papers import ftl, ftl_setting
     from benchmarks.papers.study import reached
 
     part = json.loads((RESULTS / "ftl.json").read_text())["small"]
     setting = replace(ftl.PARTS["small"].full.setting, one_opening=True, most=10 * 20)
     stored = [row for row in part["rows"] if row["q"] == 10 and row["one_opening"]]
-    table = ftl.shared_tables(REAL_TABLES, setting.table, setting.rows, setting.splits - 1)
+    table = ftl_setting.shared_tables(REAL_TABLES, setting.table, setting.rows, setting.splits - 1)
     goals = ftl.goals_of(table, setting)
     curve = ftl.curve(table, setting, 10, part["plan"]["step"], goals[-1], setting.starts - 1)
     assert [reached(curve, goal) for goal in goals] == [pytest.approx(row["runs"][-1], abs=1) for row in stored]

@@ -1,5 +1,6 @@
 """An audit reports the disclosures of a job. It passes if that is declared, and fails if the code is broken."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from securevfl.audit.findings import NO_MESSAGE, Audit, Inference
 from securevfl.audit.page import html, summary, text
 from securevfl.audit.report import run_audit
 from securevfl.cli.main import app
+from securevfl.consent.learned_table import LEARNED_TITLE, learned_table
+from securevfl.consent.sheet_document import WIDTH
+from securevfl.families.run_facts import pooled_run_facts
+from tests.disclosure.test_documents_agree import table_in
 
 MUTANT = {mutant.name: mutant for mutant in MUTANTS}
 
@@ -141,5 +146,18 @@ def test_the_command_prints_the_page_and_writes_it(
         data.append(f"--data={party.name}={tmp_path / party.name}.npz")
     done = CliRunner().invoke(app, ["audit", str(tmp_path / "job.toml"), *data, "--html", str(tmp_path / "audit.html")])
     assert done.exit_code == 0, done.output
-    assert "nothing exceeds the declaration" in done.stdout
+    assert "Nothing exceeds the declaration" in done.stdout
     assert "What each party could infer" in (tmp_path / "audit.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_text_and_page_state_every_output(sealed: Audit, audited_parties: list[vfl.Party]) -> None:
+    outputs = pooled_run_facts(audited_job(vfl.Ckks()), audited_parties).outputs
+    rows = learned_table(["bank", "shop"], outputs).rows
+    assert len(rows) > 2
+    assert [row for row in table_in(html(sealed)) if row[2]] == [row for row in rows if row[2]]
+    printed = text(sealed).partition(LEARNED_TITLE)[2].partition("\nbank (active)")[0]
+    words = Counter(printed.split())
+    for row in rows:
+        assert set(" ".join(row).split()) <= set(words), row
+    assert max(map(len, text(sealed).splitlines())) <= WIDTH

@@ -26,6 +26,6 @@ def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> d
         rule = job_plan.rule.with_intercept() if name == active else job_plan.rule
         total = np.zeros((1, 1), np.uint64)
         for item in shares:
-            total = ring.reduce(total + rule.theta(item, state["visits"]))
+            total = ring.reduce(total + rule.result(item, state["visits"]))
         weights[name] = job_plan.numbers.decode_weights(total)
     return weights

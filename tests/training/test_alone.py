@@ -31,7 +31,7 @@ from sklearn.model_selection import KFold
 from sklearn.multiclass import OneVsRestClassifier
 
 import securevfl as vfl
-from securevfl.cli.show import alone_lines
+from securevfl.cli.run_output import metrics_table
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
 from securevfl.runtime.network import Network
@@ -240,11 +240,16 @@ def test_a_cross_validation_names_classes_as_the_training_does() -> None:
 
 def test_the_terminal_compares_the_metrics_of_both_models() -> None:
     alone = LocalQuality({"deviance": 1.5, "gini": 0.25}, {"deviance": 0.01})
-    assert alone_lines("bank", {"deviance": 1.25}, alone) == [
-        "bank alone, without the other columns: deviance 1.5000 +- 0.0100"
-    ]
-    assert not alone_lines("bank", {"deviance": 1.25}, None)
-    assert not alone_lines("bank", {"auc": 0.75}, alone)
+    joint = LocalQuality({"deviance": 1.25}, {"deviance": 0.02})
+
+    def columns(alone: LocalQuality | None) -> list[list[str]]:
+        """Return the columns of the table, each with its head first."""
+        return [[str(column.header), *map(str, column.cells)] for column in metrics_table("bank", joint, alone).columns]
+
+    names, together = ["metric", "mean deviance"], ["all parties", "1.250 ± 0.020"]
+    assert columns(alone) == [names, ["bank alone", "1.500 ± 0.010"], together]
+    assert columns(None) == [names, together]
+    assert columns(LocalQuality({"auc": 0.75}, {})) == [names, together]
 
 
 def test_both_reports_compare_with_the_baseline(tmp_path: Path) -> None:

@@ -113,6 +113,12 @@ def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatc
     run = vfl.simulate(job, parties)
     assert run.costs.rounds == DEFAULT_ITERATIONS
     assert run.metrics["auc"] >= first_job.pooled_auc(parties, job) - 0.01
+    # the first 16 iterations use subsets, so that an early stop evaluates after 18 and can end the training after 30
+    stopping = vfl.Job(model="logistic", optimizer=vfl.BlockDescent(early_stop=9.0))
+    assert "3 sums of losses" in vfl.explain(stopping, parties)
+    stopped = vfl.simulate(stopping, parties)
+    assert [record["round"] for record in stopped.history if "loss" in record] == [18, 30]
+    assert {part.rounds for part in stopped.parts.values()} == {30}
 
 
 def test_parts_that_grow_are_for_block_descent() -> None:

@@ -50,7 +50,7 @@ KEYS: dict[str, Any] = {
 }  # fmt: skip
 ELSEWHERE = {
     "exposure": "models of counts", "reshuffle": "not on shares", "max_label_auc": "not on shares",
-    "model.l2": "needs the scale standard on shares",
+    "model.l2": "needs the scale standard on shares", "optimizer.early_stop": "sets its own evaluations",
 }  # fmt: skip
 """Fields that a job on shares cannot have, and why; the open job below has them."""
 OPEN_KEYS: dict[str, Any] = {
@@ -113,6 +113,12 @@ def test_compared_jobs_keep_all_that_is_not_listed(name: str) -> None:
     assert of_trees["bins"].prepare.bins == 10
 
 
+EARLY_STOP_KEYS = {
+    **{key: value for key, value in KEYS.items() if key not in ("target", "patience", "evaluate_every")},
+    "optimizer": {"name": "block_descent", "early_stop": 0.01},
+}
+
+
 def shortened(job: vfl.Job) -> vfl.Job:
     return _shortened(job, random_parties(2, rows=200))[0]
 
@@ -121,13 +127,13 @@ DERIVATIONS: dict[str, tuple[Callable[[vfl.Job], vfl.Job], set[str]]] = {
     "plain data": (lambda job: vfl.Job.from_dict(job.to_dict()), set()),
     "stratified": (lambda job: stratified(job, random_parties(2, rows=200)[0]), {"split"}),
     "settled": (lambda job: settle_job(job, random_parties(2, rows=200)), set()),
-    "audited": (shortened, {"epochs", "target", "patience"}),
+    "audited": (shortened, {"epochs", "target", "patience", "optimizer.early_stop"}),
     "ideal": (lambda job: job.family.ideal_job(job), {"protocol", "max_label_auc"}),
 }
 
 
 @pytest.mark.parametrize("kind", DERIVATIONS)
-@pytest.mark.parametrize("keys", [KEYS, OPEN_KEYS], ids=["shares", "open"])
+@pytest.mark.parametrize("keys", [KEYS, OPEN_KEYS, EARLY_STOP_KEYS], ids=["shares", "open", "early stop"])
 def test_every_other_derivation_keeps_all_that_is_not_listed(kind: str, keys: dict[str, Any]) -> None:
     job = vfl.Job(**keys)
     derive, listed = DERIVATIONS[kind]
@@ -155,9 +161,10 @@ SEARCHED: dict[str, tuple[Callable[[vfl.Job], list[vfl.Job]], set[str]]] = {
 GRID = {"epochs": (8, 9)}
 
 
+@pytest.mark.parametrize("keys", [SEARCH_KEYS, EARLY_STOP_KEYS], ids=["fixed", "early stop"])
 @pytest.mark.parametrize("kind", SEARCHED)
-def test_jobs_of_a_search_keep_all_that_is_not_listed(kind: str) -> None:
-    job = vfl.Job(**SEARCH_KEYS)
+def test_jobs_of_a_search_keep_all_that_is_not_listed(kind: str, keys: dict[str, Any]) -> None:
+    job = vfl.Job(**keys)
     derive, listed = SEARCHED[kind]
     for derived in map(fields, derive(job)):
         for key, value in fields(job).items():

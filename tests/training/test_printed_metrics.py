@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from builders import raises_code
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 import securevfl as vfl
-from securevfl.cli.show import figures
+from securevfl.cli.run_output import print_metrics
+from securevfl.cli.show import console
 from securevfl.display import html
 from securevfl.errors import DataNotice, TableError
+from securevfl.training.metric_words import label_of
 
 N = 400
 DRAW = np.random.default_rng(6)
@@ -34,6 +37,14 @@ def trained(rows: int, counts: Any, **keys: Any) -> tuple[vfl.Run, list[str]]:
         warnings.simplefilter("always")
         run = vfl.simulate(job, [bank, vfl.Party("shop", OTHER[:rows], ids=range(rows))])
     return run, [str(warning.message) for warning in caught if warning.category is DataNotice]
+
+
+def printed(run: vfl.Run) -> str:
+    """Return what a command prints about the metrics of a run, with single blanks."""
+    out: Any = console()
+    out.file = StringIO()
+    print_metrics(out, run.active, None)
+    return " ".join(out.file.getvalue().split())
 
 
 def test_a_weighted_run_weights_rows_in_its_metrics() -> None:
@@ -61,8 +72,7 @@ def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tm
     run, _ = trained(N, np.linspace(1, 2, N), **keys)
     assert set(run.metric_std_errors) == set(run.metrics)
     assert 0.02 < run.metric_std_errors["auc"] < 0.08  # the standard error for 100 rows
-    line = figures(run.metrics, run.positive, run.metric_std_errors)
-    assert f"auc {run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}" in line
+    assert f"AUC {html.with_error(run.metrics['auc'], run.metric_std_errors['auc'])}" in printed(run)
     assert html.with_error(run.metrics["auc"], run.metric_std_errors["auc"]) in run._repr_html_()
     run.save(tmp_path)
     assert vfl.Run.load(tmp_path).metric_std_errors == run.metric_std_errors
@@ -92,10 +102,10 @@ def test_metrics_of_levels_are_within_their_printed_spread(
         assert abs(run.metrics[name] - right) < run.metric_std_errors[name]
     run.report(tmp_path / "run.html")
     page, cell = (tmp_path / "run.html").read_text(), run._repr_html_()
-    line = figures(run.metrics, run.positive, run.metric_std_errors)
+    text = printed(run)
     for name in ("auc", "pr_auc", "log_loss", "ks"):
         value, error = run.metrics[name], run.metric_std_errors[name]
-        assert f"{name} {value:.4f} +- {error:.4f}" in line
+        assert f"{label_of(name)} {html.with_error(value, error)}" in text
         assert f">{html.with_error(value, error)}</td>" in page
         assert f">{html.with_error(value, error)}</td>" in cell
 
@@ -104,7 +114,7 @@ def test_metrics_of_too_few_rows_are_said_to_be_missing() -> None:
     run, notices = trained(60, COUNTS, **SHARES_KEYS)
     assert run.metrics == {}
     assert any("metrics need at least 20 rows and there are 15" in notice for notice in notices)
-    assert figures(run.metrics, run.positive, run.metric_std_errors).startswith("no metrics")
+    assert printed(run).startswith("No metrics, because there are too few rows.")
 
 
 def test_rows_of_no_weight_give_no_metrics() -> None:

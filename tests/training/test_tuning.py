@@ -104,6 +104,17 @@ def test_what_cannot_be_tuned_is_refused(job: vfl.Job, grid: Any) -> None:
         alternative_jobs(job, grid)
 
 
+def test_alternatives_do_not_stop_early() -> None:
+    """They are measured once, at their end, and so is the chosen one, so that all are compared after equal work."""
+    job = vfl.Job(model="logistic", optimizer=vfl.BlockDescent(early_stop=0.001))
+    for alternative in alternative_jobs(job, {"l2": (0.1, 1)}).values():
+        for trained in (alternative, final_job(tuned_job(job), alternative)):
+            assert (trained.optimizer.early_stop, trained.evaluate_every, trained.stops_early) == (None, 0, False)
+    assert "optimizer.early_stop" not in tunable_options(job)
+    with raises_code(ConfigError, "SVFL-JOB-UNSUPPORTED"):
+        alternative_jobs(job, {"early_stop": (0.1, 1)})
+
+
 def test_trees_are_tuned_with_safe_steps() -> None:
     job = vfl.Job(model=vfl.Trees())
     assert job.patience is not None

@@ -142,7 +142,7 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
     again.send_signal(signal.SIGTERM)  # with idle sessions of the gateway
     out, log = again.communicate(timeout=120)
     assert again.returncode == 0, log
-    assert out.splitlines()[-1].startswith("shop: the service has ended after SIGTERM: 1 requests answered, 1 rows")
+    assert out.splitlines()[-1].startswith("shop: the service has ended after SIGTERM: 1 request answered, 1 row ")
     assert '"event": "stopped"' in log
     assert "KeyboardInterrupt" not in log
     assert "run the same command" not in log

@@ -109,7 +109,7 @@ def test_a_service_answers_shows_and_ends(shop: Any, running: list[Any]) -> None
     assert get(port, "/ids")[0] == 404
     status, page = get(port, "/")
     assert status == 200
-    assert "<h1>shop serves</h1>" in page
+    assert "<h1>Scoring service of shop</h1>" in page
     assert "Drift of the served rows" in page
     assert figures(port)["securevfl_rows_scored_total"] == 0
     running.append(asker := ask(bank))

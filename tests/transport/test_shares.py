@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -301,7 +302,7 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
     assert all("additive shares" in sheet for sheet in sheets)
     accept = [sheet.rsplit("--accept ", 1)[1].split()[0] for sheet in sheets]
     outputs = both("join", job, "--party", "{}", data="{}.csv", accept=accept)
-    assert "auc 0.99" in outputs[0][0]
+    assert re.search(r"^AUC +0\.99", outputs[0][0], re.M)
     assert "held-out rows" in outputs[0][0]
     assert not [*tmp_path.glob("*.csv.ahead/*/chunk-*")]
     outputs = both("predict", str(tmp_path / "{}.model.json"), data="{}-new.csv")

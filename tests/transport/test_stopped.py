@@ -192,7 +192,7 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     assert bank.returncode == 2
     assert out.startswith(
         "Nothing was trained, because job and table are the same as before. This model is from an earlier run; the "
-        "other parties could not be reached to confirm it. Use --retrain to train again.\nauc 0."
+        "other parties could not be reached to confirm it. Use --retrain to train again.\nmetric "
     )
     path = meeting.kit("bank") / "own.csv"
     path.write_text(path.read_text().replace("\n3,", "\n3000,"))

@@ -39,9 +39,11 @@ class MarkedPairs(PairsAttack):
         evaluations = max_evaluations(len(rows.f))
         rng = np.random.default_rng([pair.seed, 9])
         share, chance = (marked_gain(rows, evaluations, rng, marks=marks) for marks in (True, False))
+        exact = exact_rows(rows)
+        shifted = "1 row is" if exact == 1 else f"{exact:,} rows are"
         detail = (
-            f"{evaluations} evaluations of {len(rows.f)} rows; by shifting rows instead, "
-            f"{exact_rows(rows)} rows are learned exactly in each evaluation"
+            f"{evaluations} evaluations of {len(rows.f):,} rows; by shifting rows instead, {shifted} learned exactly "
+            "in each evaluation"
         )
         return Score(share, share, chance, detail, noise=1 / len(rows.f) ** 0.5)
 

@@ -57,9 +57,11 @@ class RealIdealPair:
         attacker: str | None = None,
         unprepared: tuple[Job, Sequence[Party]] | None = None,
     ) -> None:
-        self._changes = {"seed": seed, "target": None, "patience": None, "accepts": [*leak_kinds()]}
+        self._changes: dict[str, Any] = {"seed": seed, "target": None, "patience": None, "accepts": [*leak_kinds()]}
+        self._changes["optimizer"] = job.optimizer.without_early_stop()
         self.job = job.model_copy(update=self._changes | {"evaluate_every": 0})
-        self._interval = job.evaluation_interval
+        # if the optimizer stops early, evaluations at the distance of its first one are about as many
+        self._interval = job.evaluation_interval or min(job.optimizer.evaluation_rounds(job.epochs, 0), default=0)
         self._unprepared = (job, parties) if unprepared is None else unprepared
         self.parties = list(parties)
         self.seed = seed

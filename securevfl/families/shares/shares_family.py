@@ -344,5 +344,5 @@ class SharesFamily(Family[SharesJob]):
         if "theta" in state:
             return super().final_weights(job, state, parties)
         plan = SharesFacts.restore(job, state["sizes"], parties).plan
-        words = plan.rule.theta(state["own"], state["visits"])
+        words = plan.rule.result(state["own"], state["visits"])
         return plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))

@@ -103,6 +103,24 @@ def weighs_rows(job: SharesJob) -> bool:
     return job.exposure is not None or (job.weights is not None and job.weights.column is not None)
 
 
+def _check_early_stop(job: JobOptions) -> None:
+    """Check that no other option decides when the training is evaluated or stops, and that early stops are useful."""
+    if job.optimizer.smallest_gain is None:
+        return
+    if job.evaluate_every or job.target is not None or job.patience is not None:
+        raise ValueError(
+            "optimizer.early_stop: it determines when the training is evaluated and when it stops; leave "
+            "evaluate_every, target and patience out"
+        )
+    if isinstance(job.batch_size, int):
+        raise ValueError('optimizer.early_stop: it needs iterations on all rows; set batch_size = "growing", or "all"')
+    if job.model.loss.reports_standard_errors:
+        raise ValueError(
+            f"optimizer.early_stop: coefficients of a {job.model.name} model have standard errors, which need the "
+            "optimum; leave it out"
+        )
+
+
 def check_optimizer(job: JobOptions) -> None:
     """Check that the optimizer's steps are linear in residuals and that all parties take them at the same time.
 
@@ -123,6 +141,7 @@ def check_optimizer(job: JobOptions) -> None:
                 f"model.l2: with block_descent on shares the step size relies on columns of variance 1, and scale is "
                 f'"{job.scaling}"; set scale = "standard", or use fedsgd with lr'
             )
+        _check_early_stop(job)
         model_has_ridge = isinstance(job.model, LinearModel) and job.model.ridge_of(1) is not None
         if model_has_ridge and optimizer.ridge != BlockDescent().ridge:
             raise ValueError(f"optimizer.ridge: a {job.model.name} model has its own ridge; set model.ridge instead")

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from securevfl.base.arrays import Floats
 from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Iteration, Rows
 from securevfl.errors import DataNotice, DivergenceError
@@ -48,6 +49,7 @@ from securevfl.protocols.shares.opened_loss import (
     LossTable,
     LossTransfers,
     open_loss,
+    rounding_deviation,
     select_measured,
 )
 from securevfl.protocols.shares.quantizer import Quantizer
@@ -101,6 +103,10 @@ class MeasuredTraining(Protocol):
     @property
     def ledger(self) -> ScoreLedger:
         """This party's score ledger."""
+
+    @property
+    def start(self) -> Floats | None:
+        """The intercepts (c,) from which the training starts, at the party with labels; None for 0."""
 
     def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
         """Return this party's model inputs for rows of its table."""
@@ -239,7 +245,8 @@ class Measurements:
             {name: values[name] for name in pair_metric_names(loss) if name in values},
             curve,
             {name: errors[name] for name in values if name in errors},
-            zero_model_loss=mean_loss.zero_model_loss,
+            start_loss=mean_loss.start_loss,
+            loss_rounding=mean_loss.loss_rounding,
             by_class=metric_labels.by_class(pairs),
             notes=notes,
         )
@@ -267,6 +274,10 @@ class Measurements:
         outputs = self._context.outputs
         zero_model_loss = float(table.values(np.zeros((len(table.targets), 1)), table.targets).mean())
         self._check_divergence(mean * outputs, zero_model_loss * outputs, rounds)
+        starting = np.resize(
+            np.zeros(outputs) if self._training.start is None else self._training.start, len(table.targets)
+        )
+        start_loss = float(table.values(starting[:, None], table.targets).mean())
         mean_weight = 1.0 if weights is None else float(weights[rows.rows].mean())
         values = {"loss": mean * outputs / mean_weight}
         if isinstance(loss, LogLinkLoss) and self._job.exposure is None and data.classes is not None:
@@ -276,7 +287,9 @@ class Measurements:
             opens_loss_only = self._job.protocol.shares.metrics == "loss"
             weighed = weighs_rows(self._job)
             notes = [ONLY_LOSS if opens_loss_only else no_ranking(weighed=weighed, few_rows=not weighed)]
-        return Measurement(values, zero_model_loss=zero_model_loss * outputs / mean_weight, notes=notes)
+        numbers, curvature = self._training.facts.plan.numbers, self._job.loss.curvature or 0.0
+        rounding = rounding_deviation(mean * outputs, len(rows), curvature, 2.0**numbers.fine_step) / mean_weight
+        return Measurement(values, start_loss=start_loss * outputs / mean_weight, loss_rounding=rounding, notes=notes)
 
     def _check_divergence(self, loss: float, zero_model_loss: float, rounds: int) -> None:
         """Abort the training if the loss is far above the zero model's, unless the training can roll back."""
@@ -428,5 +441,6 @@ class Measurements:
             or len(rows) < MIN_LOSS_ROWS
         ):
             return
-        times = EvaluationSchedule.of(self._job, len(data.schedule)).remaining(start)
+        schedule = data.schedule
+        times = EvaluationSchedule.of(self._job, len(schedule), schedule.subset_iterations).remaining(start)
         self._training.ledger.check_evaluations(context.active, data.ids(rows.rows), times)

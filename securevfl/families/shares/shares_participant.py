@@ -160,6 +160,7 @@ class SharesParticipant(Participant):
         self._statements: list[str] = []
         self._scored_blocks = 0
         self._inputs: Inputs | None = None
+        self.start: Floats | None = None  # the intercepts from which the training starts, at the party with labels
         self._importance = {"importance": stored["importance"]} if "importance" in stored else {}
         if stored.get("sizes"):
             self._facts = SharesFacts.restore(job, stored["sizes"], len(context.parties))
@@ -357,8 +358,8 @@ class SharesParticipant(Participant):
         return can_roll_back(self._job, self.rollbacks)
 
     def should_roll_back(self, losses: Sequence[float], measurement: Measurement) -> bool:
-        """Return whether the latest loss exceeds that of the zero model, or the smallest earlier one by too much."""
-        limits = [measurement.zero_model_loss, *(self._model.risen * loss for loss in losses[:-1])]
+        """Return whether the latest loss exceeds the starting model's, or the smallest earlier one by too much."""
+        limits = [measurement.start_loss, *(self._model.risen * loss for loss in losses[:-1])]
         return not losses[-1] <= min(limits)
 
     def roll_back(self, best: State | None) -> None:
@@ -466,9 +467,9 @@ class SharesParticipant(Participant):
                 assert targets is not None, "the active party has labels"
                 return ResidualTables(numbers, loss.residual, targets, loss.minimizer, smooth=loss.smooth)
 
-            start = self._starting_intercepts(data)
-            self._check_iterations(data, start)
-            role = LabelParty(context, params, columns, offline, tables, self._state, start)
+            self.start = self._starting_intercepts(data)
+            self._check_iterations(data, self.start)
+            role = LabelParty(context, params, columns, offline, tables, self._state, self.start)
         elif context.me == self._partner:
             role = PartnerParty(context, params, columns, offline, self._state)
         else:
@@ -675,7 +676,7 @@ class SharesParticipant(Participant):
         self._state = shares = opened_weights.open_weights(self._context, params, shares, levels, permit, learners)
         self._record_model()
         if self._context.me in learners:
-            theta = params.rule_of(self._context.me).theta(shares.own_share, shares.iterations)
+            theta = params.rule_of(self._context.me).result(shares.own_share, shares.iterations)
             self._weights = params.encoding.decode_weights(theta)
         if self._weights is not None and self._training is not None and self._inputs is not None:
             data = self._training.data

@@ -15,7 +15,7 @@ entry for each iteration. A rollback returns the training to the weights of an e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -50,6 +50,8 @@ ROUNDING_CARRY = 1.4  # factor by which momentum amplifies rounding errors (1.24
 MAX_REMEMBERED_ITERATIONS = 2048
 ROOTS_PER_TRAINING = 1.5  # iterations with l2, in units of the root of the condition number: leaves an error of e^-3
 
+Combination = Callable[[int], Floats]
+"""A function that maps t, a number of iterations, to the coefficients (t,) of their gradients."""
 Rollbacks = Sequence[tuple[int, int]]
 """For each rollback, the number of iterations before it and the number of the iteration that it returned to."""
 
@@ -272,7 +274,7 @@ def can_roll_back(job: SharesJob, rollbacks: Rollbacks = ()) -> bool:
     """
     step = job.optimizer.first / 2 ** len(rollbacks)
     optimizer = job.optimizer
-    return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.evaluation_interval > 0
+    return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.evaluates_between_rounds
 
 
 def _momentum_of(job: SharesJob, batches: int) -> MomentumMethod:
@@ -292,7 +294,8 @@ def _block_descent(
 ) -> tuple[float, LinearRule]:
     """Return the step size and the rule of block descent.
 
-    Gradients are computed at points y, and the result is the last y or a mean of the latest ones (`_mean_weights`).
+    Gradients are computed at points y, and the model is the last y or a mean of the latest ones (`_mean_weights`), also
+    if the training ends early.
     After a rollback the training continues from the y of an earlier iteration with half the step size, and momentum
     starts again. The gradients since that iteration have no effect. Steps of the first `optimizer.warm_up` iterations
     are at most 1.
@@ -312,12 +315,13 @@ def _block_descent(
     if not optimizer.momentum and penalty is None:
         return rate, Descent()
     _check_remembered(iterations)
-    rows = _combinations(optimizer, iterations, rollbacks, momentum, penalty)
+    points, models = _combinations(optimizer, iterations, rollbacks, momentum, penalty)
+    rule = FixedCoefficients(_as_list(points), result_row=_as_list(models))
     if penalty is None:
-        return rate, FixedCoefficients(_scaled(rows, 1.0))
+        return rate, rule
     # the intercept has no penalty, but takes the same steps with the same momentum as all weights
-    free = _combinations(optimizer, iterations, rollbacks, momentum, replace(penalty, decay=0.0))
-    return rate, FixedCoefficients(_scaled(rows, 1.0), last=_scaled(free, 1.0))
+    points, models = _combinations(optimizer, iterations, rollbacks, momentum, replace(penalty, decay=0.0))
+    return rate, replace(rule, last=_as_list(points), last_of_result=_as_list(models))
 
 
 def _combinations(
@@ -326,19 +330,25 @@ def _combinations(
     rollbacks: Rollbacks,
     momentum: MomentumMethod,
     penalty: Penalty | None,
-) -> list[Floats]:
-    """Return for each number t of iterations the coefficients (t,) of all gradients so far; see `_block_descent`."""
+) -> tuple[Combination, Combination]:
+    """Return functions that map t to the coefficients (t,) of all gradients so far; see `_block_descent`.
+
+    The first one is for the point y after t iterations, the second one for the model, which may be a mean of the points
+    since the last rollback.
+    """
     targets, decay = dict(rollbacks), 0.0 if penalty is None else optimizer.first * penalty.decay
     root = None if penalty is None else penalty.root
     step, start = 1.0, 0
     steps = _steps(optimizer, momentum, 1.0, iterations, root)
     previous, y, rows = np.zeros(iterations), np.zeros(iterations), [np.zeros(0)]
+    phases = list[tuple[int, bool]]()  # for each t, the last rollback before it, and whether heavy-ball steps follow it
     for s in range(iterations + 1):
         if s in targets:
             step, start = step / 2, s
             steps = _steps(optimizer, momentum, step, iterations - s, root)
             previous = y = -np.pad(rows[targets[s]], (0, iterations - targets[s]))
             rows[s] = -y[:s]
+        phases.append((start, bool(steps)))
         if s == iterations:
             break
         size = min(step, 1 / optimizer.first) if s < optimizer.warm_up else step
@@ -351,10 +361,14 @@ def _combinations(
             y = point + optimizer.extrapolation(s + 1 - start) * (point - previous)
             previous = point
         rows.append(-y[: s + 1])
-    if weights := _mean_weights(momentum, iterations - start, bool(steps)):
-        padded = [np.pad(row, (0, iterations - len(row))) for row in rows[-len(weights) :]]
-        rows[iterations] = np.average(padded, axis=0, weights=weights)
-    return rows
+
+    def model(t: int) -> Floats:
+        start, is_heavy_ball = phases[t]
+        weights = _mean_weights(momentum, t - start, is_heavy_ball)
+        latest = [np.pad(row, (0, t - len(row))) for row in rows[t + 1 - len(weights) : t + 1]]
+        return np.average(latest, axis=0, weights=weights) if weights else rows[t]
+
+    return rows.__getitem__, model
 
 
 def _steps(
@@ -366,9 +380,9 @@ def _steps(
 
 
 def _mean_weights(momentum: MomentumMethod, iterations: int, is_heavy_ball: bool) -> list[float]:
-    """Return the weights of a mean of the latest iterates, which is the result (Polyak and Juditsky 1992).
+    """Return the weights of a mean of the latest iterates, which is the model (Polyak and Juditsky 1992).
 
-    They are empty if the result is the last iterate alone.
+    They are empty if the model is the last iterate alone.
 
     A mean removes most of the rounding of sums (`sum_rounding`). For precise coefficients it contains all points but
     the start, weighted by the square of their numbers. After the heavy-ball method it contains the latest fifth.
@@ -376,6 +390,10 @@ def _mean_weights(momentum: MomentumMethod, iterations: int, is_heavy_ball: bool
     if momentum == MomentumMethod.SMOOTHED:
         return (np.arange(1.0, iterations + 1) ** MEAN_WEIGHT_POWER).tolist()
     return [1.0] * (iterations // MEAN_FRACTION) if is_heavy_ball else []
+
+
+def _as_list(combination: Combination) -> Coefficients:
+    return lambda t: combination(t).tolist()
 
 
 def _scaled(rows: Sequence[Floats], rate: float) -> Coefficients:

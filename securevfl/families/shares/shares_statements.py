@@ -81,13 +81,13 @@ def column_share_text(facts: RunFacts) -> str:
     row_bits = capacity / (facts.shape.rows + facts.shape.held_out)
     total, sums = sum(item.count for item in outputs), sum(item.count for item in outputs if item not in pairs)
     word = min(sum(item.numbers // item.rows * item.bits for item in pairs), row_bits)
-    of_row = f" about one measured row {word:.0f} of its {row_bits:.0f} bits, by its score;" if pairs else ""
+    of_row = f"{word:.0f} of the {row_bits:.0f} bits of one measured row, by its score; " if pairs else ""
     jobs = int(MAX_EVALUATION_SHARE * capacity / total) if total else 0
     enough = f"which is enough for {jobs:,} jobs like this one" if jobs else "which is less than this job reveals"
     return (
-        f"choose what these values tell it about the others' columns if it deviates from the protocol, at most:{of_row}"
-        f" about any rows {sums} bits, by the sums and counts; about all rows together {total:,} bits, "
-        f"{total / capacity:.2%}. All jobs together may reveal {MAX_EVALUATION_SHARE:.0%}, {enough}"
+        f"deviate from the protocol, and so choose what these values reveal about the others' columns: at most {of_row}"
+        f"{sums} bits about any rows, by the sums and counts; and {total:,} bits ({total / capacity:.2%}) about all "
+        f"rows together. All jobs together may reveal {MAX_EVALUATION_SHARE:.0%}, {enough}"
     )
 
 

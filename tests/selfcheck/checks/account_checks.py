@@ -2,14 +2,18 @@
 
 Kinds of findings, in addition to those of `transcripts`:
 
-rounding    a sum over rows is disclosed too precisely groups      a count of a group with too few rows count       a
-disclosure that is not recorded, or recorded as less consent     a sheet that is accepted without its owner's agreement,
-or a training that starts or does not start against it
+rounding    a sum over rows is disclosed too precisely
+groups      a count of a group with too few rows
+count       a disclosure that is not recorded, or recorded as less
+stop        a training that does not end where its losses require it, or returns another model than a complete one
+consent     a sheet that is accepted without its owner's agreement, or a training that starts or does not start against
+            it
 """
 
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,12 +37,18 @@ from securevfl.data.party import Party
 from securevfl.disclosure.information_content import code_bits
 from securevfl.disclosure.ledger import MAX_EARLY_ABORTS, DisclosureLedger
 from securevfl.errors import LeakageError
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_outputs import LOSS_SUMS
 from securevfl.families.shares.shares_participant import SharesParticipant
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import Target
 from securevfl.organisations import join, peer_session
+from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.permits import STOP_DECISION_BITS
@@ -48,6 +58,7 @@ from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.column_correlations import CORRELATION_LEVELS, RoundedProducts
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.group_counts import OUTCOME_CELLS, GroupCounts
+from securevfl.protocols.shares.opened_loss import LossSum
 from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.runtime.channel import Channel
@@ -335,6 +346,46 @@ def verdicts() -> Outcome:
     return outcome
 
 
+def early_stops() -> Outcome:
+    """Check that a training that stops early, and one that does not, opens no more than its sheet states."""
+    outcome, rng = Outcome(), np.random.default_rng(0)
+    y = np.arange(240) % 2
+    parties = parties_of([rng.normal(size=(240, 2)) + 4 * y[:, None] for _ in range(2)], y, ids=range(240))
+    # no loss decreases by 9, and in twelve iterations the second evaluation is the last one
+    for gain, epochs in ((9.0, 20), (1e-9, 12)):
+        job = Job(
+            model=Logistic(),
+            optimizer=BlockDescent(early_stop=gain),
+            epochs=epochs,
+            batch_size="all",
+            accepts=("small_metrics", "scores", "label_auc"),
+        )
+        sent = list[Any]()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run = simulate(
+                job,
+                parties,
+                workers=1,
+                observe=lambda event: sent.append(event) if event.direction == "send" else None,  # noqa: B023
+            )
+            outputs = pooled_run_facts(job, parties).outputs
+        for name, kind in ((LOSS_SUMS, LossSum), ("decisions to stop or to roll back", StopDecision)):
+            stated = sum(output.times for output in outputs if output.name == name)
+            opened = sum(isinstance(event.message, kind) for event in sent)
+            if opened > stated:
+                outcome.add("count", "bank", f"{opened} {kind.__name__}, and the sheet states {stated}")
+        if {part.rounds for part in run.parts.values()} != {12}:
+            outcome.add("stop", "bank", "the training does not stop after twelve iterations")
+        assert trains_on_shares(run.job), "the job has a section for shares"
+        rule = make_plan(run.job, rows=180, batches=1, parties=2).rule
+        state = rng.integers(-1000, 1000, (13, 1, 1)).view(np.uint64)
+        latest = [rule.theta(state[: t + 1], t).view(np.int64) for t in (11, 12)]
+        if abs(np.mean(latest) - rule.result(state, 12).view(np.int64).mean()) > len(state) * 1000:
+            outcome.add("stop", "bank", "the model is not the mean of the latest fifth of all weights")
+    return outcome
+
+
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "counts by group": groups,
     "correlations of columns": correlations,
@@ -343,4 +394,5 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "trainings that are over": again,
     "ends of conversations": tries,
     "verdicts of early stopping": verdicts,
+    "early stops": early_stops,
 }

@@ -9,12 +9,15 @@ from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.credit import correlate, fairness_by_group
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.shares.shares_participant import SharesParticipant
+from securevfl.options import JobOptions
 from securevfl.organisations import join, peer_session
 from securevfl.protocols.permits import permit_stop_decision
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.shares_options import Shares
+from securevfl.protocols.shares.update_rules import FixedCoefficients
 from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.training import training_loop
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
@@ -198,6 +201,34 @@ MUTANTS = [
         "verdicts of early stopping",
         "count",
         (training_loop, "permit_evaluated_decision", permit_stop_decision),
+    ),
+    _mutant(
+        "early stop: too late",
+        "a training continues although its loss has decreased by less than the job asks for",
+        "early stops",
+        "stop",
+        edited(JobOptions, "stopping", ("tolerance=gain", "tolerance=0.0")),
+    ),
+    _mutant(
+        "early stop: sums that the sheet does not state",
+        "the sheet and the ledger expect one evaluation of a training that may stop early",
+        "early stops",
+        "count",
+        edited(EvaluationSchedule, "count_measured_rounds", ("len(self.measured_rounds(start))", "1")),
+    ),
+    _mutant(
+        "early stop: decisions that the sheet does not state",
+        "the sheet and the ledger expect no decision of a training that may stop early",
+        "early stops",
+        "count",
+        edited(EvaluationSchedule, "decisions", ("len(self.measured_rounds(self.start))", "0")),
+    ),
+    _mutant(
+        "early stop: last weights",
+        "a training that stops early returns its last weights, whose rounding a mean would remove",
+        "early stops",
+        "stop",
+        edited(FixedCoefficients, "result", ("self.result_row is None", "True")),
     ),
     _mutant(
         "ends: not entered",
