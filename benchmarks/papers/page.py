@@ -30,6 +30,7 @@ from benchmarks.papers.page_ftl import (
     ftl_many,
     ftl_overlap,
     ftl_paper,
+    ftl_round_costs,
     ftl_small,
     ftl_step,
     ftl_table2,
@@ -80,7 +81,8 @@ def text(results: Path) -> str:
             if name in sections:
                 parts.append(f"\n{sections[name](part)}\n{origin.words(part['origin'], part['sample'])}\n")
         if paper == "ftl" and {"table2", "costs"} <= result.keys():
-            parts.append(f"\n{ftl_totals(result['costs'], result['table2'])}")
+            rows = [row for name in ("costs", "paillier") if name in result for row in result[name]["rows"]]
+            parts.append(f"\n{ftl_totals(rows, result['table2'])}")
         if paper == "celu" and {"long", "seconds"} <= result.keys():
             parts.append(f"\n{celu_line(result)}")
         if lacking := [f"`--only {name}`" for name in sections if name not in result]:
@@ -136,6 +138,8 @@ PAPER_PAGES: dict[str, tuple[str, dict[str, Section]]] = {
             "many": ftl_many,
             "overlap": ftl_overlap,
             "table2": ftl_table2,
+            "costs": ftl_round_costs,
+            "paillier": ftl_round_costs,
             "step": ftl_step,
         },
     ),

@@ -81,33 +81,33 @@ def ftl_round_costs(part: Part) -> str:
     plan = part["plan"]
     cells = [
         [
-            *(ENGINE_NAMES[row["engine"]], str(row["q"]), _openings(row), number(row["computation_s"], 2)),
+            *(str(row["q"]), _openings(row), number(row["computation_s"], 2)),
             *(number(row["communication_s"], 2), number(row["mb"], 2)),
         ]
         for row in part["rows"]
     ]
     return (
-        "### Table 2: costs of a round\n"
+        f"### Table 2: costs of a round under {ENGINE_NAMES[part['rows'][0]['engine']]}\n"
         f"One round with {plan['setting']['rows']:,} shared rows. Computation is in processor seconds of both parties "
         "and their worker processes: encryption, products, decryption and local steps, without keys. Seconds of "
         "communication are virtual, at 300 Mbps and 20 ms.\n\n"
-        + table(["engine", "Q", "openings", "computation s", "communication s", "MB"], cells)
+        + table(["Q", "openings", "computation s", "communication s", "MB"], cells)
     )
 
 
-def ftl_totals(costs: Part, rounds: Part) -> str:
+def ftl_totals(costs: Sequence[Row], rounds: Part) -> str:
     """Return the section on FedBCD's Table 2: costs of a round times the median of the rounds."""
     top = rounds["plan"]["setting"]["targets"][-1]
     text = [
         "### Table 2: computation, communication, total\n"
-        f"The median of the rounds to {number(top, 3)} times the costs of a round, from the two sections before, at "
+        f"The median of the rounds to {number(top, 3)} times the costs of a round, from the sections before, at "
         "three rates of the line, on which both directions share the rate. The total adds processor seconds of "
         "computation and virtual seconds of communication.\n"
     ]
     for engine, name in ENGINE_NAMES.items():
         chosen = [
             {**pick(rounds["rows"], q=row["q"], one_opening=row["one_opening"], target=top), **row}
-            for row in costs["rows"]
+            for row in costs
             if row["engine"] == engine
         ]
         if chosen:
