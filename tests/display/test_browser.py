@@ -1,4 +1,4 @@
-"""Chromium opens the pages from disk, on a desk and on a phone, light and dark.
+"""Chromium opens the pages from disk, in the widths of a desktop and of a phone, light and dark.
 
 No page has a console error, content wider than the screen, text that is cut, overlaps other text or is too pale, or an
 axis with two equal ticks.
