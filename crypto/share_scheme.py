@@ -201,6 +201,8 @@ class ShareEvaluator(ABC):
             The encrypted product, for `add` and `hide`.
 
         Raises:
+            CryptoError: if a part has the wrong length.
+            RangeError: if the noise of the sum exceeds the tolerance, although that of each part does not.
             NotImplementedError: if the scheme does not support this.
         """
         raise NotImplementedError

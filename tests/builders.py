@@ -1,4 +1,4 @@
-"""Jobs, tables and parties for tests.
+"""Functions that create jobs, tables and parties for tests.
 
 Tests state only what is special about them; the rest is here. `make_job` completes a job, `random_parties` and
 `cancer_parties` make parties, `write_tables` stores them in files, and `raises_code` compares the code of an error,
@@ -125,7 +125,7 @@ def labels_for(blocks: Sequence[NDArray[np.float64]], kind: str | int = 2, seed:
     if kind == "amounts":
         return np.asarray(np.exp(score / 2 + 0.1 * generator.normal(size=len(noisy))))
     assert isinstance(kind, int)
-    shares = np.arange(kind, 0, -1) / (kind * (kind + 1) / 2)  # 2 : 1, or 3 : 2 : 1, and so on
+    shares = np.arange(kind, 0, -1) / (kind * (kind + 1) / 2)  # shares of the classes: 2 : 1, or 3 : 2 : 1, and so on
     return np.searchsorted(np.quantile(noisy, np.cumsum(shares)[:-1]), noisy)
 
 
@@ -240,7 +240,9 @@ def transfer_pair(
     receiver: type[TransferReceiver] = TransferReceiver,
     sender: type[TransferSender] = TransferSender,
 ) -> tuple[Any, Any]:
-    """Return the receiver and the sender of transfers that select one of 2^bits pads, after real base transfers."""
+    """Return the receiver and the sender of transfers that select one of 2^bits keys
+    (pads), after real base transfers.
+    """
     secret, choices = punctured_seeds.fresh_secret()
     base, coin = base_transfers.BaseSender(), os.urandom(32)
     points, keys = base_transfers.receive_keys(base.offer, choices)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-# one thread a test process, and in the processes that it starts: several that share two cores wait by spinning
+# one BLAS thread for each process, because threads that share two cores would wait by spinning
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
 # commit counters of ledgers, for all processes that tests start
@@ -65,7 +65,7 @@ def _user_data(_all_user_data: Iterator[Path], monkeypatch: pytest.MonkeyPatch) 
 
 @contextmanager
 def _as_they_are() -> Iterator[None]:
-    """Send H unrounded under sealed residuals, here and in processes that start from `Forked`."""
+    """Send outputs H without rounding under encrypted residuals, here and in processes that start from `Forked`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchParticipant, "sendable_outputs", lambda self, H, *_: H)
         patch.setenv("EXACT_OUTPUTS", "1")
@@ -74,7 +74,7 @@ def _as_they_are() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _exact_outputs_of_a_module(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In modules that are marked `exact_outputs`, their fixtures among them, models are compared to the last digit."""
+    """Send exact outputs in modules that are marked `exact_outputs`, and in their fixtures: they compare all digits."""
     with _as_they_are() if request.node.get_closest_marker("exact_outputs") else nullcontext():
         yield
 
@@ -89,7 +89,7 @@ def _exact_outputs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_keys(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Paillier keys of 1,024 bits may be used in modules that import them."""
+    """Allow Paillier keys of 1,024 bits in modules that import `small_keys`."""
     if not hasattr(request.module, "SMALL"):
         yield
         return
@@ -99,7 +99,7 @@ def _small_keys(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _short_patience_with_workers() -> Iterator[None]:
-    """A lost worker is noticed in seconds: tests have small tables, which another worker reads again at once."""
+    """Let a lost worker be noticed in seconds: another worker reads the small tables of tests again at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_backend, "WORKER_TIMEOUT", 20.0)
         yield
@@ -107,7 +107,7 @@ def _short_patience_with_workers() -> Iterator[None]:
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder benchmarks/ can be imported from."""
+    """Make modules of the folder benchmarks/ importable."""
     if not BENCHMARKS.is_dir():
         pytest.skip("no checkout")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -115,7 +115,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def free_port() -> Iterator[Callable[[], int]]:
-    """Ports that are free, and that no other test on this machine is given before this session ends.
+    """Return free ports, which no other test on this machine receives before this session ends.
 
     They are below those of outgoing connections: one of these could take a port before it is used.
     """
@@ -138,7 +138,7 @@ def free_port() -> Iterator[Callable[[], int]]:
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """Collect no garbage of other tests in this one, whose threads count their processor time in milliseconds."""
+    """Disable garbage collection during this test, which measures processor time of threads in milliseconds."""
     gc.disable()
     yield
     gc.enable()
@@ -146,7 +146,7 @@ def no_collection() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def until_silent() -> Callable[[Any, Collection[str]], None]:
-    """Has a channel wait for each party until it is among the silent ones, however busy the machine, and no longer.
+    """Let a channel wait for each party exactly until it is silent, however busy the machine is.
 
     A party is silent from when it has sent its last message.
     """
@@ -173,7 +173,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the first short test of every file under --quick."""
+    """Keep the first short test of every file under --quick."""
     if not config.getoption("--quick"):
         return
     seen: set[Path] = set()
@@ -206,7 +206,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """All workers collect the same tests, and leave the same out."""
+    """Check that all workers collect the same tests and leave out the same ones."""
     node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
 
 

@@ -1,9 +1,9 @@
 """Processes of tests that start from one that has imported the package: 0.1 processor seconds each instead of 0.7.
 
-`Forked` is a `subprocess.Popen` of `[sys.executable, "-c" or "-m", ...]`. The parent of all, one a test process, only
-imports: it has no key, no generator, no thread and no channel. Its children become those of the test process, which is
-their nearest subreaper, and are waited for and killed as any others. `COMMAND` is the line of a shell that starts one:
-it passes on its streams and ends with the child's exit code.
+`Forked` is a `subprocess.Popen` of `[sys.executable, "-c" or "-m", ...]`. Each test process has one server that forks
+them. It only imports modules, and has no key, random generator, thread or channel. Its children become those of the
+test process, which is their nearest subreaper, and are waited for and killed as any others. `COMMAND` is the line of a
+shell that starts one: it passes on its streams and ends with the child's exit code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 from subprocess import Popen  # callers of `subprocess` that `Forked` can replace
 from typing import Any
 
-NAME = f"\0forks of securevfl's tests: {os.getpid()}"  # where commands of shells come in
+NAME = f"\0forks of securevfl's tests: {os.getpid()}"  # name of the socket for commands of shells
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 # linear algebra and Arrow's allocator start threads when they are imported, and none of them lives on in a child
 WITHOUT_THREADS = {
@@ -31,7 +31,7 @@ ALONE = ("preexec_fn", "start_new_session", "process_group", "executable", "shel
 
 
 class _Server:
-    """The process that forks, started when the first child is asked for."""
+    """The process that forks; it is started when the first child is requested."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class _Server:
         return local_end
 
     def fork(self, request: dict[str, Any], streams: list[int]) -> int:
-        """Start a process, which becomes a child of this one; its number."""
+        """Start a process, which becomes a child of this one, and return its number."""
         payload = json.dumps(request).encode()
         with self._lock:
             line = self.start()
@@ -62,7 +62,7 @@ class _Server:
             return int.from_bytes(_read(line, 8), "big")
 
     def start(self) -> socket.socket:
-        """Start it, if it has not been started; the line to it."""
+        """Start the server if it is not running, and return the connection to it."""
         if self._line is None:
             self._line = self._start()
             _read(self._line, 1)  # it listens
@@ -162,7 +162,7 @@ def _serve(line: socket.socket, name: str) -> dict[str, Any]:
 
 
 def _forked(connection: socket.socket, *, keeps: bool) -> bool:
-    """Fork: False in the child. Its number, or with `keeps` how it ended, is the answer."""
+    """Fork, and return False in the child. The reply is the child's number, or with `keeps` its exit status."""
     read, write = os.pipe()
     between = os.fork()
     if between:
@@ -171,7 +171,7 @@ def _forked(connection: socket.socket, *, keeps: bool) -> bool:
         number = os.read(read, 8)
         os.close(read)
         if not keeps:
-            connection.sendall(number)  # not before the child is the test process's
+            connection.sendall(number)  # only when the child belongs to the test process
         return True
     os.close(read)
     if keeps:
@@ -193,7 +193,7 @@ def _forked(connection: socket.socket, *, keeps: bool) -> bool:
 
 
 def _ask(name: str, words: list[str]) -> int:
-    """Have a module run as this process would, and end as it does."""
+    """Let the server run a module like this process would, and end with its exit status."""
     request = {"argv": ["-m", *words], "cwd": os.getcwd(), "env": dict(os.environ)}
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(f"\0{name}")
@@ -236,7 +236,7 @@ def _import_all() -> None:
         path = importlib.import_module(f"securevfl.{room}").__path__
         names += [f"securevfl.{room}.{module.name}" for module in pkgutil.iter_modules(path)]
     for name in names:
-        with contextlib.suppress(ImportError):  # of an extra
+        with contextlib.suppress(ImportError):  # the module belongs to an optional extra
             importlib.import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
     gc.collect()

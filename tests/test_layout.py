@@ -1,4 +1,4 @@
-"""Where things are: public names, folders that do not import bare, one direction of imports."""
+"""Structure of the package: public names, folders, and one direction of imports."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ def test_phe_is_an_extra_that_nothing_else_needs() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Imports inside of functions too; those of types alone do not count."""
+    """Imports inside functions count as well; imports for types only do not."""
     grimp = pytest.importorskip("grimp", reason="is installed with import-linter, which a checkout has")
     graph = grimp.build_graph("securevfl", exclude_type_checking_imports=True)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
@@ -55,7 +55,7 @@ FAMILY_FOLDERS = {
 
 
 def files_below(folder: Path) -> list[Path]:
-    """The modules below a folder, through the links for crypto/ and protocols/ too."""
+    """Return the modules below a folder, including those behind the links crypto/ and protocols/."""
     files = []
     for path in sorted(folder.iterdir()):
         if path.is_dir():
@@ -78,7 +78,7 @@ def classes(path: Path) -> list[str]:
 
 
 MOST = 8  # arguments of a function outside the command line, whose options are arguments
-MORE = {  # functions with more, and how many; no other may, and none may have more than these
+MORE = {  # the only functions that may have more arguments, and how many
     "join.join": 18,
     "session.take_part": 12,
     "simulate.simulate": 11,
@@ -130,7 +130,7 @@ LOADERS = {"import_module", "__import__", "exec_module", "entry_points", "exec",
 
 
 def loads_by_name(source: str) -> bool:
-    """Whether a module loads code otherwise than by an import statement."""
+    """Return whether a module loads code other than by an import statement."""
     nodes = list(ast.walk(ast.parse(source)))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return bool(LOADERS & (names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}))

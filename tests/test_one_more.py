@@ -1,4 +1,4 @@
-"""The cost of one more protocol: a file, a line in a registry, a row in the table below; the rest is derived, or named.
+"""Adding one more protocol takes a file, a line in a registry, and a row in the table below; the rest is derived.
 
 The files are in `one_more/`. Each is loaded from a copy in a temporary folder, as somebody else's module would be, and
 registered by the one line; checks, simulators, the table of declarations, the consent sheet and the audit then know it.
@@ -67,7 +67,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 def register(monkeypatch: pytest.MonkeyPatch, registry: Any, *kinds: Any) -> None:
-    """The one line."""
+    """Register the protocol by the one line."""
     for kind in kinds:
         monkeypatch.setitem(registry, kind.name, kind)
 

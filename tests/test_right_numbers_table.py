@@ -1,6 +1,6 @@
-"""The table of right numbers at its smallest: every point has a figure, and none is beyond its bound.
+"""The smallest table of `right_numbers.py`: every point has a figure, and none exceeds its bound.
 
-It takes some seconds, as each figure is of a training.
+It takes several seconds, because each figure needs a training.
 """
 
 from __future__ import annotations

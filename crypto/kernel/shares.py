@@ -355,12 +355,7 @@ class KernelEvaluator(ProductHider, RingEvaluator):
             self._primes.reduce(values)
 
     def join(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> ProductTotal:
-        """Add up products that workers have computed; see `ShareEvaluator.join`.
-
-        Raises:
-            CryptoError: if a part has the wrong length.
-            RangeError: if the noise of the sum exceeds the tolerance, although that of each part does not.
-        """
+        """Add up products that workers have computed, and check the noise of the sum; see `ShareEvaluator.join`."""
         primes, layout = self._parameters.primes, self._parameters.asked(sealed, self._key)
         shapes = [
             (layout.points, outputs.stop - outputs.start + layout.r, blocks.stop - blocks.start)

@@ -382,8 +382,8 @@ class OfflinePhase:
             evaluators: the objects that compute on ciphertexts of the other share holders.
 
         Returns:
-            For each batch, the sum of this party's shares of all products (d, count * c); and v for every other party,
-            if this party is a share holder.
+            For each batch, the sum of this party's shares of all products, (d, c) for each iteration side by side;
+            and v for every other party, if this party is a share holder.
         """
         products, params, ring, width = self.session.products, self._params, self._ring, self._factor_width
         scheme, total = products.scheme, dict[int, Words]()

@@ -395,6 +395,7 @@ def train(
         reason = "because the job accepts the leak of columns" if accepted else "that the leak checks allow"
         maximum = f"the maximum, up to {most_epochs(job)},"
         out.print(f"epochs = {run.job.epochs}: {maximum} {reason}")
+    out.print()
     print_costs(out, run.costs)
     if new_tables:
         from securevfl.cli.prediction_output import predict_files

@@ -248,6 +248,7 @@ def join(
         )
     if part.metrics:
         print_metrics(out, part, alone)
+        out.print()
     if part.status is PartStatus.NEW:
         print_costs(out, Costs.of(job, {part.name: part}))
         out.print()

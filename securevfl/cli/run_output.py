@@ -100,8 +100,8 @@ def print_costs(out: Console, costs: Costs) -> None:
         out: console for the result.
         costs: the costs of the run; of one party's part between organisations, whose bytes are those that it sent.
     """
-    out.print(f"\nCosts: {costs.protocol}, {costs.rounds:,} rounds", style="bold")
-    out.print(f"{costs.total:.2f} s from start to end; {costs.senders} sent {costs.bytes / 1e6:.2f} MB")
+    out.print(f"Costs: {costs.protocol}, {costs.rounds:,} rounds", style="bold")
+    out.print(f"{costs.total:.2f} s from start to end; {costs.senders} sent {costs.bytes / 1e6:,.2f} MB")
     out.print(seconds_table(costs))
 
 

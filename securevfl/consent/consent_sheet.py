@@ -16,6 +16,7 @@ from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.base.version import __version__
 from securevfl.consent.forecast import forecast
 from securevfl.consent.leak_check import leaks
+from securevfl.consent.learned_table import LEARNED_TITLE
 from securevfl.consent.settle_job import check_settled, settle_job
 from securevfl.consent.sheet_document import (
     SheetBlock,
@@ -30,7 +31,6 @@ from securevfl.consent.sheet_document import (
 from securevfl.consent.sheet_lines import check_tools
 from securevfl.consent.sheet_sections import (
     ASSUMPTIONS,
-    LEARNED_TITLE,
     REFUSAL,
     disclosure_sections,
     later_section,

@@ -74,7 +74,9 @@ def align_with(
     handshake = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
 
     with reserved_path(journal):
-        progress = FolderJournal(journal, account.database)  # refuses an older copy before this party connects
+        progress = FolderJournal(
+            journal, account.database
+        )  # an older copy of the journal is refused before this party connects
 
         def talk(channel: Channel) -> NDArray[np.intp]:
             rows = align_privately(

@@ -1,4 +1,6 @@
-"""Alignments in the account: ids are entered before they leave, and a journal is single-use."""
+"""Alignments in a party's account: ids are recorded before they are sent, and a journal
+(stored state) is single-use.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets belong to the owner of the rows: several names of one organisation read no more than one of them."""
+"""Limits hold for the rows of an owner: several names of one organisation learn no more than one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of an account: kills, older copies, exchanged files, several users, damage and full disks."""
+"""The file of an account: killed processes, older copies, exchanged files, several users, damage and full disks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Account:
 
 
 class LedgerAccount(Account):
-    """A disclosure ledger in which a session enters a number about each row before it sends the number."""
+    """A disclosure ledger in which a session records a number about each row before it sends the number."""
 
     register = Register.of_ids(id_keys("shop", [["1", "2"]]))
     begun = 0
@@ -412,7 +412,7 @@ def test_threads_share_a_commit_and_fail_alone(account: Account) -> None:
 
 
 def test_an_unrecorded_change_is_a_commit_of_its_own(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash before its commit loses it; the state before remains valid, and later changes count."""
+    """A crash before its commit loses the change; the earlier state remains valid, and later changes count."""
     account.add()
     database = AccountDatabase.shared(account.path, SCHEMA)
     with database.changing(recorded=False) as tables:

@@ -110,7 +110,9 @@ def stopped_at_store(party: str, number: int, *, stored: bool) -> Iterator[None]
 @pytest.mark.parametrize("party", ["bank", "shop"])
 @pytest.mark.parametrize("name", ["rounds, CKKS", "shares"])
 def test_a_run_that_is_stopped_around_an_evaluation(name: str, party: str, number: int, tmp_path: Path) -> None:
-    """Only a stop after the bank has received a result and before it is on its disk has the bank measure again."""
+    """The bank measures again only if it is stopped after it has received a result and
+    before the result is on its disk.
+    """
     complete = counted(name, tmp_path / "complete", None)
     for stored in (True, False):
         stop = partial(stopped_at_store, party, number, stored=stored)
@@ -127,7 +129,7 @@ def test_a_run_that_is_stopped_around_an_evaluation(name: str, party: str, numbe
 @pytest.mark.parametrize("parties", [2, 3, 4])
 @pytest.mark.parametrize("lead", [0, 1])
 def test_only_evaluations_that_all_have_are_not_repeated(parties: int, lead: int) -> None:
-    """Each party in turn lacks one that all others have; a loop over numbers is the reference."""
+    """Each party in turn lacks an evaluation that all others have; the result is compared with a loop."""
     names = [f"party{k}" for k in range(parties)]
     for lacking in names:
         evaluated = {name: {1, 2, FINAL_EVALUATION} - ({2} if name == lacking else set()) for name in names}

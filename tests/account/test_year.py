@@ -1,4 +1,4 @@
-"""The forecast of a year, against the ledgers after the year was really run."""
+"""The forecast of a year's disclosures equals the ledgers after all trainings of the year."""
 
 from __future__ import annotations
 

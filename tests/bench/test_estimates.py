@@ -12,7 +12,7 @@ from benchmarks.estimates import KINDS, estimate, measure, write_tables
 @pytest.mark.parametrize("texts", [0, 32])
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_and_processor_time_are_within_a_quarter(kind: str, texts: int, tmp_path: Path) -> None:
-    """Texts become 476 prepared columns of 60."""
+    """With texts, 60 columns become 476 prepared columns."""
     write_tables(tmp_path, 100_000, 60, texts)
     measured, estimated = measure(tmp_path, kind), estimate(tmp_path, kind)
     assert abs(estimated.memory / measured.memory - 1) < 0.25

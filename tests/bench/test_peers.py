@@ -1,4 +1,6 @@
-"""The command that runs other systems next to this one. Their environments are not installed here; ours runs, small."""
+"""The command that runs other systems next to this one. Only this library is run, on small tables; the
+other systems are not installed here.
+"""
 
 import json
 import socket

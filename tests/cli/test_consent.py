@@ -232,8 +232,8 @@ def test_a_pipe_requires_a_digest_and_the_error_names_it(tmp_path: Path) -> None
         sys.argv[:] = [program, *before]
     assert str(refused.value).endswith(f"    securevfl join job.toml --data 'my shop.csv' --accept {sheet.digest}")
     agree(agreed, sheet.digest, "securevfl join job.toml", sheet)
-    agree(agreed, None, "securevfl join job.toml", sheet)  # not asked again
-    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # and yet the digest must be right
+    agree(agreed, None, "securevfl join job.toml", sheet)  # the owner is not asked again
+    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # but the digest must be right
         agree(agreed, "0" * 16, "securevfl join job.toml", sheet)
     check_agreed(agreed, sheet.digest)
     with raises_code(ConsentError, "SVFL-CONSENT-DIGEST"):
@@ -368,7 +368,7 @@ def prepared(job: vfl.Job, path: Path) -> vfl.Party:
 
 
 def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:
-    """Gaps and texts make more columns of a file's; the number that the others give is of those."""
+    """Missing values and texts increase the number of columns; the other parties state this larger number."""
     shop = tmp_path / "shop.csv"
     cells = [(row, row % 7, "" if row % 5 == 0 else row % 11, ("early", "late")[row % 2]) for row in range(400)]
     rows = [",".join(map(str, row_cells)) for row_cells in cells]

@@ -209,7 +209,7 @@ def test_a_damaged_part_is_deleted_and_what_is_none_is_not(place: Place) -> None
 
 
 def test_faults_of_forgetting_are_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that uses files of a run that is on, and one that takes the names of spent work with the work."""
+    """Errors: deleting files of a running training, and deleting the names of used chunks together with the chunks."""
     with monkeypatch.context() as fault:
         fault.setattr(forget, "exclusive_lock", nullcontext)
         with shared_locks(place.table):

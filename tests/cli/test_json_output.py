@@ -83,7 +83,7 @@ def write_tables(folder: Path) -> None:
 
 
 def shape(value: Any) -> Any:
-    """Return the structure of a JSON value: keys, and the types of what they hold. Numbers and null are one type."""
+    """Return the structure of a JSON value: keys, and the types of their values. Numbers and null are one type."""
     if isinstance(value, dict):
         return {key: shape(entry) for key, entry in sorted(value.items())}
     if isinstance(value, list):

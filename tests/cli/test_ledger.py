@@ -42,7 +42,7 @@ def refused(*arguments: object) -> str:
 
 @pytest.fixture
 def trained(tmp_path: Path) -> list[str]:
-    """What `train` and `explain` are called with; one training is in the ledgers among the user's data."""
+    """Return the arguments of `train` and `explain`, after one training that is in the ledgers of the user's data."""
     (tmp_path / "job.toml").write_text(SEALED_JOB_TEXT)
     options = [str(tmp_path / "job.toml")]
     for party in vfl.datasets.breast_cancer():
@@ -113,7 +113,7 @@ def test_explain_counts_earlier_disclosures(trained: list[str], tmp_path: Path) 
     ):
         assert re.search(".*?".join(map(re.escape, cells)), sheet.partition("So far and your limits")[2])
     assert "would be refused: party shop: its ledger allows all peers together at most 6" in sheet
-    assert "it receives 9 numbers about each row" in sheet  # 4 then, 4 now, and an evaluation
+    assert "it receives 9 numbers about each row" in sheet  # 4 earlier, 4 now, and an evaluation
     elsewhere = tmp_path / "elsewhere.ledger"
     gc.collect()  # closes the ledger, whose commands ran in this process; an open file must not be renamed
     default_ledger("shop").rename(elsewhere)

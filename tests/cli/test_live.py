@@ -14,7 +14,7 @@ from securevfl.runtime import eventlog
 
 
 class Clock:
-    """A clock that is set."""
+    """A clock whose time the test sets."""
 
     now = 0.0
 
@@ -25,7 +25,7 @@ class Clock:
 def test_it_says_who_is_waited_for_then_where_the_training_is() -> None:
     clock = Clock()
     line = TrainingStatus(["shop", "telco"], "iteration", clock)
-    assert line.text() == ""  # a wait of a moment is not printed
+    assert line.text() == ""  # a short wait is not printed
     clock.now = 5
     assert line.text() == "waiting for shop, telco, 5 s"
     line.note("connected", "bank", {"peer": "shop"})
@@ -33,7 +33,7 @@ def test_it_says_who_is_waited_for_then_where_the_training_is() -> None:
     line.note("waiting", "bank", {"peer": "telco", "reason": "nothing has answered at telco.example:7300"})
     assert line.text() == "waiting for telco, 5 s: nothing has answered at telco.example:7300"
     line.note("agreed", "bank", {})
-    assert line.text() == ""  # the sheet is read now
+    assert line.text() == ""  # the owner is reading the consent sheet
     line.note("training begins", "bank", {})
     clock.now = 70
     assert line.text() == "training: before the first iteration, 1 min 5 s; others may still have to agree"

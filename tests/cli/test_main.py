@@ -50,7 +50,7 @@ def write_open_job(folder: Path, residual: str = "open", text: str = OPEN_JOB_TE
 
 @pytest.fixture
 def overlapping_tables(tmp_path: Path) -> list[str]:
-    """Two parties in files: the other party's rows are shuffled, and each lacks rows."""
+    """Write files of two parties: the other party's rows are shuffled, and each lacks rows."""
     bank, shop = vfl.datasets.breast_cancer()
     order = np.random.default_rng(1).permutation(len(shop))
     csv.write_csv(arrow(bank.take(np.arange(200))), tmp_path / "bank.csv")

@@ -1,4 +1,4 @@
-"""What commands print outside a terminal is whole: no figure is cut, no digest is broken."""
+"""Output of commands outside a terminal is complete: no figure is truncated, and no digest is split."""
 
 from io import StringIO
 from typing import Any

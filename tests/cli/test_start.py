@@ -13,7 +13,7 @@ HEAVY = "numpy", "pydantic", "msgspec", "grpc", "tenseal", "gmpy2", "cryptograph
 
 
 def loaded(code: str) -> set[str]:
-    """The packages that a fresh process has loaded after this code."""
+    """Return the packages that a fresh process has loaded after this code."""
     code += "\nimport sys\nprint(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stderr.split())
@@ -36,7 +36,9 @@ def test_only_what_is_asked_for_is_loaded() -> None:
 
 
 def test_what_opens_no_line_leaves_grpc_alone(tmp_path: Path) -> None:
-    """What turns TLS 1.2 off in gRPC holds for a whole process, so only those that open a line import it."""
+    """gRPC is imported only by processes that open a connection, because disabling TLS
+    1.2 affects the whole process.
+    """
     code = "from pathlib import Path\nfrom securevfl.transport import certs\n"
     assert "grpc" not in loaded(
         code + f"certs.init(Path({str(tmp_path)!r}))\ncerts.issue(Path({str(tmp_path)!r}), 'bank')"

@@ -81,7 +81,7 @@ def words_of(flag: str, option: Any) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, without any of the files that the commands name."""
+    """Change into a folder without any of the files that the commands name."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

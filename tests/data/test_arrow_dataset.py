@@ -1,4 +1,4 @@
-"""Arrow IPC files and folders of files are the table of one Parquet file, in memory, from disk and for new rows."""
+"""Arrow IPC files and folders of files give the same table as one Parquet file: in memory, on disk and for new rows."""
 
 from __future__ import annotations
 

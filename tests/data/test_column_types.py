@@ -1,4 +1,4 @@
-"""Types belong to the column and to the model: over readers, ways to hold values, and places where rows are read."""
+"""A column has the same type, and so the same model, for all readers, formats of values and uses of rows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ JOB = Job(
 
 
 def table(branch: Any, folder: Path, kind: str) -> Any:
-    """A table with a column of branches, and its numbers, of one reader."""
+    """Return a table of one reader with a column of branches."""
     columns = {"branch": branch, "n": NUMBERS}
     if kind == "csv":
         path = folder / "t.csv"
@@ -327,7 +327,7 @@ WRITTEN: dict[str, st.SearchStrategy[str]] = {
 
 
 def read_or_refuse(values: list[Any], reader: str, folder: Path) -> Columns | None:
-    """The column, or None if it is refused by an error that names it."""
+    """Return the column, or None if an error that names it refuses it."""
     try:
         return read(values, reader, folder)
     except errors.TableError as error:
@@ -371,7 +371,9 @@ def test_one_value_changes_no_type_and_drops_no_row_in_silence(
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.parametrize("kind", FULL_COLUMNS)
 def test_misfits_are_missing_in_every_place_if_it_is_declared(kind: str, suffix: str, tmp_path: Path) -> None:
-    """Training from memory and from disk, the model's file, new rows in Python and from a file, and a gateway."""
+    """This holds for training from memory and disk, the model's file, new rows in Python
+    and from a file, and a gateway.
+    """
     keys: dict[str, Any] = {"type": kind} | ({"unit": "$", "decimal": "."} if kind == "currency" else {})
     values = (FULL_COLUMNS[kind] * 10)[:400]
     odd_rows = list(range(0, 400, 20))

@@ -1,4 +1,4 @@
-"""A party on a real Dask cluster of two worker processes: its weights, who holds what, and a worker that is killed."""
+"""A party on a real Dask cluster of two worker processes: weights, location of rows, and a killed worker."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def stored_parties(tmp_path_factory: pytest.TempPathFactory) -> tuple[vfl.Party, Path]:
-    """A bank, and the stored table of a shop."""
+    """Return a bank, and the stored table of a shop."""
     folder = tmp_path_factory.mktemp("tables")
     generator = np.random.default_rng(0)
     X = generator.normal(size=(ROWS, 16))

@@ -65,7 +65,7 @@ def test_the_column_that_was_shifted_is_found_and_no_other(column: str) -> None:
 
 
 def test_false_alarms_are_as_many_as_is_said() -> None:
-    """Of 300 tables of one kind with the training's about 1 % have any column named; more than 9 has chance 1e-3."""
+    """Of 300 tables like the training's, about 1 % have a reported column; more than 9 have probability 1e-3."""
     alarms = sum(bool(shifted(mixed_columns(1000, seed))) for seed in range(100, 400))
     assert alarms <= 9
 
@@ -86,7 +86,7 @@ def test_figures_are_scipys() -> None:
 
 @pytest.mark.parametrize(("many", "few"), [(10_000, 60), (400, 300), (60, 55)])
 def test_tests_of_two_samples_do_not_depend_on_their_order(many: int, few: int) -> None:
-    """Of tables that differ in size by up to a factor of 170, with cells that hardly any row is in, or none."""
+    """Tables differ in size by up to a factor of 170, and some cells have few rows or none."""
     draw = np.random.default_rng(many)
     shares = np.array([0.6, 0.3, 0.09, 0.009, 0.001, 0.0])
     for _ in range(20):
@@ -208,7 +208,7 @@ def test_columns_come_by_name() -> None:
 
 
 def test_psi_gives_every_part_half_a_row_more() -> None:
-    """So that one that is empty on a side counts, and one that is empty on both does not."""
+    """So a part without rows in one table counts, and a part without rows in both does not."""
     training, other = np.array([30.0, 70.0, 0.0, 0.0]), np.array([50.0, 40.0, 10.0, 0.0])
     p, q = np.array([30.5, 70.5, 0.5]) / 101.5, np.array([50.5, 40.5, 10.5]) / 101.5
     assert population_stability_index(training, other) == pytest.approx(((q - p) * np.log(q / p)).sum())
@@ -223,7 +223,7 @@ def test_as_few_rows_as_are_asked_for_are_compared() -> None:
 
 @pytest.mark.parametrize(("few", "others", "compared"), [(2, 7, False), (3, 7, True), (97, 94, False), (97, 93, True)])
 def test_shares_are_compared_from_ten_rows_on_either_side(few: int, others: int, compared: bool) -> None:
-    """Of 100 rows each: ten that have it, and ten that have it not."""
+    """With 100 rows in each table, ten rows with the value and ten rows without it are enough."""
     p = share_difference_p(few, 100, others, 100)
     pooled = (few + others) / 200
     z = abs(few - others) / 100 / np.sqrt(pooled * (1 - pooled) * 2 / 100)
@@ -260,7 +260,7 @@ def test_both_ends_are_open(training: np.ndarray, new: np.ndarray) -> None:
 @pytest.mark.parametrize("lacking", [1, 150, 450])
 @pytest.mark.parametrize("kind", ["numbers", "flags", "texts"])
 def test_a_copy_of_the_training_rows_has_no_difference(lacking: int, kind: str) -> None:
-    """However many values are missing in both: p is near 1 and PSI near 0."""
+    """For any share of missing values, p is near 1 and PSI is near 0."""
     values = np.random.default_rng(lacking).permutation(500).astype(float)
     block = np.where(values < lacking, np.nan, {"numbers": values, "flags": values % 2, "texts": values % 4}[kind])
     texts = {"x": tuple(TOWNS.tolist())} if kind == "texts" else {}

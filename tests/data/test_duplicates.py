@@ -1,4 +1,4 @@
-"""Several rows of one id: refused, or the first or the last of them is used, for every reader and in every place."""
+"""Several rows of one id are refused, or the first or last is used, for every reader and use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables as users bring them: frames, sparse matrices, odd labels, columns that do not vary, rows without ids."""
+"""Tables as users pass them: frames, sparse matrices, unusual labels, constant columns, rows without ids."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,7 +108,7 @@ def test_missing_labels_are_no_class(missing: Any) -> None:
         labelled(y)
     if isinstance(missing, float):
         with raises_code(errors.LabelError, "SVFL-LABEL-MISSING"):
-            labelled(y.astype(str) if np.isnan(missing) else y)  # numpy makes text of it
+            labelled(y.astype(str) if np.isnan(missing) else y)  # numpy converts it to text
 
 
 def test_labels_as_objects_keep_their_kind() -> None:

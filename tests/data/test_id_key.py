@@ -1,4 +1,4 @@
-"""Ids of several columns: one form for what parties write differently, by tables that no version of Python changes."""
+"""Ids of several columns: different spellings get one form, by tables that are the same in all versions of Python."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ UNICODE_VERSION = "14.0.0"  # the version of Unicode from which rule 1 was deriv
 
 
 def plainly(letter: str) -> str:
-    """The rule for one letter, by Python's own tables."""
+    """Apply the rule to one letter, by Python's own tables."""
     text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", letter).casefold())
     letters = (letter for letter in text if unicodedata.category(letter)[0] in "LN")
     return "".join(str(unicodedata.decimal(letter, letter)) for letter in letters)
 
 
 def entries() -> Iterator[str]:
-    """The file of the rule: what differs from itself, in spans."""
+    """Return the content of the rule's file: spans of letters that the rule changes."""
     letters = (number for low, high in SPANS for number in range(low, high + 1))
     changed = {
         n: plainly(chr(n)) for n in letters if unicodedata.category(chr(n)) != "Cn" and plainly(chr(n)) != chr(n)

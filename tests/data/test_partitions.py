@@ -29,7 +29,7 @@ ROWS = 1000
 
 
 class Room(RemoteObject[Any]):
-    """Something in this process, at a worker by name only."""
+    """An object in this process, which belongs to a worker only by name."""
 
     def __init__(self, worker: str, thing: Any) -> None:
         self.worker = worker
@@ -48,7 +48,7 @@ class Room(RemoteObject[Any]):
 
 
 class Rooms(WorkerBackend):
-    """Another engine than Dask: two workers that are no processes."""
+    """A substitute for Dask with two workers that are not processes."""
 
     workers = ("one", "two")
 

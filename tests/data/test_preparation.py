@@ -1,4 +1,4 @@
-"""Preparation of a party's columns: as scikit-learn's transformers do it, by the training rows, kept as numbers."""
+"""Preparation of a party's columns equals scikit-learn's transformers, uses only training rows, and is stored."""
 
 from pathlib import Path
 
@@ -209,7 +209,7 @@ def text_parties() -> list[vfl.Party]:
 
 
 def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
-    """The same f as of a party that brings the prepared columns; new rows may lack columns of the table's order."""
+    """Outputs f equal those for prepared columns; columns of new rows may be in another order."""
     bank, shop = text_parties()
     run = vfl.simulate(prepared_job(scale="robust"), [bank, shop])
     assert run.metrics["auc"] > 0.8

@@ -1,4 +1,4 @@
-"""Tables from files: the same party whatever the format, and errors that name file and column but no value."""
+"""Tables from files: every format gives the same party, and errors name file and column but no value."""
 
 import csv as csv_module
 import os
@@ -122,7 +122,7 @@ CSV = st.lists(
 
 
 def plainly(path: Path) -> dict[str, list[str | None]]:
-    """The columns of a file by the standard library, None where a value is missing."""
+    """Read the columns of a file with the standard library; missing values are None."""
     with path.open(encoding="utf-8", newline="") as file:
         names, *rows = (row for row in csv_module.reader(file) if row)
     columns = zip(*rows, strict=True)
@@ -164,7 +164,7 @@ def test_a_csv_is_read_in_blocks_with_values_of_two_lines(tmp_path: Path, monkey
 
 
 def mixed(value: str) -> str:
-    """A column of numbers and one value that is not a number."""
+    """Return a column of numbers with one value that is not a number."""
     return "id,a\n" + "".join(f"{k},{k}.5\n" for k in range(25)) + f"99,{value}\n"
 
 
@@ -303,7 +303,7 @@ def test_what_parts_values_is_seen_in_the_first_line(tmp_path: Path, separator: 
 
 
 def spoiled(suffix: str, folder: Path) -> Iterator[Path]:
-    """Tables with marked values in every cell, each spoiled in one way: cut, a byte changed, a row or a value wrong."""
+    """Return tables with recognisable values, each damaged: truncated, a changed byte, a wrong row or value."""
     cells = [[f"{SECRET}{row}{column}" for column in range(3)] for row in range(40)]
     path = folder / f"t{suffix}"
     table = pa.table({name: [row[j] for row in cells] for j, name in enumerate(("id", "a", "b"))})
@@ -337,7 +337,7 @@ def test_no_error_of_reading_holds_a_value(tmp_path: Path, suffix: str) -> None:
 
 
 def test_reading_starts_no_threads_of_its_own(tmp_path: Path) -> None:
-    """As parties share a machine, and measure processor time."""
+    """Parties may share a machine, and measure processor time."""
     path = write(tmp_path / "t.csv", table())
     read_party("bank", path)
     before = len(os.listdir("/proc/self/task"))

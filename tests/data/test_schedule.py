@@ -1,4 +1,4 @@
-"""The partition of rows depends on the ids of the table alone; the seed orders the batches."""
+"""The partition of rows into batches depends only on the ids of the table; the seed orders the batches."""
 
 import hashlib
 from itertools import pairwise, product
@@ -45,7 +45,7 @@ def schedule(
 
 
 def by_id(plan: Schedule, ids: np.ndarray = IDS) -> tuple[list[str], list[list[str]]]:
-    """Held-out ids, and those of each batch in their order."""
+    """Return held-out ids, and those of each batch in order."""
     return sorted(ids[plan.test]), [list(ids[rows]) for rows in plan.partition(0)]
 
 
@@ -103,7 +103,7 @@ def test_parts_grow_fourfold_up_to_all_rows_or_the_most(rows: int) -> None:
 
 
 def grown(rows: int | Register, *, epochs: int = 30, most: int = 200, split: int = 0) -> Schedule:
-    """A schedule of parts of 12, 50 and at most 200 rows."""
+    """Return a schedule of growing subsets of 12, 50 and at most 200 rows."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("MIN_GROWING_ROWS", 100), ("MIN_SUBSET_ROWS", 10), ("MAX_SUBSET_ROWS", most)):
             patch.setattr(f"securevfl.data.schedule.{name}", value)

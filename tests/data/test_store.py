@@ -1,4 +1,4 @@
-"""Tables on disk: the rows, checks and models of a table in memory, whole or not at all, in little memory."""
+"""Tables on disk give the same rows, checks and models as in memory, are written completely or not at all."""
 
 import os
 import subprocess
@@ -59,7 +59,7 @@ def write(path: Path, X: np.ndarray = X, *, labels: bool = False, kind: str = "f
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of 7 rows and buckets of 11."""
+    """Use batches of 7 rows and buckets of 11."""
     monkeypatch.setattr(table_source, "BATCH_BYTES", 8 * D * 7)
     monkeypatch.setattr(store, "BUCKET_BYTES", (8 + 8 * D) * 11)
 

@@ -1,4 +1,4 @@
-"""Numbers and dates as people write them: read where there is no doubt, else refused with the row."""
+"""Numbers and dates as people write them are read if they are unambiguous, and otherwise refused with the row."""
 
 import datetime
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_other_texts_mean_nothing(texts: list[str]) -> None:
 
 
 def files(folder: Path) -> list[Path]:
-    """One table as Parquet with its types, and as CSV and Parquet with texts."""
+    """Write one table as Parquet with its types, and as CSV and Parquet with texts."""
     lines = [f'{k},"{1000 + k:,}.50",{3 * k} %,{DAYS[k]}' for k in range(3)]
     (folder / "t.csv").write_text("id,sum,part,since\n" + "\n".join(lines) + "\n")
     sums, parts = [f"{1000 + k:,}.50" for k in range(3)], [f"{3 * k} %" for k in range(3)]

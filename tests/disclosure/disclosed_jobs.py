@@ -1,6 +1,6 @@
 """Forty varied jobs, and a record of what each of them discloses.
 
-`record` writes down, for one job, the counts and leaks that follow from public sizes, the numbers in the consent sheet,
+`record` returns, for one job, the counts and leaks that follow from public sizes, the numbers in the consent sheet,
 and the entries that a run leaves in each party's ledger. The wording of the sheet may change freely. The record of all
 jobs is stored in `tests/vectors/disclosures.json`. A change of the code that should disclose the same leaves the file
 as it is. To write it again, run `python tests/disclosure/disclosed_jobs.py`, and review the difference.

@@ -1,4 +1,4 @@
-"""Compare disclosure records with the bytes of the messages that carry numbers in the clear."""
+"""Compare disclosure records with the bytes of the messages that contain numbers in the clear."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = 128  # bits of the field that names the owner of a stored payload
 
 @dataclass(frozen=True)
 class Said:
-    """A message that left `giver`: the bits of its numbers, and its entry."""
+    """A message that `giver` has sent: the bits of its numbers, and its ledger entry."""
 
     giver: str
     kind: type[Message]
@@ -28,15 +28,18 @@ class Said:
 
     @property
     def short(self) -> bool:
-        """Whether the message has more bits than its entry, but for what fills up bytes. A product that is opened is
-        blinded and brings its checks, so it has more by design; its numbers are counted elsewhere. Words in a hidden
-        order are wider than the logarithm of the number of their multisets, which their entry states."""
+        """Return whether the message has more bits than its entry, except for padding of bytes.
+
+        The check omits opened products, which are masked and contain check values, so that they are larger by design;
+        their numbers are counted elsewhere. It also omits words in a hidden order, which have more bits than the
+        logarithm of the number of their multisets, which their entry states.
+        """
         over = self.bits - self.entry.numbers * self.entry.bits
         return over > (MARK if self.kind.__name__ == "Push" else 7) and self.kind not in (OpenedProduct, ShuffledWords)
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
-    """List the disclosures that pass any gate from now on, if they hold numbers that a party reads."""
+    """List the disclosures that pass any gate from now on, if they contain numbers that a party reads."""
     disclosed, check = list[Said](), DisclosureGate.check
 
     def checked(self: DisclosureGate, message: Message, permit: DisclosurePermit | None) -> None:

@@ -1,4 +1,4 @@
-"""Disclosures counted in the transcript against those in the parties' ledgers: complete runs, kills and repeats."""
+"""Disclosures in the messages of a run equal those in the parties' ledgers: complete, killed and repeated runs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ MAX_LEVEL_BITS = 16  # bits that a level and its label have at most, in these jo
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 def tables(names: int = 3, classes: int = 2, rows: int = ROWS) -> list[vfl.Party]:
-    """Parties of three columns each, whose labels follow from those of all."""
+    """Return parties of three columns each, and labels that depend on all columns."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, 3 * names))
     score = X @ rng.normal(size=3 * names) + rng.normal(size=rows)
@@ -68,7 +68,7 @@ def kept(folder: Path, parties: list[Any], leased_iterations: int | None = None)
 
 
 def entered(ledger: DisclosureLedger) -> Counter[Any]:
-    """Numbers by kind, learner, whose data and rows."""
+    """Return the recorded numbers by kind, learner, owner of the data, and rows."""
     debited: Counter[Any] = Counter()
     for entry in ledger.read().entries:
         debited[entry.disclosure.key] += entry.disclosure.numbers
@@ -76,7 +76,7 @@ def entered(ledger: DisclosureLedger) -> Counter[Any]:
 
 
 class Transcript:
-    """Counts plaintext numbers by giver, receiver and kind, where a message holds them as they are."""
+    """Counts plaintext numbers in messages, by sender, receiver and kind."""
 
     def __init__(self, parameters: dict[str, int]) -> None:
         self.numbers: Counter[tuple[str, str, str]] = Counter()
@@ -97,7 +97,7 @@ class Transcript:
 
 
 def of_classes(name: str) -> tuple[vfl.Job, list[vfl.Party | Helper]] | None:
-    """The example with an output for each of three classes; None where its method has one output alone."""
+    """Return the example with an output for each of three classes. None if its method has a single output."""
     try:
         job, parties = example(name, model=vfl.Softmax())
     except ConfigError:
@@ -168,7 +168,8 @@ def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outpu
 def test_numbers_are_debited_on_disk_before_they_are_opened(tmp_path: Path) -> None:
     """At every message of three attempts at a run and another job, the ledger's count is at least the opened one."""
     parties = tables()
-    ledgers = kept(tmp_path, parties, leased_iterations=1)  # so that the run must enter more again and again
+    # so that the run must record more iterations again and again
+    ledgers = kept(tmp_path, parties, leased_iterations=1)
     transcript = Transcript({"shop": 3, "telco": 3})
     short: list[str] = []
 
@@ -209,7 +210,7 @@ def sealed(**keys: Any) -> vfl.Job:
 
 
 def test_a_peer_that_restarts_after_openings_is_refused(tmp_path: Path) -> None:
-    """Each try opens the same residual to another J, for all the bank knows; 15 tries of 3 equations would give all."""
+    """Each attempt opens the same residual for a possibly different J; 15 attempts of 3 equations would reveal it."""
     parties = tables(2)
     ledgers, opened = kept(tmp_path, parties), []
 
@@ -237,7 +238,7 @@ def test_a_peer_that_restarts_after_openings_is_refused(tmp_path: Path) -> None:
             break
     else:
         pytest.fail("it may come back for ever")
-    assert sum(opened) < 90  # of the 90 residuals of the batch
+    assert sum(opened) < 90  # fewer than the 90 residuals of the batch
     assert total_to(ledgers["bank"].read().entries, "labels", "shop").count >= sum(opened)
 
 
@@ -265,7 +266,7 @@ def test_a_repeated_job_counts_again_unless_the_peer_is_trusted(tmp_path: Path) 
 
 
 def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger counts every opening of stored exchanges, however often the run resumes.
+    """The ledger counts every opening about stored exchanges, however often the run resumes.
 
     Earlier openings of an exchange reduce the number that the peer may still request.
     """

@@ -52,7 +52,7 @@ def labels(count: int, **keys: Any) -> Disclosure:
 
 
 def test_counts_in_bins_add_to_the_equations_of_their_run() -> None:
-    """Groups of rows do not: no row is in both. Bins are of all rows."""
+    """Counts in bins are about all rows, so they add up with equations; groups of rows do not, as no row is in two."""
     both = [("run", labels(30, group="bins")), ("run", labels(20))]
     assert (sum_disclosures(both).count, sum_disclosures(both).runs) == (50, 1)
     groups = [("run", labels(30)), ("run", labels(20, group="held out"))]
@@ -62,7 +62,7 @@ def test_counts_in_bins_add_to_the_equations_of_their_run() -> None:
 
 @pytest.mark.parametrize(("start", "counted"), [(0, 7), (2, 7), (3, 4), (4, 4), (5, 0)])
 def test_future_equations_count_when_a_run_resumes(start: int, counted: int) -> None:
-    """Those of a visit that is begun again too: up to 3 and up to 5 visits were opened before."""
+    """Equations of a repeated iteration count as well; up to 3 and up to 5 iterations were opened before."""
     ledger_session = LedgerSession.__new__(LedgerSession)
     ledger_session._session, ledger_session._start, ledger_session._opened_session = ("run", "now"), start, "now"
     ledger_session._party = "bank"
@@ -86,7 +86,7 @@ def test_the_needed_limit_is_the_smallest_that_allows_a_total(share: float) -> N
 
 @pytest.mark.parametrize("seed", range(8))
 def test_sessions_count_for_the_step_that_most_of_them_opened(seed: int) -> None:
-    """Of sessions that overlap, follow each other, or repeat each other: a loop over single steps is the reference."""
+    """Sessions overlap, follow or repeat each other; counts are compared with a loop over single steps."""
     draw = random.Random(seed)
     ends = [0, 1, 2, 3, 5, 8]
     items = [labels(draw.randint(1, 9), steps=tuple(sorted(draw.sample(ends, 2)))) for _ in range(draw.randint(1, 6))]

@@ -46,11 +46,11 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
         for disclosure in disclosures_in_run(job, pooled_run_facts(job, parties).shape)
     }
     trained, held_out = round(ROWS * (1 - HELD_OUT)), round(ROWS * HELD_OUT)
-    batches = 3 * 4  # visits to them
+    batches = 3 * 4  # batches times epochs
     assert counts["bank", "columns", "training"] * trained == disclosed["bank", "columns", "training"]
     assert counts["bank", "columns", "held out"] * held_out == disclosed["bank", "columns", "held out"]
     assert counts["bank", "scores", "training"] == disclosed["bank", "columns", "held out"]
-    if protocol == "open":  # each residual gives f of its row and output
+    if protocol == "open":  # each residual reveals f of its row and output
         assert counts["shop", "columns", "training"] * trained == disclosed["shop", "labels", "training"]
     else:
         assert counts["shop", "labels", "training"] * batches == disclosed["shop", "labels", "training"]

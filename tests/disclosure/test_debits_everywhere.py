@@ -1,4 +1,4 @@
-"""In every method, and in processes that are killed: no number leaves that the ledger on disk does not have."""
+"""In every method, and in killed processes, no number is sent that is not in the ledger on disk."""
 
 from __future__ import annotations
 
@@ -68,9 +68,10 @@ def _numbers(message: Message, value: object) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_no_family_opens_a_number_that_was_not_debited(name: str, tmp_path: Path) -> None:
-    """Cut after a round, taken up again, and the job repeated under another seed."""
+    """Runs are interrupted after a round and resumed, and the job is repeated with another seed."""
     job, parties = example(name)
-    ledgers = kept(tmp_path, parties, leased_iterations=1)  # so that the run must enter more again and again
+    # so that the run must record more iterations again and again
+    ledgers = kept(tmp_path, parties, leased_iterations=1)
     plain = Plain(ledgers)
 
     def cut(done: int, of: int) -> None:

@@ -1,4 +1,4 @@
-"""All methods that admit a disclosure count it next to earlier ones about tables that share rows, up to the limit."""
+"""All methods that admit a disclosure add it to earlier ones about tables that share rows, up to the limit."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_every_gate_counts_tables_that_share_rows(door: str, kind: Kind, tmp_pat
     ledger.record(TABLES["the same"][0], ("run 0", ""), [disclosed(other, LIMIT)])
     for name, (table, counts) in TABLES.items():
         allowed = LIMIT - (EARLIER if counts else 0)
-        DOORS[door](ledger, table, disclosed(kind, allowed))  # in place of what it entered about the table before
+        DOORS[door](ledger, table, disclosed(kind, allowed))  # replaces what was recorded about the table before
         with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
             DOORS[door](ledger, table, disclosed(kind, allowed + 1))
         if name == "one shared row":
@@ -148,7 +148,7 @@ def test_disclosures_of_tables_count_for_their_common_rows(tmp_path: Path) -> No
     assert list(shared.values()) == [5]
 
 
-# Arithmetic of counts
+# --- arithmetic of counts
 
 
 @pytest.mark.parametrize("seed", range(6))

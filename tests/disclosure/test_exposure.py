@@ -1,4 +1,4 @@
-"""Columns that determine each other, and variances along components, against QR and singular values as they are."""
+"""Ranks of columns and variances along components, compared with QR and singular value decompositions."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_a_reached_limit_admits_runs_that_disclose_nothing_new(tmp_path: Path) -
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
 
     assert attempt("a", 0, silent=True) == 0
     assert ledger.read().entries == ()
-    assert attempt("b", 9) == 3 + 1  # epochs begun, and the evaluation at the end
+    assert attempt("b", 9) == 3 + 1  # started epochs, and the evaluation at the end
     assert attempt("c", 2) == 4 + 1 + 1
     assert attempt("d", 2, silent=True) == 6
     assert attempt("e", 16) == 6 + EPOCHS + 1

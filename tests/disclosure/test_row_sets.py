@@ -1,4 +1,4 @@
-"""Sets of rows against plain Python sets: order of the tables, damaged files and large sets."""
+"""The ledger's sets of rows compared with Python sets: order of the tables, damaged files and large sets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def register(rows: Sequence[int] | np.ndarray) -> Register:
 
 
 def drawn(seed: int, tables: int = 12, rows: int = 700) -> list[np.ndarray]:
-    """Tables of any size in a world of some hundred rows, a few of them equal, one without a row of any other."""
+    """Draw tables of some hundred rows, of which some are equal and one shares no row with another."""
     draw = np.random.default_rng(seed)
     drawn_rows = [draw.permutation(rows)[: draw.integers(1, rows)] for _ in range(tables - 2)]
     return [*drawn_rows, drawn_rows[1][::-1], 5000 + np.arange(9)]

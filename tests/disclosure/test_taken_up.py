@@ -13,7 +13,7 @@ from securevfl.training.checkpoint import Checkpoints
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 def ckks_job(**keys: object) -> vfl.Job:
@@ -29,7 +29,7 @@ def ckks_job(**keys: object) -> vfl.Job:
 
 @pytest.mark.exact_outputs
 def test_repeated_disclosures_of_a_resumed_training_count(tmp_path: Path) -> None:
-    """Noise of encryption makes other weights of the same rounds, and so other numbers about each row."""
+    """Noise of encryption changes the weights of repeated rounds, and so the numbers about each row."""
     _, shop = parties = vfl.datasets.breast_cancer()
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     schedule, sums = ckks_job().schedule(shop.register), list[np.ndarray]()

@@ -1,4 +1,4 @@
-"""Whom a ledger's owner trusts to ask the same again, and whom it does not: each peer by itself, in every run."""
+"""A ledger's owner may trust single peers to repeat the same request; each peer counts separately, in every run."""
 
 from __future__ import annotations
 

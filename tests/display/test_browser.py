@@ -1,4 +1,4 @@
-"""Chromium opens the pages from disk, on a desk and on a phone, light and dark.
+"""Chromium opens the pages from disk, in the widths of a desktop and of a phone, light and dark.
 
 No page has a console error, content wider than the screen, text that is cut, overlaps other text or is too pale, or an
 axis with two equal ticks.
@@ -156,6 +156,19 @@ def test_a_page_opens_in_a_window_of_its_own(page: str, pages: dict[str, Path], 
 @pytest.mark.long
 def test_pages_can_be_read_on_a_phone_and_a_desk(colours: str, pages: dict[str, Path], tmp_path: Path) -> None:
     assert faults([page.read_text(encoding="utf-8") for page in pages.values()], colours, tmp_path) == []
+
+
+PRINTED_WIDTH = 718  # pixels of a page of A4 without its margins, at 96 to the inch
+
+
+@pytest.mark.long
+def test_printed_pages_have_no_cut_text(pages: dict[str, Path], tmp_path: Path) -> None:
+    """With the style of print media, on paper, no text is cut or pale, also within what a screen folds."""
+    job, parties = vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())
+    printed = [page.read_text(encoding="utf-8") for page in pages.values()] + [vfl.explain(job, parties).page()]
+    assert all(page.count("@media print") == 1 for page in printed)
+    on_paper = [page.replace("@media print", "@media all") for page in printed]
+    assert faults(on_paper, "light", tmp_path, [PRINTED_WIDTH]) == []
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ def test_ticks_are_round_and_span() -> None:
 
 
 def points(svg: str) -> list[list[tuple[float, float]]]:
-    """The places of every line."""
+    """Return the points of every line."""
     lines = re.findall(r'<polyline points="([^"]*)"', svg)
     return [[(float(x), float(y)) for x, y in (pair.split(",") for pair in line.split())] for line in lines]
 

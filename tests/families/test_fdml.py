@@ -46,7 +46,8 @@ class Watch(Observer):
             self.pulls.append(fact)
 
 
-IN_STEP = {  # protocol, how payloads lie at the server, whether there is a server, how close to FedSGD in the open
+# protocol, how the server stores payloads, whether there is a server, distance from FedSGD without encryption
+IN_STEP = {
     "labels at one": (vfl.Protocol(residual="open"), "open", True, 1e-12),
     "labels at one, sealed": (vfl.Protocol(residual="ckks"), "open", True, 1e-5),
     "labels at all": (OPEN, "open", True, 1e-12),
@@ -143,7 +144,7 @@ def test_a_slow_party_costs_less_where_others_need_not_wait() -> None:
 
 @pytest.mark.parametrize(("residual", "server"), [(None, True), (None, False), ("open", True)])
 def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path: Path) -> None:
-    """A server starts empty, and has all that was pushed when it answers first."""
+    """A restarted server has no payloads, and receives all pushed ones before it first answers."""
     chosen_job = fdml_job(vfl.Protocol(residual=residual), tau=3, batch_size=32, epochs=12)
     tables = [*cancer_parties(3), *([SERVER_PARTY] if server else [])]
     states = {name: Checkpoints(tmp_path / name, name, every=1) for name in [party.name for party in tables]}
@@ -163,7 +164,7 @@ def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path:
         begun.setdefault(pull.worker, pull.iteration)
         assert min(pull.versions.values()) >= 0
     assert rounds == list(range(60, 12 * 14 + 1))
-    assert begun["bank"] == 59  # its 60th was not kept
+    assert begun["bank"] == 59  # its 60th iteration was not stored
     assert min(begun.values()) > 40
     if residual:
         assert set(begun.values()) == {59}
@@ -228,7 +229,7 @@ def test_its_sheet_says_who_sees_what() -> None:
 
 
 def test_each_has_the_sheet_alone_that_it_is_shown_when_all_meet() -> None:
-    """The server too, which has no table."""
+    """This includes the server, which has no table."""
     chosen_job, tables = fdml_job(vfl.Protocol(residual="ckks")), [*cancer_parties(3), SERVER_PARTY]
     columns = {party.name: len(party.columns) for party in tables}
     sheets: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""FDML at any staleness: every step of a worker that knows labels is the one its schedule of pulls asks for."""
+"""FDML with delayed sums: every step of a worker that knows labels is computed from the sums that it pulled."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Noise on local predictions: its account against the library and a closed form, its reach, its source."""
+"""Noise on local predictions: its privacy parameter compared with a closed form, its size, and its randomness."""
 
 from math import erf, exp, sqrt
 
@@ -15,7 +15,7 @@ dp = pytest.importorskip("dp_accounting")
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """The exact delta of a Gaussian mechanism of sensitivity / sigma = mu (Balle and Wang 2018, theorem 8)."""
+    """Return the exact delta of a Gaussian mechanism of sensitivity / sigma = mu (Balle and Wang 2018, theorem 8)."""
 
     def phi(x: float) -> float:
         return (1 + erf(x / sqrt(2))) / 2
@@ -62,8 +62,8 @@ def test_noise_has_the_computed_size_and_never_repeats() -> None:
     noise = vfl.LocalNoise(epsilon=1, delta=1e-5, clip=1.0)
     blur, H = LocalNoiseSampler(noise, 4), np.zeros((20_000, 1))
     one, other = blur(H), blur(H)
-    assert one.std() == pytest.approx(noise.sigma(4), rel=0.035)  # seven standard errors
-    assert abs(np.corrcoef(one[:, 0], other[:, 0])[0, 1]) < 0.05  # seven standard errors
+    assert one.std() == pytest.approx(noise.sigma(4), rel=0.035)  # tolerance of seven standard errors
+    assert abs(np.corrcoef(one[:, 0], other[:, 0])[0, 1]) < 0.05  # tolerance of seven standard errors
     assert abs(np.corrcoef(one[:, 0], LocalNoiseSampler(noise, 4)(H)[:, 0])[0, 1]) < 0.05
 
 

@@ -1,4 +1,4 @@
-"""Bounded staleness: no pull is answered to who is further ahead than was agreed, whatever threads and sleeps do."""
+"""Bounded staleness: the server answers no worker that is further ahead than agreed, with any timing of threads."""
 
 import random
 import threading
@@ -35,11 +35,11 @@ Idle = Callable[[str, int, "Watch"], None]
 
 
 class Watch(Observer):
-    """Every pull that was answered."""
+    """Record of every answered pull."""
 
     def __init__(self) -> None:
         self.pulls: list[PullObservation] = []
-        self.furthest = 0  # iterations that one was ahead of the slowest
+        self.furthest = 0  # largest number of iterations that a worker was ahead of the slowest
 
     def __call__(self, event: Event) -> None:
         """Messages are not kept."""
@@ -50,7 +50,7 @@ class Watch(Observer):
             self.furthest = max(self.furthest, fact.iteration - fact.slowest)
 
     def until(self, seen: Callable[[], bool]) -> None:
-        """Waits until this has been seen, for a minute at most."""
+        """Wait until this has been recorded, for a minute at most."""
         ends = time.monotonic() + 60
         while not seen():
             assert time.monotonic() < ends
@@ -115,7 +115,7 @@ def at_peers(pace: WorkerPace, idle: Idle, clock: Any = WallClock) -> Watch:
 
 
 def restless(seed: int, *, often: float, paused: int, lead: int) -> Idle:
-    """Random naps at every worker, and one of one worker until another is so far ahead of it."""
+    """Let every worker pause at random, and one worker until another is this far ahead of it."""
     generators = {name: random.Random(f"{seed} {name}") for name in WORKERS}
 
     def idle(me: str, t: int, watch: Watch) -> None:
@@ -155,7 +155,7 @@ def test_no_worker_exceeds_the_maximum_lead(run: Callable[..., Watch], tau: int)
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("run", [at_server, at_peers])
 def test_no_worker_exceeds_the_maximum_lead_in_a_long_run(run: Callable[..., Watch]) -> None:
-    """100,000 pulls each."""
+    """Each of the workers pulls 100,000 times."""
     worker_pace = pace(25_000, 8, synchronous=EPOCH)
     check(run(worker_pace, restless(1, often=0.01, paused=9000, lead=8)), worker_pace)
 
@@ -185,7 +185,9 @@ def test_a_worker_has_no_two_pushes_of_one_batch_open() -> None:
 
 
 def test_a_sum_of_all_workers_waits_for_missing_outputs() -> None:
-    """Without an epoch in step, and at once in the open."""
+    """The server waits for all workers' outputs, with each kind of stored sum, if the
+    first epoch is not synchronous.
+    """
     worker_pace, seen = pace(50, 4), {}
 
     def late(me: str, t: int, needs_all: bool, watch: Watch) -> None:
@@ -225,7 +227,7 @@ def test_a_sum_of_all_workers_waits_for_missing_outputs() -> None:
 
 
 def test_a_slow_worker_is_slow_in_a_simulation_too() -> None:
-    """By its clock: others are as far ahead of it as they may be, though all threads run at one pace."""
+    """By simulated time, others are as far ahead of it as permitted, although all threads are equally fast."""
     worker_pace = pace(100, 6)
     clocks = {name: VirtualClock(vfl.Network(rtt_ms=1)) for name in (*WORKERS, "server")}
 

@@ -1,4 +1,4 @@
-"""Counts of rounds, iterations and measurements, and values that are stored and read, against loops over all sizes."""
+"""Counts of rounds, iterations and measurements, and stored values, compared with loops for all sizes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def first_cancer_rows(count: int = 2, rows: int = 400) -> list[vfl.Party]:
 
 
 def opened(run: vfl.Run) -> Mapping[str, Any]:
-    """The weights (d x c) that nobody has, by party; an intercept last."""
+    """Return the weights (d x c) of each party, which no party has; the intercept is last."""
     return whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, run.active.name)
 
 
@@ -75,7 +75,7 @@ class Pooled:
 
 
 def in_floats(run: vfl.Run, all_parties: list[vfl.Party]) -> Any:
-    """Weights by the optimizer's rule on pooled columns, the residual of a visit being that of its beginning."""
+    """Return weights by the optimizer's rule on pooled columns, with the residual at the start of each iteration."""
     options, parts = run.job, [run.parts[party.name] for party in all_parties]
     columns = [np.clip(part.scaling(party.X), -8, 8) for part, party in zip(parts, all_parties, strict=True)]
     X = np.hstack([columns[0], np.ones((len(all_parties[0]), 1)), *columns[1:]])
@@ -119,7 +119,7 @@ def test_other_losses_and_several_classes() -> None:
 
 @pytest.mark.parametrize("batch_size", ["all", "growing"])
 def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against the same in floats: each party's own block of the bound on the Hessian of all rows, heavy-ball steps."""
+    """Compared with floats: steps by each party's block of the bound on the Hessian, with heavy-ball momentum."""
     for name, value in (("MIN_GROWING_ROWS", 100), ("MIN_SUBSET_ROWS", 50)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     all_parties = first_cancer_rows(3)
@@ -143,7 +143,7 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
     point[len(columns[0][0]) - 1] = loss.constant_outputs(y)
     before, points = point, []
     for visit, (length, factor) in zip(schedule.iterations(), heavy_ball(12), strict=True):
-        n = len(visit.rows)  # the first of `rows`
+        n = len(visit.rows)  # the first n of `rows`
         gradient = X[:n].T @ loss.residual(X[:n] @ point, y[:n]) / n
         moves = [P @ gradient[a:b] for P, a, b in zip(turns, at, at[1:], strict=False)]
         before, point = point, point - length * np.concatenate(moves) / 3 + factor * (point - before)
@@ -170,7 +170,9 @@ def test_metrics_follow_from_shuffled_pairs_without_scores() -> None:
 
 
 def test_metrics_are_those_of_the_scores() -> None:
-    """To the rounding of levels at random: few rows here; tests of real tables ask more."""
+    """They agree up to the random rounding of levels; there are few rows here, and tests
+    on real tables are stricter.
+    """
     all_parties = first_cancer_rows()
     for name, model in (("auc", vfl.Logistic()), ("loss", vfl.Logistic())):
         run = vfl.simulate(cancer_shares_job(epochs=4, model=model), all_parties)
@@ -179,7 +181,7 @@ def test_metrics_are_those_of_the_scores() -> None:
         assert run.metrics[name] == pytest.approx(exact[name], abs=0.005)
 
 
-@pytest.mark.parametrize("every", [0, 4, 5])  # of 12 rounds
+@pytest.mark.parametrize("every", [0, 4, 5])  # evaluations of a training of 12 rounds
 def test_metrics_are_taken_as_often_as_is_counted(every: int) -> None:
     shares_job, all_parties, events = cancer_shares_job(evaluate_every=every), first_cancer_rows(), list[Event]()
     vfl.simulate(shares_job, all_parties, observe=events.append)

@@ -1,5 +1,7 @@
-"""Shares with rows at the workers of a real Dask cluster, against one process that draws the same: the weights, what
-leaves a worker, workers and schedulers that are killed."""
+"""Training on shares with rows at the workers of a real Dask cluster equals that in one process.
+
+Both draw the same random bytes. The tests also check which bytes leave a worker, and killed workers and schedulers.
+"""
 
 from __future__ import annotations
 
@@ -124,13 +126,13 @@ def stored(folder: Path, names: tuple[str, ...], of: vfl.Job, label: str = "y") 
 
 
 def weights(run: Any) -> np.ndarray[Any, Any]:
-    """All weights, which nobody has."""
+    """Return all weights, which no party has."""
     states = {name: part.state for name, part in run.parts.items()}
     return np.concatenate(list(whole_weights(run.job, states, "bank").values()))
 
 
 def both(paths: dict[str, Path], of: vfl.Job, engine: Any, placed: tuple[str, ...], draws: Any, **keys: Any) -> Any:
-    """A run in one process, and one with the rows of some at workers."""
+    """Run the training in one process, and with the rows of some parties at workers."""
     draws()
     alone = vfl.simulate(of, [open_table(name, path) for name, path in paths.items()])
     cut: dict[str, Any] = {"rows": BLOCK} if len(paths) > 2 else {"partitions": 2}
@@ -172,7 +174,7 @@ def test_the_weights_are_those_of_one_process_and_no_row_leaves(
     assert run.metrics == alone.metrics
     assert {kind for kind, _ in results} == WORK_KINDS
     result_bytes = sum(len(value) for _, value in results)
-    assert left(client) - before <= result_bytes + 1024 * len(results)  # and what names them
+    assert left(client) - before <= result_bytes + 1024 * len(results)  # the results, and the names of tasks
     everything, numbers = b"".join(value for _, value in results), run.job.protocol.shares
     assert numbers is not None
     for name in placed:  # no row as numbers, nor as whole numbers of two bytes
@@ -183,7 +185,7 @@ def test_the_weights_are_those_of_one_process_and_no_row_leaves(
 
 
 def left(client: Any) -> int:
-    """Bytes that have left the workers."""
+    """Return the number of bytes that have left the workers."""
     return sum(client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total).values())
 
 

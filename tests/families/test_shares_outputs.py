@@ -1,4 +1,4 @@
-"""Values that the partner reads from tables are uniform for each row, output and iteration."""
+"""Values that the partner reads from lookup tables are uniform for each row, output and iteration."""
 
 from __future__ import annotations
 

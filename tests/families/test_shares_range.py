@@ -1,4 +1,6 @@
-"""After every chunk the parties count the rows with sums beyond the table. They open only this count."""
+"""After every chunk of iterations, the parties count the rows whose sums exceed the
+lookup table, and open this count.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_a_run_beyond_the_table_ends_after_the_first_count(tmp_path: Any) -> Non
 
 @pytest.mark.parametrize("model", ["logistic", "one_vs_rest", "square"])
 def test_a_table_that_is_too_small_is_refused_or_covers_all_sums(model: str) -> None:
-    """Steps of a quarter with 64 entries wrapped in silence; without table_bits, the default covers the same sums."""
+    """64 entries at distance 1/4 once wrapped without an error; without table_bits, the
+    default covers the same sums.
+    """
     draw = np.random.default_rng(4)
     X = draw.normal(size=(1500, 6))
     X[::12] *= 1.8  # three times as many sums beyond the small table as the limit, whichever rows are counted
@@ -118,7 +122,7 @@ def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, refused:
 
 
 def test_half_the_table_entries_suffice_for_sums_of_thirty() -> None:
-    """15 on either side of 0 lost this training."""
+    """With tables up to 15 on either side of 0, this training failed."""
     shares = vfl.Protocol(shares=vfl.Shares(table_bits=5))
     run = vfl.simulate(
         whole_batch_job(0.3, epochs=12, batch_size=128, protocol=shares), vfl.datasets.breast_cancer(), workers=1

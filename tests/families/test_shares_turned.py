@@ -41,7 +41,7 @@ def oscillating_job(**keys: Any) -> vfl.Job:
 
 
 def weights(run: vfl.Run) -> Any:
-    """The weights that nobody has, of all parties, one below the other."""
+    """Return the weights of all parties, which no party has, in one column."""
     states = {name: part.state for name, part in run.parts.items()}
     return np.concatenate(list(whole_weights(run.job, states, run.active.name).values()))
 
@@ -97,7 +97,7 @@ def test_a_training_that_does_well_never_turns_back() -> None:
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 @pytest.mark.parametrize("at", [6, 9])
@@ -123,7 +123,7 @@ def test_a_run_interrupted_after_a_rollback_resumes(at: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("warm_up", [0, 1, 4, 12])
 @pytest.mark.parametrize("turned", [(), ((3, 0),), ((6, 3),), ((3, 0), (8, 5)), ((12, 6),)])
 def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int], ...], warm_up: int) -> None:
-    """Against the same steps in floats, one after the other; the first `warm_up` steps have at most the safe size."""
+    """Compared with the same steps in floats; the first `warm_up` steps have at most the safe size."""
     swinging_job = oscillating_job(optimizer=vfl.BlockDescent(lr=8.0, warm_up=warm_up))
     assert trains_on_shares(swinging_job)
     rule = make_plan(swinging_job, rows=100, batches=1, parties=2, rollbacks=turned).rule
@@ -151,7 +151,7 @@ def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int],
 def test_safe_steps_restart_heavy_ball_after_a_rollback(
     turned: tuple[tuple[int, int], ...],
 ) -> None:
-    """Against the same steps in floats; the model after any number of steps is the mean of the latest fifth."""
+    """Compared with the same steps in floats; the model after any number of steps is the mean of the last fifth."""
     safe_job = oscillating_job(optimizer=vfl.BlockDescent(lr=1.0))
     assert trains_on_shares(safe_job)
     rule = make_plan(safe_job, rows=100, batches=1, parties=2, rollbacks=turned).rule

@@ -20,7 +20,7 @@ from tests.builders import raises_code
 
 
 def alone(work):
-    """What `work` makes of a channel of a party that nobody writes to."""
+    """Return the result of `work` for a party's channel that receives nothing."""
     results = []
 
     def one(channel):
@@ -79,7 +79,9 @@ def test_what_fails_beside_the_visits_fails_the_party():
 
 @pytest.mark.parametrize("error", [TransportError("b is away"), None])
 def test_a_training_that_ends_leaves_no_thread_behind(error):
-    """One that failed ends what waits for messages; one that stopped well lets it finish, as others wait for it."""
+    """A failed training ends threads that wait for messages; a finished one lets them end,
+    because others wait for them.
+    """
 
     def work(channel):
         before, finished = set(threading.enumerate()), []
@@ -141,7 +143,7 @@ def test_training_continues_during_preprocessing(monkeypatch, parties):
 
 
 def test_a_training_that_stops_early_stops_well():
-    """The next chunk is being made then; the model is that of the visits so far."""
+    """The next chunk is being computed at that time; the model is that of the iterations so far."""
     job = PIPELINED_JOB.model_copy(update={"target": vfl.Target(metric="loss", value=0.5)})
     run = vfl.simulate(job, vfl.datasets.breast_cancer(), workers=1)
     assert 0 < run.costs.rounds < 6

@@ -32,7 +32,7 @@ TESTED_SUMS: list[StoredSum] = [
     vfl.StoredMasks(),
 ]
 HIDING = TESTED_SUMS[1:]
-EXACT = {"open": 0.0, "masks": 2.0**-40}  # of an entry of a sum of three
+EXACT = {"open": 0.0, "masks": 2.0**-40}  # largest error of an entry of a sum of three
 WORKERS = ("a", "b", "c")
 SHAPE = (5, 2)
 
@@ -128,7 +128,7 @@ def test_equal_outputs_never_look_alike(sums: StoredSum, sides: Callable[[Stored
 
 @pytest.mark.parametrize("sums", HIDING, ids=repr)
 def test_a_total_of_other_payloads_than_named_is_refused(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
-    """One worker's payload alone, one of them twice, an older version, another batch."""
+    """Cases: one worker's payload alone, one of them twice, an older version, another batch."""
     server, workers = sides(sums)
     stored = {name: workers[name].conceal(outputs(4), 6, 1) for name in WORKERS}
     elsewhere = workers["b"].conceal(outputs(4), 7, 1)

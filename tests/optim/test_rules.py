@@ -181,7 +181,7 @@ def test_decay_is_in_the_gradient_that_a_rule_sees(rule: Rule, oracle: Oracle, l
 class Combined:
     """A linear combination of one holder's shares (uint64, modulo 2^64) with public coefficients; a vector."""
 
-    terms: dict[int, float]  # which share, times what
+    terms: dict[int, float]  # number of the share, and its factor
 
     def _with(self, other: Combined, sign: float) -> Combined:
         terms = {key: self.terms.get(key, 0.0) + sign * other.terms.get(key, 0.0) for key in self.terms | other.terms}

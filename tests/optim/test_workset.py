@@ -13,8 +13,10 @@ from securevfl.optim.workset import Workset
 
 @dataclass
 class Slow:
-    """The rules, read off the whole history again at every question. `None` in it is a local step, a batch its
-    exchange."""
+    """The rules, evaluated on the whole history at every request.
+
+    In the history, `None` is a local step, and a batch is its exchange.
+    """
 
     W: int
     R: int
@@ -125,7 +127,7 @@ class Rejecting:
             del self._rows[batch]
         recent = self._last[max(0, len(self._last) - self._W + 1) :]
         free = [batch for batch in self._rows if batch not in recent]
-        if not free:  # it would draw on, until an exchange brings a row
+        if not free:  # it would draw again until an exchange adds a row
             return None
         batch = self._random.choice(free)
         self._clock += 1

@@ -19,7 +19,7 @@ from securevfl.runtime.party_threads import run_threads
 pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 
 SESSION = b"s" * 16
-SOON = 30.0  # seconds, where without the other thread's error it would be an hour
+SOON = 30.0  # seconds; without the other thread's error it would take an hour
 
 
 class Ping(Message, frozen=True):

@@ -194,7 +194,7 @@ def test_a_serving_thread_does_not_turn_work_into_waiting() -> None:
     def serve() -> None:
         with clock.along(branch):
             through.wait(60)
-            clock.arrives(None, 0)  # all its time was waiting
+            clock.arrives(None, 0)  # it has only waited
 
     other = threading.Thread(target=serve)
     other.start()

@@ -70,9 +70,11 @@ def test_the_sentences_agree_with_the_figures(result: list[Inference]) -> None:
         figure, chance = map(float, re.findall(r"(?:\(|chance )(\d\.\d\d)", line))
         assert figure > chance or any(abs(item.score - item.chance) < 0.02 for item in lines)
     if lines:
-        worst = max(lines, key=lambda item: (item.exceeds, item.reach))
-        assert f"{worst.name} ({worst.figure})" in audit.verdict
-        assert f"({max(lines, key=lambda item: item.reach).figure})" in sentences[0]
+        worst = max((item.exceeds, item.reach) for item in lines)  # which several attacks may share
+        named = [item for item in lines if (item.exceeds, item.reach) == worst]
+        assert any(f"{item.name} ({item.figure})" in audit.verdict for item in named)
+        best = max(item.reach for item in lines)
+        assert any(f"({item.figure})" in sentences[0] for item in lines if item.reach == best)
     else:
         assert "most successful" not in audit.verdict
     assert audit.exit_code == int(any(item.exceeds for item in result))

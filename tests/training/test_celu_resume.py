@@ -21,7 +21,7 @@ R, W, ROUNDS = 4, 3, 15
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 def celu_job(residual: object, **keys: Any) -> vfl.Job:
@@ -35,7 +35,7 @@ def celu_job(residual: object, **keys: Any) -> vfl.Job:
 def resumed(
     work: vfl.Job, parties: list[vfl.Party], folder: Path, at: int, observe: Callable[[Event], None] | None = None
 ) -> vfl.Run:
-    """The run after it was cut in round `at`, with states after every second round."""
+    """Return the run after an interruption in round `at`, with checkpoints after every second round."""
 
     def on_round(done: int, of: int) -> None:
         if done == at:
@@ -64,7 +64,7 @@ RESUMED_JOBS: dict[str, tuple[vfl.Job, float]] = {
 
 @cache
 def undisturbed(kind: str) -> tuple[list[vfl.Party], vfl.Run]:
-    """Tables and the run on them, which tests only read."""
+    """Return tables and the uninterrupted run on them, which tests only read."""
     parties = [party.take(np.arange(250, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=3)]
     return parties, vfl.simulate(RESUMED_JOBS[kind][0], parties)
 
@@ -85,7 +85,7 @@ def test_the_weights_are_those_of_the_undisturbed_run(kind: str, at: int, tmp_pa
 
 
 def test_what_goes_down_again_has_the_noise_that_it_had(tmp_path: Path) -> None:
-    """Fresh noise on the same residual would be averaged away."""
+    """Repeated residuals have the same noise; fresh noise could be averaged out."""
     parties = [party.take(np.arange(250, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
     blurred: list[bytes] = []
 

@@ -19,7 +19,7 @@ from tests.small_keys import SMALL
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 def local_steps_job(sums: SumProtocol | str, residual: Engine | str | None, **keys: object) -> vfl.Job:

@@ -28,7 +28,9 @@ JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False))  # small t
 
 
 def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vfl.Party]:
-    """A label that hangs on three of the bank's nine columns, and by so much on the others'."""
+    """Return tables with a label that depends on three of the bank's nine columns, and to
+    a given degree on the others'.
+    """
     draw = np.random.default_rng(0)
     blocks = [draw.normal(size=(rows, 9)) for _ in range(parties)]
     sums = [block[:, :3].sum(axis=1) for block in blocks]
@@ -169,7 +171,7 @@ def test_nothing_but_figures_comes_back(comparison: Comparison) -> None:
 
 
 def test_held_out_labels_do_not_move_a_local_model() -> None:
-    """Labels of held-out rows turned round turn the AUC round exactly: nothing was fitted to them."""
+    """Inverted labels of held-out rows invert the AUC exactly, so nothing was fitted to them."""
     bank, _ = tables()
     test_rows = JOB.schedule(bank.register).test
     turned = np.asarray(bank.y).copy()
@@ -201,7 +203,7 @@ def test_jobs_that_cannot_be_compared_are_refused(job: vfl.Job, says: str) -> No
 
 
 def test_ledgers_admit_all_models_before_anything_is_disclosed(tmp_path: Path) -> None:
-    """The shop's file lets 400 rows be measured four times in all: two were taken, three are asked for."""
+    """The shop's ledger permits four measurements of 400 rows: two were made, and three more are requested."""
     parties = tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     test_rows = JOB.schedule(register_of(parties)).test
@@ -247,7 +249,7 @@ def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
         assert word in (tmp_path / "page.html").read_text()
     assert max(map(len, done.stdout.splitlines()[:8])) <= 80
     notices = [line for line in done.stderr.splitlines() if "metrics are of 150 rows" in line]
-    assert len(notices) == 1  # and not once a model
+    assert len(notices) == 1  # one notice in all, not one for each model
 
 
 def test_compared_jobs_do_not_depend_on_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:

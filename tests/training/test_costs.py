@@ -58,7 +58,7 @@ JOBS: dict[str, vfl.Job] = {
 
 
 def parties_with_server(name: str) -> list[vfl.Party]:
-    """Two parties of 200 rows, with FDML's server."""
+    """Return two parties of 200 rows, and FDML's server."""
     tables = [party.take(np.arange(200)) for party in vfl.datasets.breast_cancer()]
     return tables + [vfl.Helper("server", "server")] * (name == "fdml")
 
@@ -69,7 +69,7 @@ def test_every_family_is_here() -> None:
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> list[VirtualClock]:
-    """All clocks of simulations."""
+    """Record all clocks of simulations."""
     virtual_clocks: list[VirtualClock] = []
 
     def noted(*args: Any, **keys: Any) -> VirtualClock:
@@ -168,7 +168,7 @@ class Engine:
 
 @pytest.fixture
 def engine_seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds of all calls of the engines."""
+    """Record the seconds of all calls of the engines."""
     seconds: list[float] = []
     own = share_schemes.SHARE_SCHEMES["own"]
     monkeypatch.setitem(share_schemes.SHARE_SCHEMES, "own", lambda bits: Engine(own(bits), seconds))
@@ -183,7 +183,7 @@ def engine_seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 )
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
 def test_encryption_is_the_time_of_the_engine(name: str, engine_seconds: list[float]) -> None:
-    """Of all parties; and every phase in which the engine works has a part for it."""
+    """The time is that of all parties' engines, and every phase with encryption states it."""
     tables = [party.take(np.arange(400)) for party in vfl.datasets.breast_cancer()]
     if name == "shares, counts":
         tables = [vfl.Party(p.name, p.X, None if p.y is None else p.y + p.y[::-1], ids=p.ids) for p in tables]

@@ -42,7 +42,7 @@ def first_job(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def read_table(first_job: Any) -> Callable[[str], list[vfl.Party]]:
-    """Reads a real table by name."""
+    """Read a real table by its name."""
     return lambda name: first_job.TABLES[name](REAL_TABLES)
 
 
@@ -62,7 +62,7 @@ def test_a_model_alone_scores_as_pooled_regression_does(name: str, bins: bool, f
 
 @pytest.mark.long
 def test_bins_rank_as_weights_of_evidence_of_the_pooled_table_do(first_job: Any) -> None:
-    """On the made-up loans, by .02 and more better: the bar has no luck to fear."""
+    """On generated loans, the AUC is above the bound by at least .02, so random rounding cannot fail the test."""
     parties, job = vfl.datasets.loans(1_600), first_job.alone(0, bins=True)
     assert vfl.simulate(job, parties).metrics["auc"] >= first_job.pooled_auc(parties, job) - 0.003
 
@@ -193,13 +193,13 @@ EXPECTED_ROUNDS = {
     "default_credit": (3, 2),
     "a9a": (3, 2),
     "breast": (7, 6),
-}  # held out, of training rows
+}  # shares of held-out rows
 QUICK_TABLES = ("support2", "breast")
 KEPT = {"tails": "keep"}  # as scikit-learn's own preparation
 
 
 def pooled(parties: list[vfl.Party], job: vfl.Job, *, held_out: bool) -> float:
-    """AUC of scikit-learn's own preparation and logistic regression on the pooled columns."""
+    """Return the AUC of scikit-learn's own preparation and logistic regression on the pooled columns."""
     y, schedule = parties[0].y, job.schedule(parties[0].register)
     assert y is not None
     table = np.hstack([party.X.astype(object) for party in parties])

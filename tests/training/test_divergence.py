@@ -17,7 +17,7 @@ from securevfl.models.losses import LOSSES
 
 
 def numbers(count: int = 3) -> list[vfl.Party]:
-    """A regression of `count` parties."""
+    """Return a regression of `count` parties."""
     generator = np.random.default_rng(0)
     X = generator.normal(size=(300, 4 * count))
     y, ids = X @ generator.normal(size=4 * count), np.arange(300)

@@ -1,7 +1,8 @@
-"""Every kind of step of a preparation on its edges: training, file, export, points and explanations agree with loops.
+"""Every kind of preparation step (clip, bins, codes, texts) at its boundaries: all uses of it agree with loops.
 
-Rows are at each edge of a step, at the two floating-point numbers next to it, at 0, missing, and of known, rare and
-unknown texts. The model has a weight for each feature that differs from all others.
+Uses are training, file, export, points and explanations. Rows are at each boundary (edge) of a step, at the two
+floating-point numbers next to it, at 0, missing, and of known, rare and unknown texts. The model has a weight for each
+feature that differs from all others.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ CODES = dict((*MARKED, *UNMARKED))
 
 
 def special(value: float, fill: float) -> tuple[float, float, float]:
-    """The value, or what replaces a code; and the 0/1 columns of the two frequent codes."""
+    """Return the value, or the replacement of a code, and the 0/1 columns of the two frequent codes."""
     return (fill if value in CODES.values() else value), float(value == -1), float(value == 0)
 
 
@@ -342,7 +343,7 @@ def test_a_score_of_so_many_points_has_the_odds_that_they_state() -> None:
     assert odds == pytest.approx([600, 620, 580])
 
 
-# Fitting
+# --- fitting
 
 
 @pytest.mark.parametrize("bins", [2, 3, 4, 10])

@@ -1,4 +1,6 @@
-"""The error of a gain in AUC, from unlinked scores of the joint model, against a bootstrap of linked scores."""
+"""The error of a gain in AUC, from scores of the joint model in random order, compared with
+a bootstrap of matched scores.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def compared(y: Any, local: Any, joint: Any) -> Comparison:
 
 
 def bootstrapped(y: Any, local: Any, joint: Any) -> float:
-    """Return the deviation of the gain over bootstrap samples of linked rows."""
+    """Return the standard deviation of the gain over bootstrap samples of rows with both scores."""
     draw, gains = np.random.default_rng(3), []
     for _ in range(300):
         rows = draw.integers(0, len(y), len(y))

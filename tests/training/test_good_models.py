@@ -1,4 +1,4 @@
-"""Every family is as good on held-out rows as a model of the pooled table: product of family, loss and parties.
+"""Every family is as good on held-out rows as a model of the pooled table, for every loss and number of parties.
 
 The columns of every party matter, and some are whole numbers with ties; labels of two classes have 30 % of one class. A
 model that leaves out a party's columns, a step or the intercept is far from its oracle, which scikit-learn fits to all
@@ -83,7 +83,8 @@ def test_default_linear_models_are_as_good_as_pooled_ones(loss: str, protocol: s
     job = vfl.Job(model=loss, protocol=protocol, test_fraction=0.3, accepts=accepts)
     members = parties_of(blocks, y, ids=range(ROWS))
     run = trained(job, members)
-    if protocol == "shares" and kind == 3:  # pairs have each class's score by itself, not divided by those of others
+    # pairs contain each class's score separately, not divided by the sum over classes
+    if protocol == "shares" and kind == 3:
         predict = "decision_function"
     predicted, labels = pooled(oracle, job, members, predict)
     expected = quality(metric, predicted, labels)
@@ -93,7 +94,7 @@ def test_default_linear_models_are_as_good_as_pooled_ones(loss: str, protocol: s
 
 @pytest.mark.parametrize("boosted", [True, False])
 def test_trees_beat_single_parties_and_approach_pooled_ones(boosted: bool) -> None:
-    """Curves of both parties, which no line follows; the boosted score is measured on held-out rows as well."""
+    """Labels depend non-linearly on columns of both parties; the boosted score is measured on held-out rows as well."""
     generator = np.random.default_rng(8)
     blocks = [np.round(generator.normal(size=(1200, 3)), 1) for _ in range(2)]
     score = sum(2.0 * (np.abs(block[:, 0]) > 0.8) - 1.5 * (block[:, 1] > 0.3) + block[:, 2] for block in blocks)
@@ -107,7 +108,7 @@ def test_trees_beat_single_parties_and_approach_pooled_ones(boosted: bool) -> No
     assert oracle > single + 0.08
     assert run.metrics["auc"] > oracle - 0.03
     assert run.metrics["auc"] > single + 0.05
-    if boosted:  # the label party's score of other rows is as good as its own boosted trees, and not better than life
+    if boosted:  # on held-out rows, the label party's score is as good as its own boosted trees, and not better
         inputs = run.parts["bank"].state["inputs"]
         assert inputs["score"] is not None
 

@@ -1,4 +1,4 @@
-"""Rows that are held out change nothing in a training: not one bit of any weight, whatever the options."""
+"""Held-out rows change no bit of any weight in a training, with any options."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def same(chosen_job: vfl.Job, *helper_columns: str) -> None:
         np.testing.assert_array_equal(part.scaling.deviation, other.scaling.deviation)
         if part.columns:
             np.testing.assert_array_equal(part.theta, other.theta)
-    assert runs[0].metrics["loss"] != runs[1].metrics["loss"]  # the rows are others indeed
+    assert runs[0].metrics["loss"] != runs[1].metrics["loss"]  # the rows do differ
 
 
 @pytest.mark.parametrize("weights", [None, {"classes": "balanced"}], ids=["", "balanced"])
@@ -88,14 +88,14 @@ def test_no_bit_of_what_is_prepared(prepare: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("method", ["FedSGD", "FedBCD, local steps", "BlockNewton"])
 def test_no_bit_of_what_rows_bring_beside_their_columns(method: str) -> None:
-    """Means of exposures and of weights are those of the training rows."""
+    """Means of exposures (amounts of risk per row) and of row weights are those of the training rows."""
     counts = {"model": vfl.GeneralLinear(loss="poisson", l2=1e-2), "exposure": "years", "weights": {"column": "heavy"}}
     same(accepting_job(**METHODS[method] | counts), "years", "heavy")
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_no_weight_on_shares(scale: str) -> None:
-    """Sums are rounded at random there, so that two runs on one table differ too: by as little."""
+    """On shares, sums are rounded at random, so weights differ only as much as in two runs on one table."""
     shares_job = accepting_job(
         scale=scale, epochs=1, batch_size="all", optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(shares={})
     )

@@ -43,7 +43,7 @@ FAMILY_JOBS: dict[str, dict[str, Any]] = {
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """Raised in place of the end of a process."""
 
 
 def three_tables(rows: int = 300, columns: int = 2) -> list[vfl.Party]:
@@ -57,7 +57,7 @@ def three_tables(rows: int = 300, columns: int = 2) -> list[vfl.Party]:
 
 
 class Command:
-    """The same command of all parties, in this process; their ledgers and states are in a folder each."""
+    """The same command at all parties, in this process, with a folder of ledgers and checkpoints for each."""
 
     def __init__(self, job: vfl.Job, parties: list[Any], folder: Path) -> None:
         self.job, self.parties, self.folder = job, parties, folder
@@ -89,13 +89,13 @@ class Command:
 
 
 def killed_everywhere(job: vfl.Job, parties: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Kill each party at each kind of message it sends, and give the command once more; how many kinds there were."""
+    """Kill each party at each kind of message that it sends, and repeat the command. Return the number of kinds."""
     undisturbed = Command(job, parties, folder / "whole")
     undisturbed()
     for number, (who, kind) in enumerate(undisturbed.sent):
         command = Command(job, parties, folder / str(number))
         with monkeypatch.context() as dies:
-            dies.setattr(LedgerSession, "settle", lambda self, *, silent: None)  # a killed process cleans nothing up
+            dies.setattr(LedgerSession, "settle", lambda self, *, silent: None)  # a killed process settles nothing
             with pytest.raises(BaseException):  # noqa: B017
                 command(who, kind)
         parts = command()

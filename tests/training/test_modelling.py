@@ -151,11 +151,11 @@ def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> Non
 @pytest.mark.parametrize(
     ("labels", "positive"),
     [
-        (("late", "paid"), "late"),  # the rarer one, though it is first of the two
+        (("late", "paid"), "late"),  # the rarer one, although it is listed first
         (("a", "b"), "a"),
         ((True, False), "True"),
         (("Yes", "No"), "Yes"),
-        ((0, 1), "1"),  # there are more of these
+        ((0, 1), "1"),  # this class has more rows
         ((-1.0, 1.0), "1"),
         ((2, 1), "2"),  # class 1 against 2 does not state which; the rarer one is meant
     ],

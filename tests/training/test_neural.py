@@ -1,4 +1,4 @@
-"""Neural parties at work: sealed as in the open, as one pooled model, guarded by their parameters, kept and resumed."""
+"""Training of neural networks: encrypted as unencrypted, equal to one pooled model, refused, stored and resumed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def network(columns: int, hidden: int, outputs: int = 1) -> Callable[[], torch.n
 
 
 def network_parties(*hidden: int, count: int = 2, outputs: int = 1) -> list[vfl.Party]:
-    """The first of them by the sizes of their hidden layers; the others have a dense layer."""
+    """Return parties whose first ones have hidden layers of these sizes; the others have a dense layer."""
     tables = [party.take(np.arange(ROWS, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
     for party, size in zip(tables, hidden, strict=False):
         party.model = vfl.TorchModel(network(party.X.shape[1], size, outputs))
@@ -67,7 +67,7 @@ def test_under_paillier_too() -> None:
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_a_step_is_that_of_the_pooled_model(outputs: int) -> None:
-    """FedSGD on one batch of all rows, against torch's own gradient of the mean loss on the sum of modules."""
+    """FedSGD on one batch of all rows is compared with torch's gradient of the mean loss on the sum of modules."""
     tables = network_parties(3, 4, count=3, outputs=outputs)
     for party in tables:
         party.X = (party.X - party.X.mean(axis=0)) / party.X.std(axis=0)

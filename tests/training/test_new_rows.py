@@ -1,4 +1,4 @@
-"""New rows from files: the same in every format, in blocks, checked before the first is handed out."""
+"""New rows from files: the same in every format, read in blocks, and checked before the first row is returned."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ SECRET = 987654.125
 
 @pytest.fixture(scope="module")
 def part() -> ModelPart:
-    """A model of the columns a, b, c of the shop."""
+    """Return a model of the columns a, b, c of the shop."""
     job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.1),
@@ -57,7 +57,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table(X: np.ndarray = X) -> pa.Table:
-    """Columns in another order, and one that the model does not know."""
+    """Return columns in another order, with one that the model does not know."""
     n = len(X)
     return pa.table({"c": X[:, 2], "note": ["text"] * n, "a": X[:, 0], "id": IDS[:n], "b": X[:, 1]})
 
@@ -180,7 +180,7 @@ def grown(folder: Path, part: ModelPart, rows: int, *, aligned: bool) -> int:
     )
     wide.save(folder / "part.json")
     command = [sys.executable, "-c", PROGRAM, str(path), str(folder / "part.json")]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # what Arrow takes its number of threads from
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # this variable sets the number of Arrow's threads
     return int(subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread).stdout) << 10
 
 
@@ -194,7 +194,7 @@ def test_memory_hardly_grows_with_the_table(tmp_path: Path, part: ModelPart, ali
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_every_id_stays_beside_its_own_values_in_any_order(tmp_path: Path, part: ModelPart, suffix: str) -> None:
-    """Ids of two columns: the values that predictions are written beside do not depend on the row order."""
+    """With ids of two columns, every prediction is written next to its own id in any row order."""
     columns = {"who": [f"Ann {row}" for row in range(N)], "day": [f"2024-01-{1 + row % 28:02}" for row in range(N)]}
     wide = pa.table({**columns, "a": X[:, 0], "b": X[:, 1], "c": X[:, 2]})
     path, options = tmp_path / f"t{suffix}", ReadOptions(id_column="who,day")
@@ -215,7 +215,7 @@ def test_every_id_stays_beside_its_own_values_in_any_order(tmp_path: Path, part:
 def test_messages_name_the_row_of_the_file(
     tmp_path: Path, part: ModelPart, suffix: str, duplicates: Any, aligned: bool
 ) -> None:
-    """Also if an alignment has another order, and if only one of several rows of an id is used."""
+    """This also holds if an alignment has another order, and if only one of several rows of an id is used."""
     repeated = pa.concat_tables([table().slice(0, 20), table()])
     path = write(tmp_path / f"t{suffix}", repeated)
     options = ReadOptions(duplicates=duplicates)

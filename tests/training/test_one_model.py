@@ -1,4 +1,4 @@
-"""One model: exported, printed and explained values equal served ones, also beyond all bounds, in gaps and texts.
+"""Exported, printed and explained values of a model equal its scores, also for extreme, missing and unknown values.
 
 f is compared with loops over the arithmetic of the share holders: whole numbers of 2^-8, times the weights that a party
 received. So figures are compared before a score is rounded to levels.
@@ -64,7 +64,7 @@ def parties_with_gaps(family: str) -> list[vfl.Party]:
 
 
 def new_rows() -> dict[str, Any]:
-    """Training rows, rows far beyond all bounds on either side, gaps, and texts that nobody has seen."""
+    """Return training rows, rows far beyond all bounds on either side, missing values, and unknown texts."""
     pd = pytest.importorskip("pandas")
     bank_columns = np.vstack([OWN[:40], np.column_stack([FAR, 1 - (FAR > 0), FAR])])
     other = np.vstack([OTHER[:40], np.column_stack([np.abs(FAR), FAR, -FAR])])
@@ -108,7 +108,7 @@ def served(part: ModelPart, X: Any, clip: float | None) -> Any:
 
 
 def points(card: Scorecard, part: ModelPart, X: Any) -> Any:
-    """The points of rows (m,) as somebody adds them up who has the printed lines and the columns as they come."""
+    """Return the points of rows (m,), added up by the printed lines from the original columns."""
     total = np.zeros(len(X))
     for column in part.columns:
         column_points = {
@@ -210,7 +210,7 @@ def test_a_scorecard_adds_up_to_the_score_of_every_row(prepare: dict[str, Any]) 
 
 
 def test_a_rare_column_keeps_its_effect() -> None:
-    """.8 % ones lie 11 deviations from their mean: cut off at 8, their effect would be three quarters of itself."""
+    """If .8 % of a column are ones, these are 11 deviations from the mean; clipped at 8, they would lose a quarter."""
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop"), step=0.0625, table_bits=8))
     keys: dict[str, Any] = {"model": vfl.Logistic(l2=1e-4), "batch_size": "all", "epochs": 200, "test_fraction": 0.0}
     with warnings.catch_warnings():
@@ -241,7 +241,7 @@ MODEL_USES: dict[str, Any] = {
 
 @pytest.mark.parametrize("boosted_score", [True, False])
 def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool) -> None:
-    """One party's trees also have cosines of all its columns; the party that receives its weights has none."""
+    """One party's trees also have cosines of all its columns, whose weights cannot be divided among the columns."""
     model = vfl.Trees(trees=3, depth=2, boosted_score=boosted_score)
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank",)))
     job, tables, new = (

@@ -29,8 +29,9 @@ SEALED = ["columns", "rank", "label_auc", "fresh_equations", "small_metrics"]
 PLAIN: dict[str, Any] = {"protocol": "open", "accepts": SEALED, "epochs": 3, "batch_size": 40}
 FDML_OPTIMIZER = vfl.FDML(
     lr=0.1, tau=0, shows_labels=True, stored="open"
-)  # in step: further apart, parties run asynchronously
-JOBS: dict[str, tuple[dict[str, Any], float]] = {  # and how far weights may lie apart, in deviations of f
+)  # synchronous, because asynchronous runs differ
+# jobs, and the largest difference of weights in standard deviations of f
+JOBS: dict[str, tuple[dict[str, Any], float]] = {
     "fedbcd": (PLAIN | {"model": "logistic", "optimizer": vfl.FedBCD(lr=0.1, local_steps=3)}, 1e-9),
     "newton": (PLAIN | {"model": "logistic", "optimizer": vfl.BlockNewton(), "batch_size": "all"}, 1e-9),
     "softmax": (PLAIN | {"model": "softmax", "optimizer": vfl.FedBCD(lr=0.1, local_steps=2)}, 1e-9),
@@ -85,4 +86,4 @@ def test_runs_of_fdskl_draw_other_features_and_predict_alike() -> None:
     first, turned = (trained(keys, order) for order in (np.arange(N), DRAW.permutation(N)))
     one, other = (run.decision({"bank": OWN, "shop": OTHER})[:, 0] for run in (first, turned))
     assert np.sqrt(((one - other) ** 2).mean()) <= 0.4 * one.std()
-    assert np.abs(one - other).max() > 0.01 * one.std()  # they are other features
+    assert np.abs(one - other).max() > 0.01 * one.std()  # the features differ

@@ -23,7 +23,7 @@ EARLY = {"patience": {"metric": "loss", "evaluations": 1, "tolerance": 0.5}, "ev
 
 
 class Kills:
-    """Run the same command at all parties, kill the bank as it saves its part, and note the opened words."""
+    """Run the same command at all parties, kill the bank as it saves its part, and record the opened words."""
 
     def __init__(self, job: vfl.Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.job, self.parties = job, three_tables(2000)[:2]
@@ -64,7 +64,7 @@ class Kills:
             self.opened.append((len(rounds), sent))
 
     def told(self) -> int:
-        """How many bits of labels the bank's ledger counts for weights."""
+        """Return the number of bits about labels that the bank's ledger counts for weights."""
         entries = self.ledgers["bank"].read().entries
         return total_to([entry for entry in entries if entry.disclosure.group == "weights"], "labels", "shop").count
 

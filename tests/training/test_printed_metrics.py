@@ -71,7 +71,7 @@ def test_on_shares_it_is_said_that_rows_count_alike() -> None:
 def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tmp_path: Any) -> None:
     run, _ = trained(N, np.linspace(1, 2, N), **keys)
     assert set(run.metric_std_errors) == set(run.metrics)
-    assert 0.02 < run.metric_std_errors["auc"] < 0.08  # of 100 rows
+    assert 0.02 < run.metric_std_errors["auc"] < 0.08  # the standard error for 100 rows
     assert f"AUC {html.with_error(run.metrics['auc'], run.metric_std_errors['auc'])}" in printed(run)
     assert html.with_error(run.metrics["auc"], run.metric_std_errors["auc"]) in run._repr_html_()
     run.save(tmp_path)

@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def credit() -> list[vfl.Party]:
-    """FATE's split of 30,000 credit card clients, one side shuffled and short of some rows, joined on id."""
+    """Return 30,000 credit card clients in FATE's split, joined by id; one side is shuffled and lacks some rows."""
     parties = []
     generator = np.random.default_rng(0)
     for name, side in (("bank", "guest"), ("shop", "host")):
@@ -64,7 +64,7 @@ def test_open_paillier_and_ckks_give_one_model(credit: list[vfl.Party]) -> None:
 
 
 def test_the_sealed_model_is_as_good_as_the_pooled_one(credit: list[vfl.Party]) -> None:
-    sealed = train(credit, vfl.Ckks(), batch_size=256, epochs=5, prepare={"tails": "keep"})  # as the pooled one's
+    sealed = train(credit, vfl.Ckks(), batch_size=256, epochs=5, prepare={"tails": "keep"})  # as for the pooled model
     X = np.hstack([party.X for party in credit])
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     pooled = LogisticRegression(max_iter=1000).fit(X, credit[0].y)
@@ -87,4 +87,5 @@ def test_kept_exchanges_give_the_open_model_under_ckks(credit: list[vfl.Party], 
 
     opened, sealed = celu("open"), celu("ckks")
     assert opened.metrics["auc"] > 0.715
-    assert sealed.metrics["auc"] == pytest.approx(opened.metrics["auc"], abs=1e-4)  # 1.2e-5 apart in every run
+    # the difference is 1.2e-5 in every run
+    assert sealed.metrics["auc"] == pytest.approx(opened.metrics["auc"], abs=1e-4)

@@ -88,7 +88,9 @@ STEPS: dict[str, Callable[[SearchRecord], None]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_search_is_restored(tmp_path: Path, step: str) -> None:
-    """With each public attribute, after each change; the record of another search of the account stays as it is."""
+    """Every public attribute is restored after each change; the record of another search
+    in the account does not change.
+    """
     party = random_parties(2, 20, ids=True)[0]
 
     def opened(grid: int = 1) -> SearchRecord:
@@ -111,7 +113,7 @@ def test_a_search_is_restored(tmp_path: Path, step: str) -> None:
 
 
 def test_a_measurement_is_used_once_by_all_processes(tmp_path: Path) -> None:
-    """Also if a second process has read the record before the first one used it, and after the search has ended."""
+    """This holds if a second process has read the record before the first one used it, and after the search's end."""
     party = random_parties(2, 20, ids=True)[0]
 
     def opened() -> SearchRecord:

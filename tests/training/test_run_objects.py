@@ -1,4 +1,4 @@
-"""Runs and parts are stored by libraries, shown with their metrics first, and refuse what is no party."""
+"""Runs and model parts can be pickled, show their metrics first, and refuse objects that are not parties."""
 
 from __future__ import annotations
 

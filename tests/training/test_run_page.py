@@ -40,7 +40,7 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     for name, value in run.metrics.items():
         cell = f">{html.with_error(value, run.metric_std_errors[name])}</td>"
-        assert page.count(cell) == (name != "error"), name  # nothing twice: loss is log_loss here
+        assert page.count(cell) == (name != "error"), name  # no metric appears twice: loss is log_loss here
     assert "The number after ± is the standard error" in page
     assert run.job.digest.hex()[:16] in page
     assert f"{run.costs.bytes:,}" in page
@@ -186,7 +186,8 @@ def test_a_notebook_shows_the_picture_in_the_colours_of_the_page(run: vfl.Run) -
     assert figure._repr_png_().startswith(b"\x89PNG")
     colours = [bar.get_facecolor()[:3] for bar in figure.axes[2].patches]
     kinds = [pytest.approx([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for colour in SERIES_COLOURS[:4]]
-    assert colours == [colour for colour in kinds for _ in range(3)]  # one bar a phase, in parts for each kind of work
+    # one bar for each phase, with a part for each kind of work
+    assert colours == [colour for colour in kinds for _ in range(3)]
 
 
 def test_a_picture_without_evaluations_has_the_calibration() -> None:

@@ -49,7 +49,7 @@ def train(**prepare: Any) -> vfl.Run:
 
 
 def read(card: Scorecard, party: vfl.Party, row: int) -> float:
-    """The points of a row as somebody with the printed lines would add them up."""
+    """Return the points of a row, added up by the printed lines."""
     total = 0.0
     lines = [line for line in card.lines if line.party == party.name]
     for column in party.columns:
@@ -166,7 +166,7 @@ def test_points_rank_like_the_model_on_credit() -> None:
     draws = Prg(bytes(32), "shares of a test"), Prg(bytes(32), "dither of a test")  # the same in every run
     for step, auc in ((-2, 0.7669), (-1, 0.7591)):
         aucs = [roc_auc_score(new[0].y, -ScorecardScale().of(levelled(f, step, *draws))) for _ in range(5)]
-        assert np.mean(aucs) == pytest.approx(auc, abs=0.004)  # as the page states
+        assert np.mean(aucs) == pytest.approx(auc, abs=0.004)  # as docs/scorecard.md states
 
 
 def levelled(f: Any, step: int, shares: Prg, dithers: Prg) -> Any:
@@ -181,7 +181,7 @@ def levelled(f: Any, step: int, shares: Prg, dithers: Prg) -> Any:
 
 
 def test_a_date_in_a_job_with_bins_is_to_be_left_out() -> None:
-    """Bins leave dates as they are, so that more bins are no remedy."""
+    """Bins do not change dates, so that more bins are no remedy."""
     draw = np.random.default_rng(0)
     X = np.empty((400, 2), dtype=object)
     X[:, 0] = draw.normal(size=400)

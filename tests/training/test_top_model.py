@@ -1,4 +1,4 @@
-"""A top model at the active party: its rounds against torch on the pooled model, sealed, and its refusals."""
+"""A top model (layers on all parties' outputs) at the active party: compared with torch, encrypted, and refused."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ ROWS, TOP_WIDTH = 200, 3
 
 
 class Top(nn.Module):
-    """The active party's bottom and the top above all."""
+    """The active party's bottom model, and the top model on all outputs."""
 
     def __init__(self, columns: int, passives: int) -> None:
         super().__init__()

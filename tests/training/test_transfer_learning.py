@@ -1,4 +1,6 @@
-"""Transfer learning as a job: the same model sealed and open, gradients those of torch, resumed, refused, attacked."""
+"""Transfer learning as a job: equal models with and without encryption, gradients of torch,
+resumption, refusals, attacks.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,7 @@ def test_steps_are_those_of_torch_on_pooled_rows() -> None:
 
 
 class Stop(Exception):
-    """What ends a run in the middle."""
+    """Raised to end a run in the middle."""
 
 
 def test_resumes_where_it_was(tmp_path: Path) -> None:

@@ -199,7 +199,9 @@ def test_the_order_of_the_grid_changes_nothing(name: str, limit: Limit | None, t
 
 
 def test_every_alternative_that_may_be_chosen_is_checked(tmp_path: Path) -> None:
-    """All open the same bits about columns. With many bins, the opened weights have as many bits as the labels."""
+    """All alternatives open the same bits about columns. With many bins, opened weights
+    have as many bits as the labels.
+    """
     job = PERMUTED["weights opened to the partner"][0]
     parties = tables(2400)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
