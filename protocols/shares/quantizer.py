@@ -99,7 +99,7 @@ class Quantizer:
         return np.where(np.abs(sums) > self.max_reported, np.inf, sums)
 
     def can_clip(self, encoding: FixedPointEncoding) -> bool:
-        """Return whether a fine table (256 entries) is fine enough to decide which sums to clip."""
+        """Return whether a lookup table of 256 entries resolves sums finely enough to decide which ones to clip."""
         return bool(2.0**encoding.fine_step <= self.reach / 8)
 
     def clipped(self, sums: Floats) -> Floats:

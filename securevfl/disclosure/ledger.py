@@ -400,15 +400,16 @@ class DisclosureLedger:
             change.contents = replace(change.contents, trusts=(*others, peer) if trusted else others)
 
     def check_early_aborts(self, peers: Collection[str]) -> None:
-        """Check that another session may begin, with these peers or with others.
+        """Check that at most MAX_EARLY_ABORTS - 1 sessions, with any peers, have ended early.
 
-        Each early abort may disclose one bit of this party's table, so this is called before the table is inspected.
+        Otherwise no session may begin. Each early abort may disclose one bit of this party's table, so this is called
+        before the table is inspected.
 
         Args:
-            peers: names of the session's other parties.
+            peers: names of the other parties of the session that is about to begin, for the error.
 
         Raises:
-            LeakageError: if too many sessions have ended early, with whatever peers.
+            LeakageError: if MAX_EARLY_ABORTS sessions or more have ended early.
         """
         tries = self.read().tries
         if (so_far := sum(aborts.count for aborts in tries)) >= MAX_EARLY_ABORTS:

@@ -22,11 +22,11 @@ from securevfl.models.robust_losses import HuberLoss, QuantileLoss
 
 
 class LinearModel(BlockModel):
-    """The base class of linear models, and of models that are linear in features.
+    """The base class of models that are linear in the columns, or in features that are computed from the columns.
 
     Attributes:
-        spare_bits: on shares, numbers are rounded up to whole bytes; this is how many of the additional bits may make
-            steps more precise.
+        spare_bits: on shares, the width of a number in bits is a multiple of 8; this is how many of the bits that a
+            number does not need for its range may make steps more precise.
         step_bits: on shares, entries of a step (a column times the step size) are clipped to [-2^step_bits,
             2^step_bits]; None for no clipping.
         risen: on shares, the factor by which the loss may exceed the minimum so far before the training rolls back.

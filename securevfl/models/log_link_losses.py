@@ -174,7 +174,10 @@ class GammaLoss(LogLinkLoss):
         return 1 - y * decay(f)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Return no labels, and log(1 - g), which equals log(y) - f unless a continuation of exp applies."""
+        """Return NaN for the labels, which g does not determine, and log(1 - g).
+
+        log(1 - g) equals log(y) - f for f between the two bounds beyond which exp is replaced by a straight line.
+        """
         return InvertedResidual(np.full_like(g, np.nan), -np.log(np.maximum(1 - g, TINY)))
 
     def target_term(self, y: Floats) -> Floats:

@@ -124,7 +124,8 @@ class TorchModel:
             columns: the number of its columns.
             outputs: the required number of outputs; None for any number.
             seed: determines the weights if a function draws them.
-            fed: the number of values for each row that a top model receives as its second input; 0 for other modules.
+            fed: for the top model (the network of the active party, whose first input is the sum of all parties'
+                outputs), the number of values for each row of its second input; 0 for other modules.
 
         Returns:
             The module.

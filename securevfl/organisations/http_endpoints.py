@@ -34,7 +34,7 @@ _JSON = "application/json"
 
 
 class Refusal(BaseModel):
-    """The reply to a request that is not answered."""
+    """The body of an error reply: the service refused the request, or could not process it."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 

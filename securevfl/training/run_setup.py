@@ -144,7 +144,7 @@ def set_up_run(
 
 
 def run_key(job: Job, party: Party) -> bytes:
-    """Return the key of a party's checkpoints: a hash (32 bytes) of the job and of the table it trains on."""
+    """Return the name of a party's checkpoints: a public hash (32 bytes) of the job and of the table it trains on."""
     return run_key_of(job, party.digest)
 
 

@@ -251,8 +251,8 @@ class FdmlWorker(BatchParticipant):
                 reply = link.reply()
                 if reply.exchange != oldest.t - first:
                     raise ProtocolError(
-                        f"{self._context.me}: {self._context.active} sent the residual of exchange {reply.exchange}; "
-                        f"the next one is {oldest.t - first}",
+                        f"{self._context.me}: {self._context.active} sent the residuals of batch {reply.exchange} of "
+                        f"the run, but those of batch {oldest.t - first} were expected",
                         "check that both parties run the same job",
                         code="SVFL-PROTOCOL-MESSAGE",
                         peer=self._context.active,
