@@ -217,7 +217,7 @@ class FittedPreparation:
         return {step.column: step.iv for step in self.steps if isinstance(step, WoeTransform) and step.weights}
 
     def weigh(self, bin_numbers: Floats) -> Floats:
-        """Replace the number of each bin (m, d) by the weight of evidence of that bin (m, d)."""
+        """Return the weights of evidence (m, d) of m rows of d columns, given the index of each value's bin (m, d)."""
         steps = [step for step in self.steps if isinstance(step, WoeTransform)]
         return np.column_stack([step.weigh(numbers) for step, numbers in zip(steps, bin_numbers.T, strict=True)])
 

@@ -135,11 +135,11 @@ class Costs:
         return row if self.measured else row | dict.fromkeys([key for key in row if key.endswith("_s")] + ["bytes"])
 
     def table(self, *others: Costs) -> str:
-        """Return a text table of this run and others: a line for each phase, and one for the whole run."""
+        """Return a text table of this run and other runs: for each run, a line for each phase and one for the total."""
         return format_table([line for costs in (self, *others) for line in costs.lines()])
 
     def lines(self) -> list[dict[str, str | int | float | None]]:
-        """Return a line for each phase and one for the run, with seconds by kind of work; None for a run from files."""
+        """Return a line for each phase and one for the total: seconds by kind of work, or None for a run from files."""
         head: dict[str, str | int | float | None] = {
             "algorithm": self.algorithm,
             "protocol": self.protocol,

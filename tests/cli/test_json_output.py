@@ -94,29 +94,29 @@ def shape(value: Any) -> Any:
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     """Run every command that needs one process, in an order in which each finds what it reads."""
     write_tables(folder)
-    found = {}
+    outputs = {}
     for command, arguments in COMMANDS.items():
         done = run(folder, command, *arguments, "--json", "-")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("{"), (command, done.stdout[:300])
-        found[command] = json.loads(done.stdout)
+        outputs[command] = json.loads(done.stdout)
     parties = [
         vfl.Party("bank", np.random.default_rng(0).normal(size=(1200, 2)), np.arange(1200) % 2, aligned=True),
         vfl.Party("shop", np.random.default_rng(1).normal(size=(1200, 2)), aligned=True),
     ]
     part = vfl.simulate(vfl.Job(model=vfl.Logistic(), epochs=2), parties).parts["bank"]
-    found["join"] = part_report(part, alone={"auc": 0.5})
-    found["correlate"] = {"parties": [pair.plain() for pair in correlate(parties)["bank"]]}
+    outputs["join"] = part_report(part, alone={"auc": 0.5})
+    outputs["correlate"] = {"parties": [pair.plain() for pair in correlate(parties)["bank"]]}
     rows = tuple(ComparedModel(columns, "trees", 0.6, 0.5, 1.0, "nothing") for columns in ("bank", "bank, shop"))
-    found["compare"] = Comparison(rows, 100, 20, 0.01, pooled=rows[:1]).plain()
+    outputs["compare"] = Comparison(rows, 100, 20, 0.01, pooled=rows[:1]).plain()
     alternatives = (Alternative("l2 = 1", 0.5, 65), Alternative("l2 = 2", 0.6, 65))
     job = vfl.Job(model=vfl.Logistic())
-    found["tune"] = Tuning(alternatives, "l2 = 1", job, part, 300, 800, ("bank received 1 bits",)).plain()
-    found["tune-alone"] = vfl.cross_validate(job, {"l2": (0.1, 1.0)}, parties[0], folds=2).plain()
+    outputs["tune"] = Tuning(alternatives, "l2 = 1", job, part, 300, 800, ("bank received 1 bits",)).plain()
+    outputs["tune-alone"] = vfl.cross_validate(job, {"l2": (0.1, 1.0)}, parties[0], folds=2).plain()
     attack = Inference("bank", "norms", "AUC", "a paper", 0.5, 0.5, 0.5, 0.1, np.bool_(False), "none")  # type: ignore[arg-type]
-    found["audit"] = Audit("a job", {"bank": "active"}, [], [], [attack], []).plain()
-    json.dumps(found, allow_nan=False)
-    return found
+    outputs["audit"] = Audit("a job", {"bank": "active"}, [], [], [attack], []).plain()
+    json.dumps(outputs, allow_nan=False)
+    return outputs
 
 
 # what depends on the job, the table or the attacks and not on the schema
@@ -142,18 +142,18 @@ def schema(value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     return results(tmp_path_factory.mktemp("json"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", [*COMMANDS, *LONG, *OF_OPTIONS, "join", "correlate"])
-def test_the_schema_of_a_command_is_the_stored_one(command: str, found: dict[str, dict[str, Any]]) -> None:
+def test_the_schema_of_a_command_is_the_stored_one(command: str, outputs: dict[str, dict[str, Any]]) -> None:
     stored = json.loads(STORED.read_text())
-    assert schema(shape(found[command])) == stored[command]
+    assert schema(shape(outputs[command])) == stored[command]
     if command in COMMANDS:
-        assert found[command]["schema"] == f"securevfl.{command}/{SCHEMAS[command]}"
-        assert found[command]["version"] == vfl.__version__
+        assert outputs[command]["schema"] == f"securevfl.{command}/{SCHEMAS[command]}"
+        assert outputs[command]["version"] == vfl.__version__
 
 
 def test_every_command_that_reports_has_json() -> None:

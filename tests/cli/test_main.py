@@ -383,8 +383,8 @@ def test_the_help_lists_all_commands_in_groups() -> None:
     line = [sys.executable, "-m", "securevfl.cli.main", "--help"]
     lines = subprocess.run(line, capture_output=True, text=True, check=True, env=options).stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    shown = [match for line in lines if (match := re.match(r"│ ([a-z]+)  +(\S.*?) +│$", line))]
-    assert {match[1]: match[2] for match in shown} == {
+    commands_of_help = [match for line in lines if (match := re.match(r"│ ([a-z]+)  +(\S.*?) +│$", line))]
+    assert {match[1]: match[2] for match in commands_of_help} == {
         name: text for commands in HELP_GROUPS.values() for name, text in commands.items()
     }, "one line for each command"
     heads = [match[1] for line in lines if (match := re.match("╭─ (.*?) ─+╮$", line))]

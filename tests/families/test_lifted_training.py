@@ -68,15 +68,15 @@ def test_counts_amounts_and_quantiles_match_the_pooled_table(name: str, always: 
 def test_weights_are_those_of_a_training_without_a_lift(
     job: vfl.Job, classes: int, parties: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    members, found = class_parties(classes, parties), []
+    members, weights = class_parties(classes, parties), []
     for rows in (1, 1 << 30):
         monkeypatch.setattr(shares_plan, "MIN_LIFTED_ROWS", rows)
         run = vfl.simulate(job, members, workers=1)
         theta = whole_weights(job, {name: part.state for name, part in run.parts.items()}, "bank")
-        found.append(np.concatenate([theta[name].ravel() for name in run.parts]))
-    scale = np.abs(found[1]).max()
-    assert np.abs(found[0] - found[1]).max() < 0.1 * scale
-    assert np.corrcoef(*found)[0, 1] > 0.998
+        weights.append(np.concatenate([theta[name].ravel() for name in run.parts]))
+    scale = np.abs(weights[1]).max()
+    assert np.abs(weights[0] - weights[1]).max() < 0.1 * scale
+    assert np.corrcoef(*weights)[0, 1] > 0.998
 
 
 def test_lifted_entries_need_an_eighth_of_the_bytes(always: None) -> None:

@@ -39,13 +39,13 @@ FIGURES: dict[str, Figures] = {
 @pytest.mark.parametrize("loss", ["logistic", "smooth_hinge"])
 @pytest.mark.parametrize("figures", FIGURES)
 def test_figures_describe_the_second_class_whatever_its_name(figures: str, loss: str) -> None:
-    def found(first: Any, second: Any) -> Any:
+    def output(first: Any, second: Any) -> Any:
         classes = np.array([first, second])
         return FIGURES[figures](LOSSES[loss], np.where(POSITIVE, classes[1], classes[0]), classes)
 
-    usual = found(0, 1)
+    usual = output(0, 1)
     for first, second in ((1, 0), ("a", "z"), ("z", "a"), (-1.0, 7.0), (7.0, -1.0)):
-        np.testing.assert_equal(found(first, second), usual)
+        np.testing.assert_equal(output(first, second), usual)
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "between two"])
@@ -99,11 +99,11 @@ def test_rates_of_groups_refuse_predictions_of_other_classes(predicted: Any) -> 
 
 
 COMMANDS = {
-    "describe": ([], lambda found: (found["positive"]["class"], found["columns"][0]["auc"])),
-    "bins": (["--column", "a"], lambda found: (found["positive"], found["bins"][0]["rate"])),
+    "describe": ([], lambda output: (output["positive"]["class"], output["columns"][0]["auc"])),
+    "bins": (["--column", "a"], lambda output: (output["positive"], output["bins"][0]["rate"])),
     "fairness": (
         ["--party", "bank", "--predictions", "predicted.csv", "--group", "a"],
-        lambda found: (found["positive"], next(iter(found["groups"].values()))["rate"]),
+        lambda output: (output["positive"], next(iter(output["groups"].values()))["rate"]),
     ),
 }
 """Every command that reads labels without a job, and how to read its positive class and one of its figures. If the
@@ -124,12 +124,12 @@ def labelled_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]
 def test_commands_without_a_job_know_the_positive_class(command: str, labelled_table: list[str]) -> None:
     words, read = COMMANDS[command]
 
-    def found(*more: str) -> tuple[str, float]:
+    def output(*more: str) -> tuple[str, float]:
         done = CliRunner().invoke(app, [command, *labelled_table, *words, "--json", "found.json", *more])
         assert done.exit_code == 0, done.output
         return read(json.loads(Path("found.json").read_text()))
 
-    usual, rare, common = found(), found("--positive", "m"), found("--positive", "n")
+    usual, rare, common = output(), output("--positive", "m"), output("--positive", "n")
     assert usual == rare
     assert (rare[0], common[0]) == ("m", "n")
     assert common[1] == pytest.approx(1 - rare[1])

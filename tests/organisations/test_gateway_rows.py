@@ -143,10 +143,10 @@ def test_rows_that_wait_when_the_gateway_stops_are_still_taken(waiting: Gateway,
     """Blocks have four rows; before the marker of the queue's end there are fewer, as many, or more rows."""
     waiting.ask([RequestedRow(row) for row in range(rows)])
     put_mark_of_the_end(waiting)
-    taken = []
+    order = []
     while (block := waiting._next_block(4)) is not None:
-        taken += [int(queued.row_id) for queued in block]
-    assert taken == list(range(rows))
+        order += [int(queued.row_id) for queued in block]
+    assert order == list(range(rows))
 
 
 CLASSIFYING = [loss for loss in LOSSES.values() if loss.classifies]

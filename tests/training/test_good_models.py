@@ -126,13 +126,13 @@ def test_trees_of_numbers_have_the_mean_of_the_labels() -> None:
 
 def examples() -> dict[str, tuple[str, dict[str, Any]]]:
     """Return one example of each family, model and optimizer; those with open residuals cost least."""
-    found = {
+    cheapest = {
         (family, options["model"].name, options["optimizer"].name, "prepare" in options): (name, (family, options))
         for family, kind in FAMILIES.items()
         for name, options in sorted(kind().example_jobs().items(), key=lambda item: "open" in item[0])
         if family != "shares"
     }
-    return dict(found.values())
+    return dict(cheapest.values())
 
 
 EXAMPLES = examples()

@@ -29,7 +29,10 @@ class RankMatching(PairsAttack):
     remedy = fixed_remedy("hold out more rows (test_fraction)")
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the share of variance that the rows' levels explain; for chance, that of other rows' levels."""
+        """Return the share of the variance of the others' part of f that the levels of these rows explain.
+
+        The score also states the share that levels of other rows explain, which is what an attacker reaches by chance.
+        """
         evaluated, other = evaluated_rows(pair)
         share, by_others = (rank_gain(evaluated, rows, pair.seed) for rows in (evaluated, other))
         return Score(share, share, by_others, f"{len(evaluated.f)} rows", noise=1 / len(evaluated.f) ** 0.5)

@@ -54,7 +54,7 @@ class ReplayedDefence(Defence):
 
 
 def defence_of(residual: ResidualProtocol | None) -> Defence | None:
-    """Return the defence of a residual; None if it has none."""
+    """Return the defence of a residual protocol; None if it has none."""
     defence = getattr(residual, "defence", None)
     return defence if isinstance(defence, Defence) else None
 
@@ -65,7 +65,7 @@ def with_replayed_defence(
     on_outcome: Callable[[Floats], None] = lambda g: None,
     outcomes: Iterable[Floats] = (),
 ) -> ResidualProtocol:
-    """Return the residual with a defence that replays outcomes; a residual without a defence is returned as it is.
+    """Return the residual protocol with a defence that replays outcomes; one without a defence is returned unchanged.
 
     Args:
         residual: the residual protocol.

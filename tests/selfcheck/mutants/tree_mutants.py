@@ -19,7 +19,7 @@ from securevfl.models.trees import Trees
 from securevfl.options import JobOptions
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
-_beside, _breadth, _made, _outcome = (
+_features, _breadth, _fit_inputs, _outcome = (
     ForestInputs._features,
     Trees.breadth,
     SharesParticipant._fit_inputs,
@@ -29,12 +29,12 @@ _cosines, _draw = Trees._cosines, CosineFeatures.__dict__["draw"].__func__
 
 
 def _filled(self: Any, X: Any, rows: Any) -> Any:
-    inputs = _beside(self, X, rows)
+    inputs = _features(self, X, rows)
     return inputs[:, inputs.any(axis=0)]
 
 
 def _lacking(self: Any, X: Any, rows: Any) -> Any:
-    inputs = _beside(self, X, rows)
+    inputs = _features(self, X, rows)
     for source in self.forest.sources:
         if source.missing is not None:
             inputs[X[:, source.missing] > 0, : self.forest.merged.size] = 0
@@ -42,7 +42,7 @@ def _lacking(self: Any, X: Any, rows: Any) -> Any:
 
 
 def _by_share(self: Any, X: Any, rows: Any) -> Any:
-    inputs = _beside(self, X, rows)
+    inputs = _features(self, X, rows)
     counts = np.maximum(self.forest.counts.ravel(), 1)
     inputs[:, : len(counts)] *= np.sqrt(self.forest.counts.sum(axis=1).max() / counts)
     return inputs
@@ -59,7 +59,7 @@ def _untold(spread: Any) -> Any:
 def _all_rows(self: Any, data: Any) -> Any:
     rows = np.arange(data.rows)
     all_of_them: Any = Stand(data, schedule=Stand(data.schedule, train=rows, fitting_rows=rows))
-    return _made(self, all_of_them)
+    return _fit_inputs(self, all_of_them)
 
 
 def _in_fold(X: Any, targets: Any, key: bytes, *, classifies: bool, weights: Any = None, order: Any = None) -> Any:
