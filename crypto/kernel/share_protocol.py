@@ -280,7 +280,7 @@ class RingHolder(ShareHolder):
         return ring
 
     def open(self, reply: bytes) -> Words:
-        """Decrypt a reply to this party's share; see `ShareHolder.open`."""
+        """Decrypt a reply; the result is this party's share. See `ShareHolder.open`."""
         parameters = self._parameters
         c, r, s, d = read_header(parameters.engine, REPLY_HEADER, parameters.magic[2], reply, self._key)
         layout = parameters.layout(s, c, r, s)  # n does not affect replies; s rows give one block

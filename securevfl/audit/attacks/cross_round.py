@@ -26,7 +26,7 @@ class CrossRound(LabelAttack):
     paper = "gradients of several rounds as one linear system (after Hitaj et al. 2017)"
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        """Score each row by its negative residual, because residuals of the second class are negative."""
+        """Score each row by minus its residual: rows of the second class have negative residuals, and score higher."""
         return -solve(view.equations(), len(view.X), view.outputs)
 
 
