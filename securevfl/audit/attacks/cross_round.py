@@ -34,7 +34,7 @@ def solve(equations: list[tuple[Rows, Floats, Floats]], m: int, c: int) -> Float
     """Return the residuals that fit all equations best if they are the same in all rounds.
 
     Args:
-        equations: rows, A (k, n) and A g (k, c) of each opened gradient.
+        equations: for each decrypted gradient, the n rows of its batch, A (k, n) and A g (k, c).
         m: number of rows of the table.
         c: number of outputs.
 
