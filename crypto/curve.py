@@ -132,8 +132,9 @@ class Blinder(Secret):
     def unblind(self, points: bytes, executor: Executor | None = None) -> bytes:
         """Divide every point by the scalar, which undoes `blind`. Raise CryptoError like `check_points`.
 
-        For two blinders a and b, a.unblind(b.blind(a.blind(points))) == b.blind(points). So a party can let another one
-        multiply points that it does not see: an oblivious pseudorandom function (Jarecki, Kiayias, Krawczyk 2014).
+        For two blinders a and b, a.unblind(b.blind(a.blind(points))) == b.blind(points). So the party with b can
+        multiply the points of the party with a, and does not see them. That is an oblivious pseudorandom function
+        (Jarecki, Kiayias, Krawczyk 2014).
 
         Args:
             points: n points of 32 bytes.

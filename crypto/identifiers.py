@@ -177,8 +177,9 @@ def canonical_ids_in_bulk(values: Any) -> NDArray[np.bytes_] | None:
 def id_keys(ids: CanonicalIds) -> NDArray[np.uint64]:
     """Return a key of 16 bytes for each of n canonical ids, as two 64-bit integers. Different ids have different keys.
 
-    The key of an id of at most 15 bytes is the id, padded with zeros to 15 bytes, and a byte with its length. The key
-    of a longer id is a BLAKE2b digest of 15 bytes, and the byte 126. The highest bit of a key is therefore always 0.
+    The key of an id of at most 15 bytes is the id, padded with zeros to 15 bytes, and a byte with the length of the
+    id. The key of a longer id is a BLAKE2b digest of 15 bytes, and the byte 126. The last byte is the most significant
+    one and always below 128, so the highest bit of a key is 0.
 
     Args:
         ids: the canonical ids.

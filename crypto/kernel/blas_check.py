@@ -53,7 +53,8 @@ def find_blas_problem(product: MatrixProduct = matmul) -> str:
 def _exact(product: MatrixProduct, primes: Primes, rows: int, terms: int, columns: int, signs: int) -> bool:
     """Return whether float products of the largest possible numbers equal the products of the same integers.
 
-    `signs` is 1 for positive entries, 0 for negative entries in the left matrix, and -1 for alternating signs there.
+    The entries of the right matrix are positive. Those of the left matrix are positive if `signs` is 1, negative if it
+    is 0, and negative in every second column if it is -1.
     """
     largest = np.array([p // 2 + 4 for p in primes.values], np.int64)[:, None, None]
     terms_range = np.arange(terms)

@@ -35,7 +35,7 @@ REPLY_FIRST_LABEL = "public first polynomials of a reply"
 
 
 def column_groups(layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
-    """Yield for each group of column blocks, in an answer's order, a slice of the blocks and one of the columns."""
+    """Yield a slice of blocks, and the slice of their columns, for each group of column blocks in an answer."""
     F = layout.column_blocks(d)
     for start in range(0, F, BLOCKS_PER_GROUP):
         stop = min(F, start + BLOCKS_PER_GROUP)
@@ -56,7 +56,7 @@ def seeded_answer_size(primes: Primes, layout: RingLayout, d: int) -> int:
 
 
 def new_seed() -> bytes:
-    """Draw the public seed of a group of ciphertexts; it must be fresh for each group, because it replaces a mask."""
+    """Draw the public seed of a group of ciphertexts; it must be fresh for each group, because it determines masks."""
     return os.urandom(SYMMETRIC_KEY_BYTES)
 
 
@@ -112,7 +112,7 @@ class KernelSecretKey(Secret):
             prg: the pseudorandom generator of the errors.
 
         Returns:
-            Residues (P, s, outputs, blocks): the coefficients that contain entries of a message.
+            The coefficients that contain entries of a message, as residues (P, rows of a block, outputs, blocks).
         """
         primes, width = self._primes, first.shape[2]
         hidden, _ = add_product(primes, None, 0, self._by_secret(layout.r)[:, :, :width], second)
@@ -153,7 +153,7 @@ class KernelSecretKey(Secret):
 
 
 def _multiplier(primes: Primes, first: Floats, second: Floats, r: int, width: int) -> Floats:
-    """Return matrices (P, M, width + r, r) that multiply by both parts of a public key: `width` rows by b, then r by a.
+    """Return matrices (P, M, width + r, r): the upper `width` rows multiply by b of a public key, the lower r by a.
 
     This is a function and not a method, because the cache of a method would refer to its object, so that old keys would
     stay in memory until the garbage collector finds the reference cycle.
@@ -193,9 +193,9 @@ class ProductHider:
         return first + errors(prg, shape), total[:, :, width:]
 
     def _zero(self, layout: RingLayout, width: int, prg: Prg, count: int) -> Floats:
-        """Return values of (b * u, a * u + e1) for new random u and e1, not reduced (P, M, width + r, count).
+        """Return values of (b * u, a * u + e1) for new random u and e1 (P, M, width + r, count), for `count` blocks.
 
-        `_hidden` adds e0 to the wanted coefficients later.
+        They are not reduced modulo the primes. `_encrypted` adds e0 to the wanted coefficients later.
         """
         primes, r = self._primes, layout.r
         ring, shape = transform(primes, layout.points), (layout.points, r, count)

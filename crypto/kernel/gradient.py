@@ -3,15 +3,16 @@
 The key holder encrypts g (n, c), and the evaluator multiplies it by its matrix J (n, d). `row_products` explains the
 protocol and who learns what. Polynomials have N = 4096 coefficients modulo q, the product of four primes of 24 bits, so
 q has 96 bits. A ciphertext is a pair of polynomials (c0, c1). Polynomials are multiplied by their values at M points
-(ntt.py). Of a decrypted polynomial, only the
-coefficients with entries of J^T g are computed ("wanted" ones). A random number, the dither, is added to each modulo q,
-and the result is rounded. The dither hides the noise in decrypted values: that of g's encryption times J, with a
-standard deviation of at most sqrt(10.5) * T for the bound T on J, and about 240 from an encryption of zero.
+(ntt.py). Of a decrypted polynomial, only the coefficients with entries of J^T g are computed ("wanted" ones). The
+holder adds a random number, the dither, to each of them modulo q, divides the result by 2^drop (`Profile.drop`) and
+rounds it. The dither hides the noise in decrypted values. One part of the noise is the error in g's encryption,
+multiplied by J; its standard deviation is at most sqrt(10.5) * T for the bound T on J. The other part has a standard
+deviation of about 240 and is the noise of the encryption of zero that the evaluator adds.
 
 A layout (ring_layout.py) divides rows of g and J into blocks, the columns of J into F blocks, and the columns of g
 ("outputs") into blocks of r. Arrays of residues begin with axes for the P primes and the M points. Encoded rows of J
 are stored in float32, which represents residues of 24 bits exactly. No step depends on secret values: products perform
-the same steps for zeros, and the time of rejection sampling depends on discarded words alone.
+the same steps for zeros, and the time of rejection sampling depends only on rejected random numbers.
 """
 
 from __future__ import annotations
@@ -179,13 +180,13 @@ class KernelGradientHolder(RowHolder):
             yield columns, self._rounded(prg, values)
 
     def _rounded(self, prg: Prg, values: Floats) -> Floats:
-        """Return (w + D) / 2^drop, rounded, for decrypted w, given as residues (P, *shape), and a new dither D."""
+        """Add a new dither D to decrypted w, given as residues (P, *shape), and return (w + D) / 2^drop, rounded."""
         parameters, primes = self._parameters, self._parameters.primes
         dithered = primes.reduce(values + self._dither(prg, values.shape[1:]))
         return np.rint(primes.fraction(dithered) * parameters.levels)
 
     def _dither(self, prg: Prg, shape: tuple[int, ...]) -> Floats:
-        """Draw a dither D: three integers below 2^k (`Profile.k`), added, minus the mean, as residues (P, *shape)."""
+        """Draw a dither D: the sum of three integers below 2^`Profile.k`, minus its mean, as residues (P, *shape)."""
         return dither(prg, self._parameters.primes, self._parameters.profile.k, shape)
 
 

@@ -130,7 +130,7 @@ class Transform:
 
         Args:
             X: values (P, M, *batch).
-            where: numbers of the needed coefficients; None for all.
+            where: the indices of the needed coefficients; None for all.
 
         Returns:
             The coefficients (P, M, *batch), or (P, len(where), *batch).
@@ -159,14 +159,14 @@ class Transform:
 
     @staticmethod
     def _selected_digits(step: Step, where: NDArray[np.intp] | None) -> tuple[NDArray[np.intp], NDArray[np.intp], int]:
-        """Return the digits that the needed coefficients have in a step.
+        """Return the digits that the indices of the needed coefficients have in a step.
 
         Args:
             step: the step of the inverse transform.
-            where: numbers of the needed coefficients; None for all.
+            where: the indices of the needed coefficients; None for all.
 
         Returns:
-            The different digits, the index of each coefficient's digit among these, and their number.
+            The different digits, the position of each coefficient's digit among them, and the number of these digits.
         """
         if where is None:
             return np.arange(step.digits), np.zeros(1, np.intp), step.digits

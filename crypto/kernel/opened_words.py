@@ -1,11 +1,11 @@
-"""Decrypted values cut to a few bits ("words"), so that a value reveals no more than the count that it should be.
+"""Decrypted values cut to a few bits ("words"), as many as a count needs, so that a value reveals no more bits.
 
-A key holder decrypts masked products for an evaluator, for example the number of rows of a class in a bin. Decrypted
-values are integers with many levels, that is possible values. They are divided into 2^k intervals of equal length, and
-the holder sends only the number of the interval, a word of k bits. The word is computed from the value that would be
-sent otherwise, so it reveals no more about the key. If the evaluator multiplies by other numbers than 0 and 1, it still
-receives only k bits for each product. Masks are uniform, so the position of a value in its interval is uniform too, and
-the error of a word is the rounding error (`word_error`).
+A key holder decrypts masked products for an evaluator. A product can be a count, for example the number of rows of a
+class in a bin. A decrypted value is one of many integers ("levels"). The levels are divided into 2^k intervals of equal
+length, and the holder sends only the index of a value's interval, a word of k bits. It computes the word from the value
+that it would send otherwise, so the word reveals no more about the key. An evaluator that multiplies by other numbers
+than 0 and 1, to learn more than a count, still receives only k bits for each product. Masks are uniform, so the
+position of a value in its interval is uniform too, and the error of a word is a rounding error (`word_error`).
 
 Check values (opening_checks.py) are sent as words too, but only the first MIN_CHECKS.
 """
@@ -68,7 +68,7 @@ def word_error(rho: Floats, levels: float, word: int) -> Floats:
         word: number of bits of a word.
 
     Returns:
-        The additional tolerances (checks,), in units of a value.
+        The additional tolerances (checks,), in levels.
     """
     step = levels / 2.0**word
     return np.asarray(TEST_DEVIATIONS * step * np.sqrt((1 + (rho**2).sum(axis=0)) / 12))

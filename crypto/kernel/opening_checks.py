@@ -6,18 +6,19 @@ The evaluator therefore adds check columns to J. With the columns x_j of J as in
     rho_j           a secret weight, uniform in [-1, 1) / max(1, sqrt(d / 3))
     check column    sum over j of rho_j * x_j, each entry rounded up or down at random
 
-A check column is multiplied, blinded and decrypted like the columns of J, so the holder cannot distinguish it. Let v_j
-be the decrypted values of the columns and v that of the check, as integers ("levels") modulo q / 2^drop. Then
+A check column is multiplied, blinded and decrypted like the columns of J, so the holder cannot distinguish it. The
+holder removes the lowest `drop` bits of every decrypted value, so values are integers ("levels") modulo q / 2^drop. Let
+v_j be the value of column j, and v the value of the check column. Then the difference
 
     v - sum over j of rho_j * v_j
 
 is small: it contains only the random numbers (dithers) that the holder has added to each value, and the effect of
-rounding the check column, and its standard deviation is known (`check_tolerance`). If the holder changes v_j by Delta,
-it moves by rho_j * Delta, and the holder does not know rho_j. Each check and each of the c outputs (columns of g) is a
-separate test. docs/proof.md has the probabilities.
+rounding the check column. The standard deviation of the difference is known (`check_tolerance`). If the holder changes
+v_j by Delta, the difference changes by rho_j * Delta, and the holder does not know rho_j. Every check column is a
+separate test for each of the c outputs (columns of g). docs/proof.md has the probabilities.
 
-The number of checks depends on the layout and d alone: they fill the blocks of columns that exist anyway
-(`columns_with_checks`).
+There are at least `MIN_CHECKS` and at most `MAX_CHECKS` check columns. Within these limits, they fill the last block of
+columns. Their number depends on the layout and d alone (`columns_with_checks`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Residues (integers modulo small primes) as bytes, for messages and keys.
 
-A residue is sent as a number in [0, p), in the fewest bytes that its prime p allows; two residues of 20-bit primes
-share a word of five bytes. A number that is not below its prime is refused, and so is a message of another length.
-Therefore every residue has only one encoding. The bytes of many words are stored in planes: first the low bytes of all
-words, then the next ones. P is the number of primes.
+A residue is sent as a number in [0, p), in the fewest bytes that its prime p allows. A word is the bytes of one
+residue, or of two residues of 20-bit primes, which share five bytes. A number that is not below its prime is refused,
+and so is a message of another length. Therefore every residue has only one encoding. The bytes of many words are stored
+in planes: first the low bytes of all words, then the next ones. P is the number of primes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import Primes
 from securevfl.errors import CryptoError
 
-_PLANES = {3: (2, 1), 5: (4, 1)}  # by the bytes of a word, the bytes of its planes, which are sizes of numpy integers
+_PLANES = {3: (2, 1), 5: (4, 1)}  # bytes of a word: bytes of each of its planes; numpy has integers of these sizes
 
 
 def _words(primes: Primes) -> tuple[int, tuple[int, ...]]:

@@ -40,7 +40,7 @@ _SINGLE_THREAD_PRODUCTS = 1 << 18  # OpenBLAS starts no threads for products wit
 
 
 class Primes:
-    """The largest primes with a number of bits modulo which x^4096 + 1 has 4096 roots, and their product q.
+    """The `count` largest primes of `bits` bits modulo which x^4096 + 1 has 4096 roots, and their product q.
 
     Args:
         bits: number of bits of a prime, from 14 to 24.

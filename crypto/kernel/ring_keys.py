@@ -1,8 +1,9 @@
 """Generation of keys for encryption with polynomials, which are stored as coefficients modulo P primes, (P, N).
 
 The secret key is a polynomial s with N = 4096 coefficients of -1, 0 or 1 (ternary). A public key is a pair of
-polynomials (b, a) with b = -(a * s + e). e contains small random errors, and a is computed from a coin or seed, so that
-no party can choose it. A ciphertext (c0, c1) of a message m satisfies c0 + c1 * s = m + noise.
+polynomials (b, a) with b = -(a * s + e). e contains small random errors. a is computed from 32 random bytes, so that no
+party can choose it. These are either a seed, drawn by the party with the secret key, or a coin, to which both parties
+contribute. A ciphertext (c0, c1) of a message m satisfies c0 + c1 * s = m + noise.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from securevfl.crypto.prg import Prg
 
 
 def second_polynomial(primes: Primes, coin: bytes) -> Floats:
-    """Compute the second polynomial a (P, N) of a public key from a coin; its coefficients are uniform."""
+    """Compute the second polynomial a (P, N) of a public key from a coin or seed; its coefficients are uniform."""
     return uniform(Prg(coin, "public second polynomial of a key on the kernel"), primes, (DEGREE,))
 
 

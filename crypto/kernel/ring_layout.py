@@ -11,9 +11,9 @@ contains only powers of y, so it has M coefficients instead of N. The entries ar
 
 There are B = ceil(n / s) blocks of rows ("sample blocks"), F = ceil(d / f) column blocks and Q = ceil(c / r) output
 blocks. Q * B ciphertexts are sent to the evaluator, and Q * F are sent back. A ciphertext is a pair of polynomials
-(c0, c1). If an output block has fewer than r outputs, only the coefficients of existing outputs are sent of c0. c1 is
-sent to the evaluator as a seed. If W has many rows, sample blocks are processed in groups of `BLOCKS_PER_GROUP`, so
-that not everything is in memory at once. P is the number of primes whose product is q.
+(c0, c1). If an output block has fewer than r outputs, only those coefficients of c0 that belong to outputs are sent. A
+seed is sent to the evaluator in place of c1. If W has many rows, sample blocks are processed in groups of
+`BLOCKS_PER_GROUP`, so that not everything is in memory at once. P is the number of primes whose product is q.
 """
 
 from __future__ import annotations

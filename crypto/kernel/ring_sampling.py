@@ -1,10 +1,10 @@
 """Random numbers for encryption: uniform residues, secret keys, errors and dithers.
 
-All numbers are drawn from a `Prg`, a pseudorandom generator. Its key is random, or a coin or seed if both parties need
-the same numbers. Uniform residues (integers modulo primes) are drawn by rejection, so the time depends on discarded
-words alone. Secret keys are ternary: they consist of -1, 0 and 1. An error is the number of ones in 42 random bits,
-minus 21. That is a centred binomial distribution with a standard deviation of sqrt(10.5), the same as in SEAL. A dither
-is a large random number that hides the noise in decrypted values.
+All numbers are drawn from a `Prg`, a pseudorandom generator. Its key is random, or bytes that both parties have if they
+need the same numbers. Uniform residues (integers modulo primes) are drawn by rejection, so the time depends only on
+rejected random numbers. Secret keys are ternary: they consist of -1, 0 and 1. An error is the number of ones in 42
+random bits, minus 21. That is a centred binomial distribution with a standard deviation of sqrt(10.5), the same as in
+SEAL. A dither is a large random number that hides the noise in decrypted values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def uniform(prg: Prg, primes: Primes, shape: tuple[int, ...]) -> Floats:
     give the same residues.
 
     Args:
-        prg: the generator; its next streams are used in order.
+        prg: the generator; every array that is drawn from it uses its next stream.
         primes: the prime moduli: a number is stored as its remainder modulo each of them.
         shape: shape of the array of residues for each prime.
 

@@ -32,8 +32,8 @@ class ColumnNorms:
 
     Attributes:
         largest: the largest absolute value of each column (d,).
-        squares: the sum of squares of each column divided by its largest absolute value (d,).
-        absolute: the sum of absolute values of each column divided by its largest absolute value (d,).
+        squares: for each column, divided by its largest absolute value, the sum of the squares of its entries (d,).
+        absolute: for the same divided columns, the sum of the absolute values of the entries (d,).
     """
 
     largest: Floats
@@ -89,7 +89,7 @@ class RowEncoding:
     Attributes:
         layout: the division of matrices into blocks (`ring_layout.py`).
         largest: the largest absolute value of each column (d,).
-        scale: the integer that this value becomes (d,).
+        scale: the integer that a column's largest absolute value becomes (d,).
         rho: the secret weight of each column in each check column (d, checks).
     """
 

@@ -97,7 +97,7 @@ class EncodedRows:
     def of(
         cls, chunk: RowChunk, parameters: RowParameters, encoding: RowEncoding, start: int, max_bytes: int
     ) -> EncodedRows:
-        """Return a chunk with its cache, from which plaintexts of another encoding are removed.
+        """Return a chunk with its cache of plaintexts; a new cache replaces one with plaintexts of another encoding.
 
         Args:
             chunk: the rows of J that this process stores.
@@ -131,7 +131,7 @@ class EncodedRows:
         return range(max(blocks.start, self.start // s), min(blocks.stop, stop))
 
     def tiles(self, blocks: range) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Compute the plaintexts of some sample blocks; yield a slice and the plaintexts of a few blocks at a time."""
+        """Compute plaintexts; yield a slice of `blocks`, and the plaintexts of these, for a few blocks at a time."""
         step = max(1, TILE_COEFFICIENTS // (self.layout.points * self.column_blocks))
         for start in range(0, len(blocks), step):
             tile = blocks[start : start + step]
@@ -154,14 +154,14 @@ class EncodedRows:
         return out
 
     def sparse(self, rows: SparseRows, block: int) -> tuple[NDArray[np.intp], NDArray[Any]]:
-        """Return the plaintexts of a sample block of sparse rows, only for column blocks that can have entries.
+        """Return the plaintexts of a sample block of sparse rows, without the column blocks that are zero in its rows.
 
         Args:
             rows: the sparse rows of the chunk.
             block: number of the sample block.
 
         Returns:
-            The numbers of these column blocks, which are public, and the plaintexts.
+            The indices of the other column blocks, and the plaintexts. The positions of zeros are public.
         """
         layout, encoding = self.layout, self.encoding
         begin, end = block_rows(layout, self.start, len(rows), block)

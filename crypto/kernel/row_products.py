@@ -68,15 +68,16 @@ class RowScheme(LinearScheme):
     Who learns what, and why not more:
 
     - The second polynomial of a product is c1 * J, for the second polynomial c1 of g's ciphertext. The holder knows c1
-      and could compute J from it. The encryption of zero of step 3 makes it look uniform, even to the owner of the
-      secret key (RLWE, ring learning with errors), so the reply reveals nothing about J.
+      and could compute J from c1 * J. The encryption of zero of step 3 makes c1 * J look uniform, even to the owner of
+      the secret key (RLWE, ring learning with errors). The evaluator's message in step 3 (the reply) therefore reveals
+      nothing about J.
     - Of the first polynomial, only the wanted coefficients are sent, each with a mask that is uniform modulo q. The
       mask hides value and noise perfectly. The other coefficients, which mix different columns, are never sent.
     - If the holder sent the exact decrypted value w, the evaluator, which knows its mask, would learn the noise, which
       is linear in the secret key (Li and Micciancio 2021). The holder therefore adds a random dither D to w, and sends
       only the top bits. row_parameters.py derives how little this differs from a decryption without noise.
-    - The dither is added modulo q before anything is rounded, and each coefficient is rounded separately, so the answer
-      depends on the dithered values alone.
+    - The dither is added modulo q before anything is rounded, and each coefficient is rounded separately, so the
+      holder's message in step 4 depends on the dithered values alone.
     - Zeros in J do not change any step.
 
     A holder may choose a bad key. It sends b and a seed, from which the evaluator computes a, so the holder cannot
@@ -393,7 +394,7 @@ class RowProduct:
         self.bound = bound
         self.block_count = 0
         self._parameters = parameters
-        self._waiting: dict[int, SealedBlocks] = {}  # for each process with rows of J, blocks that it has not got
+        self._waiting: dict[int, SealedBlocks] = {}  # by process: blocks that were not sent to it yet
         self._futures: list[Future[Any]] = []
 
     @property
@@ -538,7 +539,7 @@ class RowEvaluator(Evaluator):
                 f"{self._engine}: a message with encrypted residuals g begins in the middle of a block",
                 code="SVFL-CRYPTO-CIPHERTEXT",
             )
-        if layout.output_blocks * SYMMETRIC_KEY_BYTES > len(sealed):  # checked before memory for them is allocated
+        if layout.output_blocks * SYMMETRIC_KEY_BYTES > len(sealed):  # checked before the loop over all outputs
             raise CryptoError(
                 f"{self._engine}: a message with encrypted residuals g is too short for its number of outputs",
                 code="SVFL-CRYPTO-CIPHERTEXT",

@@ -12,10 +12,10 @@ modulus and e a small error:
 psi and rho determine z and vice versa. If |rho| is at most `limit`, all pairs of psi and rho are equally likely. A seed
 with a larger remainder is discarded, so psi is exactly uniform and independent of rho. A peer that sees the seed and
 rho therefore sees a fresh ciphertext c0 = c0* - rho of psi and a uniform rho that is independent of it. A remainder has
-log2(q / t) bits instead of log2(q).
+log2(q / t) bits instead of log2(q). q is the product of P primes.
 
-If a block has several columns of W, unused coefficients of a polynomial must be 0, which those of c0* are not. Such
-layouts use ordinary ciphertexts.
+The party without the key multiplies by its matrix W (ring_layout.py). If a block has several columns of W, unused
+coefficients of a polynomial must be 0, which those of c0* are not. Such layouts use ordinary ciphertexts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Remainders = NDArray[np.int64]
 
 
 def remainder_limit(primes: Primes, bits: int) -> int:
-    """Return the largest |rho| for which every psi below 2^bits has the same remainders."""
+    """Return the largest `limit` for which every psi below 2^bits occurs with all remainders |rho| <= limit."""
     return (primes.q - 2**bits) // 2 ** (bits + 1)
 
 

@@ -5,9 +5,8 @@ the product. This package's arithmetic (shares.py) and SEAL (crypto/lattice/latt
 multiplication, hiding and decryption. shares.py lists the steps and explains who learns what. A query is the holder's
 message with encrypted V, and a reply is the evaluator's answer. A coin is 32 random bytes that the nonces (random
 bytes) of both parties determine; part of a public key is computed from it, so that the holder cannot choose that part.
-q is the modulus of ciphertexts, and t = 2^L. A layout
-(ring_layout.py) is the way in which matrices are divided into blocks: r outputs (columns of V) and s rows in a block.
-P is the number of primes whose product is q.
+q is the modulus of ciphertexts, and t = 2^L. A layout (ring_layout.py) is the way in which matrices are divided into
+blocks: r outputs (columns of V) and s rows in a block. P is the number of primes whose product is q.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class RingParameters(ABC):
         return checked_layout(self.engine, n, c, r, s)
 
     def asked(self, sealed: bytes, key: bytes) -> RingLayout:
-        """Return the layout of a query under this key. Raise CryptoError if the query is malformed."""
+        """Return the layout of a query. Raise CryptoError if it is malformed or for a key of another fingerprint."""
         layout = self.layout(*read_header(self.engine, QUERY_HEADER, self.magic[1], sealed, key))
         check_length(self.engine, self.magic[1], sealed, QUERY_HEADER.size + self.query_size(layout))
         return layout
@@ -269,7 +268,7 @@ class RingHolder(ShareHolder):
         return b"".join([header, *self._sealed(layout, V)])
 
     def _layout(self, n: int, c: int, columns: int, uses: int, rows: int) -> RingLayout:
-        """Return the layout of a V (n, c), with blocks that are best for V with `rows` rows, if that is not 0."""
+        """Return the layout of a V (n, c), with the blocks that are fastest for `rows` rows (for n if that is 0)."""
         layout: RingLayout = self._parameters.choose(rows or n, c, columns, uses)
         return replace(layout, n=n)
 
@@ -280,10 +279,10 @@ class RingHolder(ShareHolder):
         return ring
 
     def open(self, reply: bytes) -> Words:
-        """Decrypt a reply to this party's share; see `ShareHolder.open`."""
+        """Decrypt a reply; the result is this party's share. See `ShareHolder.open`."""
         parameters = self._parameters
         c, r, s, d = read_header(parameters.engine, REPLY_HEADER, parameters.magic[2], reply, self._key)
-        layout = parameters.layout(s, c, r, s)  # n does not affect replies; s rows give one block
+        layout = parameters.layout(s, c, r, s)  # replies do not depend on n, so n = s will do
         if d < 1:
             raise CryptoError(
                 f"{parameters.engine}: the evaluator's reply has no column", code="SVFL-CRYPTO-CIPHERTEXT"
@@ -419,7 +418,7 @@ class RingEvaluator(ShareEvaluator):
 
     @abstractmethod
     def _share(self, mask: Any) -> Words:
-        """Return round(t * r / q) for a mask r: the evaluator's share without its sign."""
+        """Return round(t * r / q) for a mask r; the evaluator's share is the negative of it."""
 
     def prepare(self, W: Integers, *, once: bool = False) -> Any:
         """Encode W for products; see `ShareEvaluator.prepare`."""
@@ -470,7 +469,7 @@ def _too_large(engine: str) -> RangeError:
 
 
 def check_same_rows(parameters: RingParameters, layout: RingLayout, n: int) -> None:
-    """Raise CryptoError unless a query has as many rows as W, which has n."""
+    """Raise CryptoError unless the V of a query, whose layout is given, has n rows like W."""
     if n != layout.n:
         raise CryptoError(
             f"{parameters.engine}: the holder's V has {layout.n} rows, but the evaluator's W has {n}",

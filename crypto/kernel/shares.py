@@ -379,12 +379,13 @@ class KernelEvaluator(ProductHider, RingEvaluator):
 class KernelShares(RingShares):
     """The scheme for shared products modulo 2^bits, with 128-bit security under RLWE.
 
-    The numbers c0 are uniform modulo q and independent of x0, so the mask r is uniform, and the holder decrypts uniform
-    values, noise included. The coefficients that contain no result are never sent. A masked product is already a share
-    (as in the offline phase of Delphi, Mishra et al. 2020). The second polynomial c1 of the reply contains a * u + e1,
-    which looks uniform under the RLWE (ring learning with errors) assumption for any key and any query of the holder,
-    because no holder can choose a. The seed is a random number. The holder sends nothing back, so nothing that it
-    decrypts can reveal its key (the attack of Li and Micciancio 2021 does not apply).
+    In step 3, the evaluator replaces a coefficient x0 of the encrypted product by a number c0 from a seed. c0 is
+    uniform modulo q and independent of x0, so the mask r = c0 - x0 is uniform, and the holder decrypts uniform values,
+    noise included. The coefficients that contain no result are never sent. A masked product is already a share (as in
+    the offline phase of Delphi, Mishra et al. 2020). The second polynomial c1 of the reply contains a * u + e1, which
+    looks uniform under the RLWE (ring learning with errors) assumption for any key and any query of the holder, because
+    no holder can choose a. The seed in the reply is a new random number. The holder sends nothing back, so nothing that
+    it decrypts can reveal its key (the attack of Li and Micciancio 2021 does not apply).
 
     The sum of the two shares differs from W^T V by one if r is close to a multiple of q/t. That happens for a fraction
     E|noise| * t / q of the values (`error_rate`). The encryption of zero adds noise with a standard deviation of about
@@ -394,7 +395,7 @@ class KernelShares(RingShares):
     docs/proof.md has the parameters and their assumptions.
 
     No step depends on secret values: products perform the same steps for zeros, and the time of rejection sampling
-    depends on discarded words alone.
+    depends only on rejected random numbers.
 
     Args:
         bits: the number of bits L of a share, from 8 to 56.
@@ -492,7 +493,7 @@ def _totals(
         sealed: the holder's message with encrypted V.
 
     Yields:
-        Residues (P, M, outputs + r, column blocks): c0 for each output above c1 for each of r outputs of a block.
+        Residues (P, M, outputs + r, column blocks): a row of c0 for each output, and then r rows of c1.
     """
     primes, d, start = parameters.primes, prepared.shape[1], QUERY_HEADER.size + SYMMETRIC_KEY_BYTES
     seeded, seed = sealed[:4] == SEEDED_QUERY, sealed[QUERY_HEADER.size : start]

@@ -85,8 +85,8 @@ class SquareTransform:
 
         Args:
             X: values (P, 4096, w).
-            where: numbers of the needed coefficients; None for all.
-            out: receives the coefficients (P, count, w).
+            where: the indices of the needed coefficients; None for all.
+            out: receives the needed coefficients (P, len(where), w), or all (P, 4096, w).
         """
         primes, (outer, inner), between = self._primes, self._inverse, self._untwist
         positions: NDArray[np.intp] | slice = slice(None)

@@ -134,13 +134,13 @@ def unpack_words(
 
 
 def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.uint8]:
-    """Return the table offsets that a party has sent: by how many entries the receiver must rotate each row's table.
+    """Return the offsets that a party has sent: by how many entries the receiver rotates the lookup table of each row.
 
     Args:
         name: the sender.
         data: one byte for each row.
         rows: the number of rows.
-        entries: the number of entries of a table.
+        entries: the number of entries of a lookup table.
 
     Returns:
         The offsets (rows,).

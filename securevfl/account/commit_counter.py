@@ -41,13 +41,13 @@ class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
         state: the state of the file before the pending commit; its present state if no commit is pending.
         pending: the state of the file after the pending commit; empty if no commit is pending.
         changes: the SQL statements of the pending commit; empty for a commit that need not be repeated.
-        seal: SHA-256 of the file in this state, once its process has closed it; empty before.
+        seal: SHA-256 of the file in this state, written when a process closes the file; empty until then.
     """
 
     number: int
     state: bytes
     pending: bytes = b""
-    changes: list[Any] = msgspec.field(default_factory=list)  # of `Statement`, a type that msgspec cannot decode
+    changes: list[Any] = msgspec.field(default_factory=list)  # `Statement`s; msgspec cannot decode that type
     seal: bytes = b""
 
 

@@ -346,7 +346,10 @@ class AccountDatabase:
             connection.execute("COMMIT")
 
     def _roll_back(self, group: _CommitGroup) -> None:
-        """Undo only the failed change of a group, or all of its changes if SQLite has already rolled them back."""
+        """Undo the failed change of a group.
+
+        The group's other changes remain, unless SQLite has ended the whole transaction. Then the group fails.
+        """
         connection = self._connection
         if not connection.in_transaction:
             group.closed, group.error = True, self._error_of(sqlite3.OperationalError("a concurrent change failed"))
@@ -427,7 +430,7 @@ _open_databases_lock = threading.Lock()
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return the process id, device and inode of a file, so that an object is found again for the same open file."""
+    """Return the process id, device and inode of a file: the key under which `_open_databases` stores its database."""
     try:
         status = path.stat()
     except OSError:

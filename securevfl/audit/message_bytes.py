@@ -7,7 +7,8 @@ bytes.
 
 A ciphertext consists of two polynomials (c0, c1); of ciphertexts under a secret key, a seed replaces c1. Rows are
 encrypted ("sealed") in groups called sample blocks, by a layout. A query is a key holder's message with encrypted
-vectors, and an opening one with decrypted, masked values, which may be followed by check values.
+vectors, an answer the peer's message with encrypted products of these vectors and its data, and an opening a message
+with decrypted, masked values, which may be followed by check values.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ NO_BYTES: NDArray[np.uint8] = np.empty(0, np.uint8)
 _PAILLIER = struct.Struct(">4sBB16sIIIdI")
 _PAILLIER_KEY = struct.Struct(">4sBH")
 _SUM = struct.Struct("<4s16sIIIId")
-_RINGS = (40, 48, 56)  # bits of shares for which there are primes; fewer bits use those of the next larger number
+# bits of shares for which the encryption has primes; shares of fewer bits use the primes of the next larger entry
+_RINGS = (40, 48, 56)
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def _body(data: bytes, moduli: Mapping[bytes, int]) -> Body:
 
 
 def raw(data: bytes, word: int = 8) -> Body:
-    """Read bytes as little-endian words of `word` bytes; each run of 32 bytes counts as single-use randomness."""
+    """Read bytes as little-endian words of `word` bytes; each piece of 32 bytes counts as single-use randomness."""
     octets = np.frombuffer(data, np.uint8)
     fresh = tuple(data[i : i + 32] for i in range(0, len(data) - 31, 32)) if len(data) >= 32 else ()
     size = len(data) // word * word
@@ -264,7 +266,7 @@ def _parse_opened(data: bytes) -> Body:
 
 
 def _gradient(data: bytes, wire: _Wire) -> Body:
-    """Parse a sealed residual, or the blinded product."""
+    """Parse encrypted residuals, or the answer: their encrypted products with columns, plus masks."""
     asks = data[2:3] == b"G"
     _, _, n, c, r, s, bound_or_columns = (SEALED_HEADER if asks else BLINDED_HEADER).unpack_from(data)
     where, view = (
@@ -304,7 +306,7 @@ def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
 
 
 def _seeded(data: bytes) -> Body:
-    """Parse a query of uniform vectors: a seed and a remainder for each entry.
+    """Parse a query that consists of a seed and of remainders (`securevfl.crypto.kernel.seeded_vectors`).
 
     The length and the largest remainder determine the number of bits of the shares.
     """

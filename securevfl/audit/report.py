@@ -126,7 +126,7 @@ def run_audit(
 
 
 def _exposed_labels(job: Job, roles: Roles, known: RunFacts | None) -> dict[str, list[str]]:
-    """Return the lines of the consent sheet about labels that others' columns may open, by party with labels.
+    """Return the consent sheet's lines about labels that others' columns may disclose, by party with labels.
 
     Without `known` (if columns are noise), the lines state which party can answer.
     """
@@ -159,7 +159,7 @@ def unchecked(job: Job, roles: Roles) -> list[str]:
 
 
 def _attackers(known: RunFacts) -> tuple[list[str], list[str]]:
-    """Return the passive parties whose view is attacked, those with the most columns, and the remaining ones."""
+    """Return the passive parties with the most columns, from whose views attacks run, and a list of all others."""
     passives = [party for party in known.parties if party.columns and not party.active]
     names = [party.name for party in sorted(passives, key=lambda party: -len(party.columns))]
     return names[:_MAX_ATTACKERS], names[_MAX_ATTACKERS:]
@@ -265,7 +265,7 @@ def _is_recorded(record: PartyRecord, disclosure: DisclosureRecord) -> bool:
 def _inference(
     job: Job, known: RunFacts, attack: Attack, scores: list[Score], attacker: str, refused: Collection[str]
 ) -> Inference:
-    """Summarise the scores of one attack over seeds; `refused` are those of a leak check that refuses the job."""
+    """Summarise the scores of one attack over seeds; `refused` has the leaks for which a leak check refuses the job."""
     real, simulated, chance = (
         np.array([getattr(score, name) for score in scores]) for name in ("real", "simulated", "chance")
     )

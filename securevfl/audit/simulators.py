@@ -139,7 +139,18 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
 
 
 def _statistics(fractions: Floats, *differences: Floats | None) -> list[Floats]:
-    """Return statistics of each group of residues: moments, moments of the low bits, and deviation of differences."""
+    """Return statistics of each group of `_CHUNK` residues.
+
+    They are the mean, standard deviation and extremes of the residues, mean and standard deviation of their low bits,
+    and for each array of differences the standard deviation, modulo 1, in this group.
+
+    Args:
+        fractions: the residues, divided by their modulus.
+        *differences: differences of these residues from those of other messages; None if there is no such message.
+
+    Returns:
+        An array of statistics for each group.
+    """
     statistics = []
     for start in range(0, max(1, len(fractions) - _CHUNK + 1), _CHUNK):
         u = fractions[start : start + _CHUNK]

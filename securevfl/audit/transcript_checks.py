@@ -143,7 +143,10 @@ def plain(received: ReceivedMessages, outcome: Outcome) -> None:
 
 
 def _same(values: NDArray[Any], value: NDArray[Any]) -> bool:
-    """Return whether numbers in the clear equal an input, or the end of an input with one column."""
+    """Return whether numbers in the clear equal an input.
+
+    A message may also contain only the last rows of an input with one column.
+    """
     if values.ndim == 1 and value.ndim == 2 and value.shape[1] == 1 and len(value) > len(values) > 0:
         return np.array_equal(values, value[-len(values) :, 0])
     return values.shape == value.shape and np.array_equal(values, value)
@@ -279,7 +282,7 @@ def differences(received: ReceivedMessages, outcome: Outcome) -> None:
 
 
 def word_bytes(run: Transcript) -> int:
-    """Return the number of bytes of a masked word in the run's sums."""
+    """Return the number of bytes of each masked number in the run's sums."""
     spaces = run.protocol_record.spaces
     return spaces[0].bits // 8 if spaces and isinstance(spaces[0], Circle) else 8
 

@@ -171,8 +171,8 @@ def explain(
     if others is not None:
         if parties is None or len(parties) != 1:
             raise ConfigError(
-                "the sheet of a party alone needs exactly one table, besides the numbers of columns of the others",
-                "pass one table, or all tables without `others`",
+                "with `others`, a consent sheet needs the table of exactly one party",
+                "pass one table with `others`, or the tables of all parties without `others`",
                 code="SVFL-PARTIES-COUNT",
             )
         (party,) = parties

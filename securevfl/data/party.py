@@ -486,9 +486,10 @@ def check_is_party(party: object) -> None:
 
 
 def register_of(parties: Sequence[Party]) -> Register:
-    """Return the register (`securevfl.data.register`) that determines the batches of a job.
+    """Return the register of a job: the identities of its rows, from which all parties derive the same batches.
 
-    It is made from the ids of the first party if every party with columns has ids, and from row numbers otherwise.
+    The identities are the first party's ids if every party with columns has ids, and row numbers otherwise; see
+    `securevfl.data.register`.
     """
     lead = parties[0]
     return lead.register if all(party.order for party in parties if party.columns) else Register.of_numbers(len(lead))

@@ -2,7 +2,8 @@
 
 A message is a frozen struct whose class name is its tag. An array is encoded as (dtype, shape, bytes). The decoder
 accepts only the dtypes that the struct declares (one, or both of `Numbers`). A frame contains one message with its
-sender, receiver, session, subchannel and sequence number.
+sender, receiver, session, subchannel and sequence number. A *subchannel* is an ordered stream of messages between two
+parties.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
-    """Decode a message of class `kind`, or raise FrameError if the bytes are no well-formed one."""
+    """Decode a message of class `kind`. Raise FrameError if the bytes are not a well-formed message of this class."""
     try:
         message: M = _decoder(kind).decode(data)
         if _has_texts(kind):

@@ -54,9 +54,11 @@ class DisclosureRecord:
         numbers: the number of values.
         bits: bits of each value.
         about: the parties whose data the values are derived from.
-        group: the rows that the values are about. "bins", "weights" and "correlations" mean all rows. "evaluations"
-            means rows on which a model is measured, and values that are counted in bits. "verdicts" means the
-            evaluated rows: a malicious peer can make a decision depend on single labels.
+        group: the rows that the values are about: "training", "held out" or "new" rows. Some values have a group of
+            their own. "bins" (class counts of the bins of columns), "weights" and "correlations" are about all rows.
+            "evaluations" (values about the rows on which a model is measured) is counted in bits if `kind` is
+            "columns". "verdicts" (decisions) are about the measured rows, because a malicious peer can make a decision
+            depend on single labels.
         iteration: the iteration that the party was in, counted from 1; 0 before the first.
         max_bytes: upper bound on the size of the message in bytes if its values are blinded, encrypted or
             authenticated; 0 if they are sent as they are.
@@ -142,7 +144,7 @@ class DisclosureGate:
 
     @contextmanager
     def about_rows(self, group: Group) -> Iterator[None]:
-        """Set the group of all records that this thread creates inside the block without a group."""
+        """Within a `with` block, give this thread's records this group instead of "training", the default."""
         previous = self.group
         self._thread_state.group = group
         try:
@@ -152,7 +154,7 @@ class DisclosureGate:
 
     @property
     def group(self) -> Group:
-        """The rows that this thread's records are about."""
+        """The group that the innermost `about_rows` of this thread assigns; "training" outside of any."""
         return getattr(self._thread_state, "group", "training")
 
     def permit(self, record: DisclosureRecord) -> DisclosurePermit:

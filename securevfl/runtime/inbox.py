@@ -1,7 +1,7 @@
 """Queues of received frames by sender and subchannel, and the interface of a transport.
 
 A frame is an encoded message with its header (`securevfl.runtime.codec`). In a simulation it has a stamp: its time of
-departure by the sender's simulated clock.
+departure by the sender's simulated clock. A *subchannel* is an ordered stream of messages between two parties.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Wire(Protocol):
 
 
 class Arrival(NamedTuple):
-    """A received frame in a queue; `number` counts all frames that this party has received."""
+    """A received frame in a queue; `number` is the number of frames that this party had received before it."""
 
     frame: Frame
     stamp: Stamp | None
@@ -128,7 +128,7 @@ class Inbox:
             senders: the parties whose frames are accepted.
             subchannel: the subchannel of the frame.
             timeout: seconds to wait.
-            awaited: no frame is returned before each of these senders has a frame in its queue.
+            awaited: no frame is returned until a frame of each of these senders has arrived.
 
         Returns:
             The frame with the smallest `Arrival.order`.

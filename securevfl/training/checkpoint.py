@@ -46,7 +46,7 @@ class Checkpoint:
         constant: True if the newest state may be used for every earlier round, because the state does not change or the
             party works at its own pace. Such a party may be far ahead of the others.
         preparation: the steps that prepare its columns, as plain data.
-        best: its part of the best model so far, if patience stores one.
+        best: state of the best model so far, if early stopping (`patience`) stores one.
         session: id, in hex, of the session (connection of all parties) in which the party trained last.
         over: True if the training is complete, after its last round or because it was stopped.
     """
@@ -158,14 +158,16 @@ class Checkpoints:
         return self.load(job, rounds[-1]).run if rounds else ""
 
     def begin(self, job: bytes, run: str) -> str:
-        """Return the id of the first attempt at a job that has not finished. The ledger counts its attempts as one run.
+        """Return the id of the first attempt at an unfinished job.
+
+        The party's disclosure ledger counts all attempts at the job as one run, under this id.
 
         Args:
-            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-            run: the current run, which is stored if there was no earlier attempt.
+            job: digest that identifies the job.
+            run: id of the current run, which is stored if there was no earlier attempt.
 
         Returns:
-            The run of the first attempt.
+            The id of the first attempt.
 
         Raises:
             DataError: if the file of the first attempt is damaged.
@@ -234,8 +236,8 @@ class Checkpoints:
         """Remove the checkpoints of a job that has ended or starts again.
 
         Args:
-            job: the options of the training, on which all parties agree (`securevfl.job.Job`).
-            same_run: True if the next attempt still counts as the same run in the ledger.
+            job: digest that identifies the job.
+            same_run: True if the party's disclosure ledger counts the next attempt as the same run.
         """
         if not same_run:
             (self.folder / self._name(job, "begun")).unlink(missing_ok=True)

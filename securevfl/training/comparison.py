@@ -2,11 +2,11 @@
 
 The active party has the labels. It trains models on its columns alone, without sending anything. The same models are
 trained on all columns with secret shares (joint models), and each is measured once, at its end. Only the figures are
-stored: no model of a comparison ever scores a new row. The gain is the AUC of the best joint model minus that of the
-best other model.
+stored: no model of a comparison ever scores a new row. The *gain* is the AUC of the best joint model minus that of the
+best model of the active party alone. A party's *ledger* is a file that records and limits its disclosures in all jobs.
 
-All tables are in one process, so the models are also trained on all columns in one table, without encryption: the
-figures that the joint models should reach. Between organisations nobody has that table
+`compare` has all tables in one process, so it also trains the models without encryption on one table with all columns.
+The joint models should reach the figures of these models. Between organisations nobody has that table
 (`securevfl.organisations.compare`).
 """
 
@@ -328,7 +328,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
 
 
 def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
-    """Check that leak checks and ledgers allow all jobs one after the other, each measured once on the same rows."""
+    """Check that leak checks and ledgers allow all trainings in turn, each measured once on the same rows."""
     check_together([(job, pooled_run_facts(job, parties).shape) for job in jobs], parties, ledgers)
     lead, *others = parties
     rows = select_measured(jobs[0].schedule(register_of(parties)).test, 1)
@@ -340,7 +340,7 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
 
 
 def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[MeasuredModel]:
-    """Train the compared models on the labelled party's columns alone, without any message, and yield their figures.
+    """Train the compared models on the columns of the party with labels, without messages; yield their figures.
 
     Args:
         jobs: the jobs by name.
@@ -385,7 +385,7 @@ def gain_error(models: Sequence[MeasuredModel], positive: NDArray[np.bool_]) -> 
 
     Args:
         models: all models; those of the active party alone have outputs.
-        positive: which held-out rows (n,) are of one of the two classes.
+        positive: True (n,) for the held-out rows of one of the two classes.
 
     Returns:
         The standard error.

@@ -158,8 +158,8 @@ def cross_validate(
             f"set folds between 2 and {max(2, smallest)}",
             code="SVFL-COMMAND-USAGE",
         )
-    # scores of scikit-learn take the last of two sorted classes as positive: codes have the order of the job's classes,
-    # which all rows determine, as in the training of each alternative
+    # scores of scikit-learn take the greater of two labels as the positive class, so each label is replaced by its
+    # position among the job's classes, of which the positive one is last; all rows of the table determine the classes
     classes = classes_of(party, job.model.loss, positive=job.positive) if classifies else np.zeros(0)
     splitter = selection.StratifiedKFold if classifies else selection.KFold
     search = selection.GridSearchCV(
@@ -207,8 +207,8 @@ def _estimator_class() -> type[Any]:
     class LocalEstimator(base.BaseEstimator):  # type: ignore[misc]
         """A job's model of one party's columns.
 
-        Its X (n, 1) contains row numbers of the party's table, not values. Labels are positions among `classes`, or the
-        party's numbers in a regression.
+        X (n, 1) contains indices of rows of the party's table, not values of columns. The labels y are positions among
+        `classes`, or the party's numeric labels in a regression.
         """
 
         def __init__(self, jobs: Mapping[str, Job], party: Party, classes: NDArray[Any], alternative: str = "") -> None:

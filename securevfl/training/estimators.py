@@ -192,7 +192,7 @@ class VerticalEstimator(base.BaseEstimator):  # type: ignore[misc]
         return {name: table.select(columns) for name, columns in self.parties_.items()}
 
     def _decision(self, X: Any) -> Floats:
-        """Return the outputs f (m, c) of new rows."""
+        """Return f (m, c), the c outputs of the model for each of m new rows."""
         tables = self._tables(X)
         with _as_value_errors():
             return self.run_.decision(tables)
@@ -259,7 +259,7 @@ class VerticalClassifier(base.ClassifierMixin, VerticalEstimator):  # type: igno
         return f[:, 0] if order[1] == 1 else -f[:, 0]
 
     def _sorted_classes(self) -> NDArray[np.intp]:
-        """Return the positions of `classes_` among the classes of the run, which has the positive one of two last."""
+        """Return the positions of `classes_` in the run's order of classes, in which the positive of two is last."""
         return np.argsort(self.run_.active.label_classes)
 
 

@@ -1,7 +1,8 @@
 """The results of a training's evaluations on disk, so that a resumed run does not repeat them.
 
 An evaluation discloses something about the measured rows. If a party stops after an evaluation and before the next
-checkpoint, all parties repeat the rounds in between, but not the evaluations:
+checkpoint, all parties repeat the rounds in between, but not the evaluations. The *leading party* decides when a
+training ends; usually it is the party with labels.
 1. The leading party stores each result at once. All other parties store the *decision* (continue or stop) they receive.
 2. At the start of a session, every party states in its hello message which evaluations it has on disk.
 3. The leading party uses its stored results, and a decision that all other parties have is not sent again.

@@ -1,4 +1,7 @@
-"""JSON report of a training: the summary of a run, and the cost counters of every party in detail."""
+"""JSON report of a training: the summary of a run, and the cost counters of every party in detail.
+
+The *leading party* decides when a training ends; usually it is the party with labels.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Quality of a model of one party's columns alone (a *baseline*), which the party trains without any message.
 
-A report compares it with the joint model, so that readers see what the other parties' columns add.
+A report compares it with the joint model, so that readers see what the other parties' columns add. A model has c
+outputs for each row.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def local_figures(job: JobOptions, party: Party) -> LocalQuality:
     """Return `local_metrics` with their standard errors."""
     schedule, loss = job.schedule(party.register), job.model.loss
     model, rows = fit_local(job, party, schedule), schedule.test
-    if job.exposure is not None and job.protocol.shares is not None:  # only the sum of losses is opened in a run
+    if job.exposure is not None and job.protocol.shares is not None:  # such a run measures only its loss
         values = model.losses(rows)
         return LocalQuality({"loss": float(values.mean())}, {"loss": float(values.std() / np.sqrt(len(rows)))})
     f, labels, weights, classes = model.outputs(rows), np.asarray(party.y)[rows], model.weights(rows), model.classes
@@ -97,7 +98,7 @@ def local_figures(job: JobOptions, party: Party) -> LocalQuality:
 
 
 def _counts_rows_once(job: JobOptions) -> bool:
-    """Return whether the run's metrics ignore row weights, as those on secret shares from scores and labels do."""
+    """Return whether the run's metrics ignore row weights: on secret shares, metrics of (score, label) pairs do."""
     return job.protocol.shares is not None and supports_pairs(job.model.loss)
 
 
@@ -111,7 +112,7 @@ def local_scores(job: JobOptions, party: Party) -> tuple[Floats, NDArray[Any], N
         party: the party with labels.
 
     Returns:
-        The outputs (n, c), the labels (n,) and the classes.
+        The outputs (n, c) and the labels (n,) of the n held-out rows, and the classes.
     """
     schedule = job.schedule(party.register)
     model = fit_local(job, party, schedule)
@@ -158,7 +159,7 @@ class LocalModel:
 
 
 def fit_local(job: JobOptions, party: Party, schedule: Schedule) -> LocalModel:
-    """Train the job's model on one party's columns and a schedule's training rows; the method is in `local_scores`."""
+    """Train the job's model on one party's columns and the training rows of a schedule, as `local_scores` describes."""
     party, model, options = prepare_rows(job, party, schedule), job.model, job.protocol.shares
     if party.preparation is not None and party.preparation.has_evidence:
         (party,) = encode_evidence_pooled(job, [party], schedule.batch_order)
@@ -191,8 +192,8 @@ def fit_local(job: JobOptions, party: Party, schedule: Schedule) -> LocalModel:
 def _block_descent(job: JobOptions, model: LinearModel, X: Floats, targets: Floats, outputs: int) -> Floats:
     """Train by `BlockDescent` with one block that has all columns, and return the weights (d, c).
 
-    The number of steps is the job's. If the job would stop by itself, or has another optimizer, it is a fixed number
-    that is enough for most tables.
+    The number of steps is the job's number of epochs. If the job stops by itself or has another optimizer, the number
+    of steps is fixed, and enough for most tables.
 
     Args:
         job: the options of the training.

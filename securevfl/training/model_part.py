@@ -78,7 +78,8 @@ class ModelPart:
         name: name of the party.
         role: the party's role in the run, such as active or passive.
         job: the job as plain data.
-        parties: the parties of the run, the leading one first.
+        parties: the parties of the run. The first is the *leading party*, which decides when the training ends; usually
+            it is the party with labels.
         preparation: converts the party's columns to the features of the model.
         scaling: scales the features.
         state: the participant's model state. It may hold secrets, such as the key of random features, and so does the
@@ -92,9 +93,10 @@ class ModelPart:
         notes: statements about the training and its metrics: what is not measured and why, and whether the training has
             converged.
         history: one record per round.
-        rounds: number of exchanges.
+        rounds: number of exchanges: parties send outputs, and receive residuals or gradients. In a training without
+            exchanges, as on secret shares, it is the number of iterations.
         counters: counters of messages and operations.
-        path: seconds of the critical path (stages, kinds).
+        path: seconds of the critical path (`securevfl.training.run_costs`), by stage and kind of work (stages, kinds).
         run: id of the training; the same in all its parts.
         data: digest of the training table (`Party.digest`) in hex.
         baseline: summaries of the training rows, by column, and of the scores that the party received; new rows are
@@ -215,7 +217,8 @@ class ModelPart:
         """Return how much one unit of each feature adds to f (c), in the units of the columns.
 
         If the model was trained on secret shares, columns are clipped to `ends` and rounded to steps of 1/256 standard
-        deviation. The coefficients times the rows that `counted` returns give f exactly.
+        deviation. The coefficients times the rows that `counted` returns, plus `constant`, are exactly what this part
+        adds to f.
 
         Returns:
             The coefficients (c) by name of the feature.

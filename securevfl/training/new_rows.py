@@ -42,13 +42,13 @@ class NewRows:
 
     Attributes:
         count: number of rows.
-        order: digest of their ids, by which parties compare them; empty without ids.
+        order: digest of the ids in their order, by which parties check that their rows agree; empty without ids.
         blocks: yields the ids (list, or None) and the numbers (`SCORED_ROWS_PER_BLOCK`, d) of each block, checked but
             not scaled. The last block is shorter.
         key: the id columns of a file.
         written: for each id, the unchanged values of the id columns, if ids are composed of them
             (`data.composite_ids`).
-        file_rows: the position (m,) of each row in its file; None if they are the same.
+        file_rows: the position (m,) of each row in its file; None if the rows have the order of the file.
     """
 
     count: int
@@ -69,7 +69,7 @@ class IndexedRows:
         X: numbers (m, d), checked but not scaled.
         key: the id columns of a file.
         written: for each id, the unchanged values of the id columns, if ids are composed of them.
-        file_rows: the position (m,) of each row in its file; None if they are the same.
+        file_rows: the position (m,) of each row in its file; None if the rows have the order of the file.
     """
 
     name: str

@@ -1,4 +1,7 @@
-"""The gain of a metric by the partners' columns: a run compared with a model of the leading party's columns alone."""
+"""The gain of a metric by the partners' columns: a run compared with a model of the leading party's columns alone.
+
+The *leading party* decides when a training ends; usually it is the party with labels.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class PartnerGain:
         error = None
         paired = name == "auc" and lead.positive is not None and alone.spread is not None and bool(lead.calibration)
         if errors[0] is not None and errors[1] is not None:
-            correlation = 0.0  # cautious: it is at least 0, because both values are measured on the same rows
+            correlation = 0.0  # cautious: the true one is at least 0, because the models share their rows
             if paired and alone.spread is not None:
                 of_scores = score_correlation(alone.spread, spread_within_classes(lead.calibration))
                 correlation = auc_correlation(*values, of_scores)

@@ -3,8 +3,8 @@
 A comparison or a search asks for consent once, and then trains several models in sessions of their own. At the start of
 each session all parties send their sizes again (`securevfl.protocols.handshake`). How much a training discloses follows
 from these sizes: a peer that announced other ones after the consent, such as three classes in place of two, would
-receive more than the consent sheet states. The same holds for the division of rows: a peer that announced another order
-of rows would have rows measured that were not counted.
+receive more than the consent sheet states. The same holds for the order of rows, which determines the held-out rows: a
+peer that announced another order would have models measured on rows that this party has not counted as measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PublicSizes:
         partition: name of the division of rows into held-out rows and batches (`RunShape.partition`).
         outputs: number of outputs of the model.
         columns: number of columns of each party, after preparation.
-        parameters: number of parameters of each party without labels.
+        parameters: for each party without labels, the number of its parameters.
     """
 
     rows: int

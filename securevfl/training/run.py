@@ -1,7 +1,8 @@
 """A finished run of all parties in one process: metrics, history, costs, predictions, and each party's part to save.
 
 f (m, c) are the outputs of the model for m rows and c outputs: the sum of what each party's *part* of the model (its
-weights and preparation) adds for its columns.
+weights and preparation) adds for its columns. The *leading party* decides when a training ends; usually it is the party
+with labels.
 """
 
 from __future__ import annotations
@@ -307,7 +308,7 @@ class Run:
         return np.asarray(classes[loss.proba(f).argmax(axis=1)])
 
     def decision(self, tables: Tables, *, ids: RowIds | None = None) -> Floats:
-        """Return f (m, c) on new rows, computed by the job's sum protocol.
+        """Return f (m, c) on new rows; the parties add what their parts contribute, with the job's protocol.
 
         Rows are joined by id: by `ids`, or by the index of a frame if it has a name or differs from 0 to m - 1. The
         results have the order of the leading party's table, or of the first table if that party has no columns. Arrays
@@ -364,8 +365,8 @@ class Run:
 
         Args:
             scaled: the rows (m, d) of each party with columns.
-            first: the party whose table's rows an error names.
-            file_rows: the position (m,) of each row in that table; None if they are the same.
+            first: the party in whose table an error states the position of a row.
+            file_rows: the position (m,) of each row in that table; None if the rows have the order of the table.
 
         Returns:
             The outputs.
@@ -410,7 +411,7 @@ class Run:
 
         Args:
             folder: the folder.
-            models: by party, the modules that they passed as objects (`securevfl.TorchModel`); no file stores them.
+            models: by party, the module that the party passed as an object (`securevfl.TorchModel`); no file stores it.
 
         Returns:
             The run.
@@ -492,8 +493,8 @@ def check_outputs(f: Floats, asker: str, first: str, file_rows: Rows | None = No
     Args:
         f: the outputs (m, c).
         asker: the party that receives them.
-        first: the party whose table's rows an error names.
-        file_rows: the position (m,) of each row in that table; None if they are the same.
+        first: the party in whose table an error states the position of a row.
+        file_rows: the position (m,) of each row in that table; None if the rows have the order of the table.
 
     Raises:
         RangeError: if an output is beyond the range of the model's numbers.

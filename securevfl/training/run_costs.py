@@ -1,8 +1,9 @@
 """Costs of a run: seconds of the critical path by kind of work, counters, and one row of a table.
 
 The *critical path* is the longest chain of computations and messages that wait for each other, over all parties. Its
-length is the time of the run. It is split by *phase* (stage: setup, preprocessing, training, evaluation) and *kind* of
-work (such as encryption or network).
+length is the time of the run. It is split by *phase* (preparation, training, evaluation) and *kind* of work (such as
+encryption or communication). A phase consists of one or two *stages* (`Stage`): the preparation, of setup and offline
+phase.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Costs:
     Attributes:
         algorithm: name of the optimizer.
         protocol: name of the protocol.
-        local_steps: number of local steps per exchange.
-        rounds: number of exchanges.
+        local_steps: number of local steps that a party takes per exchange, with the same residual.
+        rounds: number of exchanges, or of iterations (`ModelPart.rounds`).
         path: seconds of the critical path (stages, kinds), from the start of the run to its end: in virtual time, or
             wall-clock time between organisations.
         counters: cost counters of the parties.

@@ -1,4 +1,7 @@
-"""The disclosures of a run in its report: the table of the consent sheet, and notes that explain it."""
+"""The disclosures of a run in its report: the table of the consent sheet, and notes that explain it.
+
+A *consent sheet* states what a run would disclose; each party agrees to its sheet before the run.
+"""
 
 from __future__ import annotations
 

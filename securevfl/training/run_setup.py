@@ -83,9 +83,9 @@ def set_up_run(
         raw: this party and its table.
         channel: the channel to the other parties.
         parties: names of all parties, the leading one first.
-        key: key of the run (`run_key`).
+        key: identifier of the job and the party's table, as `run_key` returns it.
         checkpoints: this party's checkpoints.
-        ledger: this party's ledger.
+        ledger: this party's ledger, a file that records and limits its disclosures in all jobs.
 
     Returns:
         The facts that this party knows then.
@@ -144,12 +144,12 @@ def set_up_run(
 
 
 def run_key(job: Job, party: Party) -> bytes:
-    """Return the name of a party's checkpoints: a public hash (32 bytes) of the job and of the table it trains on."""
+    """Return a public hash (32 bytes) of the job and the party's table, which identifies the party's checkpoints."""
     return run_key_of(job, party.digest)
 
 
 def run_key_of(job: Job, table: bytes) -> bytes:
-    """Return the same key as `run_key`, given the table's digest, since computing that takes long for large tables."""
+    """Return the hash of `run_key`, given the table's digest, because computing that digest may take long."""
     return hashlib.sha256(job.digest + table).digest()
 
 

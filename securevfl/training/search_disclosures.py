@@ -1,9 +1,12 @@
 """What a search discloses, whichever of its alternatives is chosen for the last training.
 
-A search trains each alternative, and then one of them once more with all metrics, scores and weights: the last
-training. Nobody knows beforehand which alternative is chosen. So every choice must be allowed, and the consent sheet
-shows the one that discloses most together with all amounts of the others that are larger. None of this depends on the
-order of the grid.
+A search trains each *alternative* (combination of option values), and then one of them once more with all metrics,
+scores and weights: the last training. Nobody knows beforehand which alternative is chosen, so every choice must be
+allowed. The consent sheet, which each party agrees to before the search, states the last training that discloses most,
+and all larger amounts of the last trainings of other alternatives. None of this depends on the order of the grid.
+
+Terms: an `Output` is one sort of values that a run discloses to a party, such as gradients, and its *amount* is its
+`count`. A party's *ledger* is a file that records and limits its disclosures in all jobs.
 """
 
 from __future__ import annotations
@@ -92,14 +95,14 @@ def measured_rows(schedule: Schedule, outputs: int) -> Rows:
 def most_disclosing(finals: Mapping[str, Job], shapes: Mapping[str, RunShape]) -> str:
     """Return the name of the alternative whose last training discloses most.
 
-    Bits about columns decide. Between alternatives with equal bits, the sum of all amounts decides. Opened weights and
-    the bits of a score are among them.
+    Trainings are compared by their bits about columns (`column_bits`). If these are equal, they are compared by the sum
+    of all amounts, including opened weights and the bits of a score.
     """
     return _by_amount(finals, shapes)[0]
 
 
 def _by_amount(jobs: Mapping[str, Job], shapes: Mapping[str, RunShape]) -> list[str]:
-    """Return the names of jobs, the most disclosing first. Digests order jobs that disclose equal amounts."""
+    """Return the names of the jobs, the most disclosing first; digests order jobs that disclose equal amounts."""
 
     def amounts(name: str) -> tuple[int, int, bytes]:
         job = jobs[name]
@@ -131,17 +134,20 @@ def larger_amounts(finals: Mapping[str, Job], shapes: Mapping[str, RunShape], al
 
 
 def column_bits(job: Job, shape: RunShape) -> int:
-    """Return the number of bits about columns that a training opens by sums of losses, pairs and counts."""
+    """Return the number of bits about columns that a training discloses.
+
+    Sums of losses, (score, label) pairs, and counts of rows with scores out of range contain these bits.
+    """
     return sum(output.count for output in column_outputs(job, shape))
 
 
 def column_outputs(job: Job, shape: RunShape) -> list[Output]:
-    """Return the outputs of a training whose amounts are bits about columns."""
+    """Return the disclosures (`Output`) of a training that are counted in bits about columns."""
     return [output for output in run_outputs(job.family, job, shape) if output.group == COLUMN_BIT_GROUP]
 
 
 def _amounts(job: Job, shape: RunShape) -> dict[str, int]:
-    """Return the amount of each output of a training, by its name, receiver and source, and the bits of a score."""
+    """Return the amount of each `Output` of a training, by its name, receiver and source, and the bits of a score."""
     amounts = dict[str, int]()
     for output in run_outputs(job.family, job, shape):
         text = f"{output.name} to {output.receiver}, about {output.source}"

@@ -2,7 +2,7 @@
 
 Below it is the sheet of the final training with the best alternative. `securevfl.organisations.tune` asks for consent
 with this sheet. `explain_search` states the same in advance, from tables on this computer or from one table and the
-sizes of the others.
+sizes of the others. A party's *ledger* is a file that records and limits its disclosures in all jobs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def search_sheet(
         alternatives: the job of each alternative.
         finals: for each alternative, the job of the final training if that alternative is chosen.
         shapes: the public sizes of each alternative's run.
-        rows: number of measured rows.
+        rows: number of held-out rows on which each model is measured.
         last_sheet: the sheet of the final training, for the alternative whose training would disclose most.
 
     Returns:
@@ -129,7 +129,7 @@ def explain_search(
         parties: all parties with their tables, or one party if `others` is given.
         others: number of columns of each other party by name; see `explain`.
         outputs: number of outputs of the model; see `explain`.
-        ledgers: ledgers of some of the parties, by name. Earlier disclosures and their limits count.
+        ledgers: ledgers of some of the parties, by name; the earlier disclosures and the limits in them count.
 
     Returns:
         The sheet of the search, and the reasons for which it would be refused.

@@ -6,6 +6,9 @@ The messages of a run are, in this order:
 2. per round          the messages of the protocol family (`securevfl.families`)
 3. after evaluations joint evaluation, then leading party -> all others: StopDecision
 4. at the end         joint evaluation on the held-out rows
+
+The *leading party* decides when the training ends; usually it is the party with labels. A party's *consent sheet*
+states what the run would disclose, and its *ledger* is a file that records and limits its disclosures in all jobs.
 """
 
 from __future__ import annotations
@@ -86,10 +89,10 @@ def take_part(
         ledger: this party's ledger. Disclosures are entered before they are sent, and earlier runs count. None means
             that the tables of all parties are in this process.
         ahead: folder of random numbers that were computed in advance (`run_offline_phase`).
-        consent: called with this party's consent sheet, after all checks that are possible before the training, and
-            before any message depends on its data. It raises an error if the party does not agree. If the party has
-            agreed before this session: the public sizes that it agreed to, from which those of the session must not
-            differ.
+        consent: a function, or the public sizes that the party agreed to before this session. The function is called
+            with this party's consent sheet, after all checks that are possible before the training, and before any
+            message depends on the party's data. It raises an error if the party does not agree. If sizes are given,
+            the sizes of the session must not differ from them.
         again: whether the training may start again if it is complete for this party but not for all parties.
 
     Returns:
@@ -124,7 +127,7 @@ def take_part(
             eventlog.warn(channel.me, "training starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
     if (folder := material_folder(ahead, party, key)) is not None:
-        stored = sum(path.stat().st_size for path in folder.glob("*"))  # bytes of the material from `prepare`
+        stored = sum(path.stat().st_size for path in folder.glob("*"))  # bytes that `securevfl prepare` wrote
         check_disks({folder: max(0, job.family.stored_bytes(job, setup.facts) - stored)})
     data = None
     # training data are created here so that unsuitable labels, classes and exposures are refused before consent
@@ -204,7 +207,7 @@ def _training_data(job: Job, party: Party, facts: RunFacts) -> TrainingData:
 
 
 def _check_rounding(job: Job, party: str, data: TrainingData, parties: int) -> None:
-    """Estimate the error of coefficients due to random rounding (models of counts and amounts); refuse a large one."""
+    """Warn or raise LabelError if random rounding changes the coefficients of a model of counts or amounts much."""
     loss, rounding = job.model.loss, job.family.sum_rounding(job, len(data.schedule.train), parties)
     if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.target_classes is None:
         return
@@ -335,7 +338,7 @@ def material_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None
 
 
 def _prepare_folder(checkpoints: Checkpoints, key: bytes, checkpoint: Checkpoint | None, channel: Channel) -> None:
-    """Remove checkpoints that do not fit a run which begins or resumes from `checkpoint`.
+    """Remove the checkpoints that the run cannot use: those after `checkpoint`, or all if it is None (a new run).
 
     Log the round from which the run resumes, and warn of peers whose certificate key has changed since the checkpoint.
     """

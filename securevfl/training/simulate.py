@@ -52,7 +52,8 @@ def simulate(
         on_round: called after each round with the number of finished rounds and the number of all rounds.
         observe: called with every message, once at its sender and once at its receiver.
         checkpoints: each party's checkpoints, by name.
-        ledgers: each party's ledger, by name. Without them nothing is counted, because all data are in this process.
+        ledgers: by name, each party's ledger, a file that records and limits its disclosures in all jobs. Without
+            ledgers, disclosures are not counted, because all data are in this process.
         slowed: by name, factors by which parties compute more slowly in virtual time, or random pauses (`vfl.Pauses`).
         progress: shows a bar on a terminal or below a notebook's cell.
 

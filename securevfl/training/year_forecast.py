@@ -172,8 +172,8 @@ def forecast_year(
     if others is not None:
         if len(parties) != 1:
             raise ConfigError(
-                "a forecast of one party needs exactly one table",
-                "pass one table, or all tables without `others`",
+                "with `others`, a forecast needs the table of exactly one party",
+                "pass one table with `others`, or the tables of all parties without `others`",
                 code="SVFL-PARTIES-COUNT",
             )
         (party,) = parties

@@ -48,7 +48,7 @@ class PacketPiece(Message, frozen=True):
 
 
 class Acknowledge(Message, frozen=True):
-    """The sender has all packets below the number `expected`."""
+    """The sender of this message has received all packets with numbers below `expected`."""
 
     expected: int
 

@@ -2,8 +2,8 @@
 
 A view is everything that one party received in a run. The real view comes from the job as it is. The ideal view comes
 from the same training without encryption, and contains only the party's declared output (`securevfl.audit.recording`);
-other messages are random bytes. f (m, c) are the model outputs of m rows, and a residual is the derivative of a row's
-loss by f. The leading or active party has the labels; passive parties have none.
+other messages are random bytes. f (m, c) are the c model outputs of each of m rows, and a residual is the derivative
+of a row's loss by f. The leading or active party has the labels; passive parties have none.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ class Attack(ABC):
         paper: source of the attack.
         measures: text that states which quantity the score is, such as an AUC.
         attacker_role: the party whose view the attack starts from.
-        leak_threshold: score above which the attack shows that the leaks that name it are real
-            (`securevfl.disclosure.leaks`).
+        leak_threshold: score above which the attack confirms the leaks (disclosures that a job must accept) that list
+            it among their attacks (`securevfl.disclosure.leaks`).
         two_sided: whether a score below chance is as useful as one above, because the attacker may reverse a ranking.
         randomized: whether the attack ranks by random values, so that scores without information vary by twice their
             standard error and more.
         requirements: conditions that a job must meet.
-        output: name of the disclosed output that the attack uses (`Output.name`); empty if the requirements suffice.
-            Whether a run discloses it may depend on its number of rows.
+        output: name of the disclosed output that the attack uses (`Output.name`); the attack is skipped if the run
+            does not disclose that output, for example because it has few rows. Empty if no output is needed.
     """
 
     name: ClassVar[str]
@@ -180,7 +180,7 @@ class Attack(ABC):
 
 
 class ColumnAttack(Attack):
-    """An attack on columns by a party that receives numbers about their rows."""
+    """An attack on other parties' columns by a party that receives numbers computed from them, row by row."""
 
     requirements = (WEIGHT_PER_COLUMN, NOT_ON_SHARES)
     remedy = fixed_remedy(
@@ -283,7 +283,7 @@ def label_auc(scores: Floats, labels: NDArray[np.intp]) -> float:
 
 
 def auc_noise(labels: NDArray[np.intp]) -> float:
-    """Return the standard error of the AUC that scores without information have; with several classes the largest one.
+    """Return the standard error of the AUC of random scores; with several classes, the largest over the classes.
 
     Source: Hanley and McNeil 1982.
     """

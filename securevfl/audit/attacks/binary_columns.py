@@ -111,11 +111,12 @@ def _candidates(batch: ColumnNumbers) -> Iterator[tuple[Rows, list[Bits]]]:
 def hidden_spaces(numbers: Floats, columns: int) -> Iterator[Floats]:
     """Yield orthonormal bases of the space that may contain the columns.
 
-    Each basis spans the orthogonal complement of short integer vectors u that are orthogonal to the numbers and to 1.
-    The number of vectors u is the smallest possible one, or that before the largest increase in length.
+    Each basis spans the orthogonal complement of short integer vectors u that are orthogonal to the numbers and to the
+    constant vector 1. The right number of vectors u is unknown. Two are tried: the smallest possible number, and the
+    number before the largest jump in the sorted lengths of the vectors.
 
     Args:
-        numbers: received numbers (m, T * c), c for each of T exchanges.
+        numbers: received numbers (m, T * c) about m rows, c for each of T exchanges.
         columns: number of columns.
 
     Yields:
@@ -136,9 +137,10 @@ def hidden_spaces(numbers: Floats, columns: int) -> Iterator[Floats]:
 
 
 def two_valued(basis: Floats) -> list[Bits]:
-    """Return the vectors of 0 and 1 (n,) in the space of an orthonormal basis (n, r) that contains 1.
+    """Return the vectors of zeros and ones (n,) in a space that also contains the constant vector 1.
 
-    Constant vectors are left out, and so is one of each pair of complements.
+    `basis` (n, r) is an orthonormal basis of the space. Constant vectors are left out, and so is one of each pair of
+    complements.
     """
     from scipy.linalg import qr
 

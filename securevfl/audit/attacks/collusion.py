@@ -93,7 +93,7 @@ def recovered_parts(
 
 
 def _subtrees(tree: SumTree) -> dict[int, frozenset[int]]:
-    """Return, for each sender, the parties whose values its message adds up; the root contributes none."""
+    """Return, for each sender, the parties whose summands or masks its message adds up; the root has neither."""
     below = {party: frozenset({party}) - {tree.root} for party in tree.parties}
     subtrees = {}
     for level in tree.levels:
@@ -117,7 +117,16 @@ def _residues(
 
 
 def _combine(rows: list[NDArray[np.float64]], values: list[Words], column: int) -> Words | None:
-    """Return the unknown `column` as a combination of equations with integer weights; None if there is none."""
+    """Compute one unknown as a combination of equations with integer weights.
+
+    Args:
+        rows: the coefficients of each equation.
+        values: the right-hand side of each equation, modulo 2^64.
+        column: index of the unknown.
+
+    Returns:
+        The values of the unknown; None if no such combination exists.
+    """
     if not rows:
         return None
     A, unit = np.array(rows), np.eye(len(rows[0]))[column]

@@ -39,7 +39,7 @@ KNOWN_PER_DIMENSION = 5
 
 
 class ColumnSpace(ColumnAttack):
-    """Computes the share of columns inside the space of the received numbers."""
+    """Computes the share of the variance of columns inside the space that the received numbers span."""
 
     name = "column_space"
     paper = "Turgay et al. 2008, disclosure risks of distance preserving data transformations (known samples)"
@@ -47,7 +47,10 @@ class ColumnSpace(ColumnAttack):
     leak_threshold = NEARLY_ALL
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the mean share of variance for the most exposed party; for chance, that of a random space."""
+        """Score the most exposed party by the mean share of variance inside the space.
+
+        The score of chance is the share inside a random space of the same dimension.
+        """
         real, ideal = (_largest_share(pair, recording) for recording in (pair.evaluated_run[1], pair.ideal_run[1]))
         return Score(real[0], ideal[0], real[1], real[2])
 
@@ -61,7 +64,10 @@ def by_learner(pair: RealIdealPair, recording: Recording) -> Iterable[list[Colum
 
 
 def _largest_share(pair: RealIdealPair, recording: Recording) -> tuple[float, float, str]:
-    """Return the largest mean share, that of a random space of the same dimension, and text for the report."""
+    """Return the mean share of variance inside the space for the most exposed party.
+
+    The second result is the expected share inside a random space of the same dimension, the third text for the report.
+    """
     shares: list[tuple[float, float]] = []
     details: list[str] = []
     for batches in by_learner(pair, recording):
@@ -104,7 +110,7 @@ def shares_inside(truth: Floats, basis: Floats) -> Floats:
 
 
 def recovery_error(batch: ColumnNumbers, basis: Floats, known: int) -> float:
-    """Return the largest error of a column inside on the unknown rows, in standard deviations.
+    """Predict the columns inside the space on the unknown rows, and return the largest error of a column.
 
     Args:
         batch: the received numbers.
@@ -112,7 +118,7 @@ def recovery_error(batch: ColumnNumbers, basis: Floats, known: int) -> float:
         known: number of known rows.
 
     Returns:
-        The root mean square error of the least accurate column.
+        The root mean square error of the least accurate column, in standard deviations of the column.
     """
     inside = batch.truth[:, shares_inside(batch.truth, basis) >= INSIDE]
     design = np.column_stack([basis, np.ones(len(basis))])

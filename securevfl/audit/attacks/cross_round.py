@@ -26,7 +26,7 @@ class CrossRound(LabelAttack):
     paper = "gradients of several rounds as one linear system (after Hitaj et al. 2017)"
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        """Score each row by its negative residual, because residuals of the second class are negative."""
+        """Score each row by minus its residual: rows of the second class have negative residuals, and score higher."""
         return -solve(view.equations(), len(view.X), view.outputs)
 
 
@@ -34,7 +34,7 @@ def solve(equations: list[tuple[Rows, Floats, Floats]], m: int, c: int) -> Float
     """Return the residuals that fit all equations best if they are the same in all rounds.
 
     Args:
-        equations: rows, A (k, n) and A g (k, c) of each opened gradient.
+        equations: for each decrypted gradient, the n rows of its batch, A (k, n) and A g (k, c).
         m: number of rows of the table.
         c: number of outputs.
 

@@ -38,13 +38,16 @@ class Differencing(Attack):
     )
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Return the parallel mode as remedy; if the job uses it already, return more parties."""
+        """Return text that recommends the parallel mode, or more parties if the job uses that mode already."""
         if job.optimizer.exchanges([party.name for party in known.parties[1:]]) > 1:
             return PARALLEL_MODE
         return "more parties in the sum: the sum itself discloses it, because one part outweighs the others"
 
     def score(self, pair: RealIdealPair) -> Score:
-        """Return the mean correlation of differences with the truth; chance uses random vectors of the same length."""
+        """Return the mean absolute correlation of differences of sums with the true changes of one party's outputs.
+
+        The score of chance is the mean for random vectors of the same length.
+        """
         names = [party.name for party in pair.passives]
         real, ideal = (
             _correlation(recording, pair.active.name, names) for recording in (pair.real_run[1], pair.ideal_run[1])
@@ -56,7 +59,8 @@ class Differencing(Attack):
 def _correlation(recording: Recording, active: str, passives: list[str]) -> float:
     """Correlate the differences of consecutive sums on one batch with the change of the party that fits best.
 
-    Sums of one iteration are used if there are any, or else sums of different iterations.
+    If an iteration has several sums, only differences between sums of one iteration count. Otherwise, differences
+    between sums of different iterations count.
     """
     sums = by_batch(recording[active].sums)
     parts = [by_batch(recording[name].sums) for name in passives]

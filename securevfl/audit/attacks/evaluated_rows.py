@@ -31,7 +31,8 @@ class EvaluatedRows:
     """The rows of one evaluation, with model outputs, labels, and the grid of levels.
 
     Attributes:
-        f: model outputs (m, c), less the targets if labels are subtracted; otherwise clipped to the range of metrics.
+        f: the numbers (m, c) that are rounded to levels. If the loss depends only on the difference of output and
+            target, these differences; otherwise model outputs, clipped if the protocol clips them.
         attacker_part: the attacker's contribution to f (m, c), its columns times their weights.
         labels: the code (m, c) of the label that is paired with each level.
         levels: the levels to which outputs are rounded.
@@ -43,7 +44,7 @@ class EvaluatedRows:
     levels: Quantizer
 
     def disclosed_levels(self, seed: int) -> Floats:
-        """Return the level (m, c) of each row in one evaluation, in the order of the rows, which is hidden."""
+        """Return the levels (m, c) in one evaluation, in the order of `f`. The attacker does not see that order."""
         return round_to_levels(self.f, self.levels, seed)
 
     @property
@@ -76,7 +77,10 @@ def evaluated_rows(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:
 
 
 def _rounded_labels(y: Floats, seed: int) -> Codes:
-    """Return the codes (m, 1) of counts or amounts y (m,): 0 if too few rows would have one of the codes."""
+    """Round labels y (m,) that are counts or amounts, and return the code (m, 1) of each rounded label.
+
+    An evaluation discloses only these codes. They are 0 for all rows if too few rows would have one of the codes.
+    """
     knots = choose_knots(y, 2**ROUNDED_LABEL_BITS)
     if knots is None:
         return np.zeros((len(y), 1), np.uint8)

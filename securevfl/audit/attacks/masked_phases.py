@@ -2,8 +2,9 @@
 
 Phases are x w modulo a turn, a party's columns x times its random frequencies w. This is the worst case for masks
 alone: every receiver treats each message as the phases of its sender, is given w, and solves for x. The attack succeeds
-against a direct sum. Under a uniform mask the result is unrelated to the columns. The attacker on the ideal view gets
-random bytes in place of messages, unless the sum declares the phases themselves.
+if summands are sent in the clear (a direct sum). Under a uniform mask the result is unrelated to the columns. The
+attacker on the ideal view gets random bytes in place of messages, or the phases themselves if the sum does not hide its
+summands.
 """
 
 from __future__ import annotations

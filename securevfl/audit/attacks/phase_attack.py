@@ -52,7 +52,8 @@ def first_exchange(view: PartyView, pair: RealIdealPair) -> tuple[Rows, Floats, 
         pair: the real and the ideal run of the job.
 
     Returns:
-        The rows, the others' phases in turns (n, M), and the blocks of the phases.
+        The n rows, the sums of the others' M phases in turns (n, M), and the indices of the blocks of random features
+        to which these phases belong.
     """
     first = view.phase_sums[: kernel(pair).blocks]
     u = np.hstack([turns(phase_sum.phases, phase_sum.bits) for phase_sum in first])
@@ -66,7 +67,7 @@ def kernel(pair: RealIdealPair) -> Kernel:
 
 
 def first_rows(view: PartyView) -> Rows:
-    """Return the rows of the first exchange: the sample of a preconditioner, or the first batch."""
+    """Return the rows of the first exchange: those from which a preconditioner is computed, or else the first batch."""
     return view.rows[0 if view.phase_sums[0].iteration < 0 else view.batches[0]]
 
 

@@ -89,7 +89,7 @@ def split(f: Floats) -> Iterator[Bits]:
 
 
 def clusters(f: Floats) -> tuple[Floats, NDArray[np.intp]]:
-    """Return the mean of each cluster of scores, ascending, and the number of each score's cluster (m,)."""
+    """Return the mean of each cluster of scores, ascending, and the index of each score's cluster (m,)."""
     order = np.argsort(f)
     number = np.concatenate([[0], np.cumsum(np.diff(f[order]) > CLUSTER_GAP)])
     means = np.bincount(number, f[order]) / np.bincount(number)
@@ -99,7 +99,7 @@ def clusters(f: Floats) -> tuple[Floats, NDArray[np.intp]]:
 
 
 def decoded(values: Floats) -> Bits:
-    """Return for each value (k,), in ascending order, which weights (k, d) add up to it, up to a common constant."""
+    """Find d weights whose sums are the k ascending values, up to a constant; return which are in each sum (k, d)."""
     fit = _fitted([], values)
     for candidate in frequent_differences(values):
         extended = _fitted([*fit.weights, candidate], values)

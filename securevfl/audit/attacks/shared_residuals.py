@@ -1,8 +1,8 @@
 """Labels from a party's shares of residuals and from masked residuals that it received.
 
-A residual depends on the label of its row. On secret shares a party receives it only masked. If masks were biased, the
-bias would show in the mean, over all iterations, of the words about a row. A keystream that is used twice, or an entry
-that is opened without its mask, would also raise the score.
+A residual depends on the label of its row. On secret shares a party receives only numbers that hide it: a share, or the
+residual plus a mask. If masks were biased, the bias would show in the mean of a row's numbers over all iterations. A
+keystream that is used twice, or an entry that is opened without its mask, would also raise the score.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class TranscriptClassifier(LabelAttack):
 
 
 def byte_features(view: PartyView) -> Floats:
-    """Return features (m, k) of each row: for each field of a message, mean, first and last byte, and integers."""
+    """Return k features of each row (m, k): those of `_piece_features` for each field of each message type."""
     by_field: dict[tuple[str, int], list[tuple[NDArray[np.intp], Floats]]] = defaultdict(list)
     for rows, receipt in view.received():
         for index, value in enumerate(fields(receipt.message)):
@@ -59,7 +59,10 @@ def byte_features(view: PartyView) -> Floats:
 
 
 def _piece_features(data: bytes, n: int) -> Floats:
-    """Return features (n, 5) of the n equal pieces of a byte string."""
+    """Return features (n, 5) of the n equal pieces of a byte string.
+
+    They are the mean, first and last byte, and the size of the piece as a big-endian and as a little-endian integer.
+    """
     width = len(data) // n
     table = np.frombuffer(data[-width * n :], np.uint8).reshape(n, width).astype(np.float64)
     powers = 256.0 ** -np.arange(min(width, 6))

@@ -136,7 +136,8 @@ def _inverted_residuals(pair: RealIdealPair, record: PartyRecord) -> BatchNumber
     loss = pair.job.loss
     # an iteration may have several sums; going backwards, the first one is stored last and remains in the dict
     outputs = {values.iteration: values for values in reversed(record.sums)}
-    pushed = iter(record.pushed)  # at its own pace, a party receives residuals in the order in which it pushed outputs
+    # if parties push outputs to a store, each at its own pace, they receive residuals in the order of their pushes
+    pushed = iter(record.pushed)
     inverted: dict[int, list[Floats]] = defaultdict(list)
     for receipt in record.receipts:
         g: Any = getattr(receipt.message, "g", None)

@@ -71,8 +71,8 @@ class PartyRecord:
     Attributes:
         batches: index of the batch of each iteration.
         opened_gradients: gradients that the party learned.
-        bin_counts: counts of the positive class in the party's bins that were opened to it.
-        disclosures: the party's records of its disclosures.
+        bin_counts: counts of the positive class in the party's bins, as the party learned them.
+        disclosures: the records that the party wrote of what it discloses to others.
         sums: totals that the party collected, or summands that it contributed, in training.
         receipts: messages that the party received.
         events: all messages that the party sent or received.

@@ -102,7 +102,7 @@ class Recording(defaultdict[str, PartyRecord], Observer):
 def with_recorders(
     job: Job, parties: Sequence[Party], record: ProtocolRecord, residual: ResidualProtocol | None
 ) -> Job:
-    """Return the job with this residual and with a recorder in every sum.
+    """Return the job with the residual protocol `residual`, and with a recorder in every sum.
 
     A job on secret shares is returned as it is, since it has neither sums nor residual protocols.
     """
@@ -119,5 +119,6 @@ def record_parties(job: Job, parties: Sequence[Party]) -> tuple[Run, Recording]:
     if residual is not None:
         residual = with_replayed_defence(residual, on_outcome=recording.defended_residuals.append)
     run = simulate(with_recorders(job, parties, recording.protocols, residual), parties, observe=recording)
-    parts = {name: replace(part, job=job.to_dict()) for name, part in run.parts.items()}  # predict without recorders
+    # predictions with the model are not recorded
+    parts = {name: replace(part, job=job.to_dict()) for name, part in run.parts.items()}
     return Run(job, parts), recording

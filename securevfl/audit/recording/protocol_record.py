@@ -2,7 +2,9 @@
 
 A sum adds the parties' outputs, its summands, for one of them, the collector. In a residual protocol the party with
 labels publishes residuals g (n, c), the derivatives of the loss by the outputs. A passive party, which has no labels,
-learns the gradient J^T g, where J is the derivative of its outputs by its weights.
+learns the gradient J^T g, where J is the derivative of its outputs by its weights. A protocol sends its messages on a
+subchannel. An exchange is one published residual with all requests about it; each subchannel counts exchanges from 0. A
+defence changes residuals before they are published.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ COLLECTS = "A"
 
 
 class LearnedGradient(NamedTuple):
-    """A gradient J^T g that a passive party learned in one exchange on a subchannel."""
+    """A gradient J^T g that a passive party learned, with the subchannel and the number of the exchange."""
 
     subchannel: str
     exchange: int
@@ -41,14 +43,14 @@ class SumSession(NamedTuple):
     declared: list[MessageDeclaration]
 
     def carries(self, subchannel: str, *names: str) -> bool:
-        """Return whether a subchannel belongs to this sum, and all named parties take part in the sum."""
+        """Return True if a subchannel belongs to this sum and all named parties take part in the sum."""
         below = subchannel == self.subchannel or subchannel.startswith(f"{self.subchannel}/")
         return below and set(names) <= set(self.roles.parties)
 
 
 @dataclass
 class SumRecord:
-    """The summands of each party, and the totals, of all sums of one collector in order."""
+    """All sums of one collector, in order: the summands of each party, the number spaces, and the totals."""
 
     parts: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     spaces: list[Space] = field(default_factory=list)
@@ -62,12 +64,12 @@ class ProtocolRecord:
     Attributes:
         sums: the sums of each collector. There are several collectors if several parties have labels.
         sum_sessions: the session of each collector's sums.
-        residuals: each residual as it was published, after the defence, with the receiving parties.
-        undefended: each residual before the defence.
+        residuals: each residual as it was published, after the defence, with the receiving parties; by publisher.
+        undefended: each residual before the defence; by publisher.
         gradients: gradients that each passive party learned.
         sessions: identifiers of the sessions.
         epochs: epochs in which residuals were published.
-        first_exchange: number of residuals that were published before the first one on a subchannel.
+        first_exchange: for each subchannel, the index of its exchange 0 in the publisher's list of `residuals`.
     """
 
     sums: dict[str, SumRecord] = field(default_factory=dict)
@@ -94,7 +96,10 @@ class ProtocolRecord:
         return [space for record in self.sums.values() for space in record.spaces]
 
     def defence_recorder(self, name: str) -> Callable[[Floats], None]:
-        """Return a function that records the residual that a defence changed, for the residual just published."""
+        """Return a function that a defence calls with each residual g that it has changed.
+
+        The function stores g in place of the latest residual of `name`, which it moves to `undefended`.
+        """
 
         def note(g: Floats) -> None:
             undefended, receivers = self.residuals[name][-1]

@@ -60,7 +60,8 @@ class RealIdealPair:
         self._changes: dict[str, Any] = {"seed": seed, "target": None, "patience": None, "accepts": [*leak_kinds()]}
         self._changes["optimizer"] = job.optimizer.without_early_stop()
         self.job = job.model_copy(update=self._changes | {"evaluate_every": 0})
-        # if the optimizer stops early, evaluations at the distance of its first one are about as many
+        # an optimizer that may stop early evaluates after rounds that it chooses; the number of rounds before its first
+        # evaluation, used as a fixed interval, yields about as many evaluations
         self._interval = job.evaluation_interval or min(job.optimizer.evaluation_rounds(job.epochs, 0), default=0)
         self._unprepared = (job, parties) if unprepared is None else unprepared
         self.parties = list(parties)

@@ -160,7 +160,7 @@ class RecordedPassive(PassiveResidual):
         self._inner, self._record = inner, record
 
     def receive(self) -> Reply:
-        """Receive a published residual by the inner protocol; return its reply, with a recorder."""
+        """Receive a published residual by the inner protocol; return the exchange, wrapped in a recorder."""
         return RecordedReply(self._inner.receive(), self.context, self._record)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class RecordedPassive(PassiveResidual):
 
 
 class RecordedReply(Reply):
-    """One exchange of a passive party, which records the gradients that it opens."""
+    """A wrapper of one exchange of a passive party that records the gradients that the party learns."""
 
     def __init__(self, inner: Reply, context: PartyContext, record: ProtocolRecord) -> None:
         self._inner, self._context, self._record = inner, context, record

@@ -48,7 +48,10 @@ class Transcript:
         return [event for event in self.events if event.direction == "recv"]
 
     def declaration(self, event: Event) -> MessageDeclaration | None:
-        """Return the declaration of a received message, or None; that of the sum on its subchannel takes precedence."""
+        """Return the declaration of a received message; None if it is not declared.
+
+        If the message belongs to a sum, the sum's declarations take precedence over those of the run.
+        """
         sessions = [
             session
             for session in self.protocol_record.sum_sessions.values()

@@ -48,7 +48,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
         executor: runs the expensive calls; by default they run in the calling thread.
 
     Returns:
-        The transcript, and the run without recorders.
+        The transcript, and the result of the run, whose job has no recorders.
     """
     lead, others = check_parties(parties)
     roles, record, residual = run_roles(job.family, job, parties), ProtocolRecord(), job.protocol.residual
@@ -72,7 +72,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
 
 
 def _recorded(residual: ResidualProtocol, active: str, record: ProtocolRecord) -> RecordedResidual:
-    """Return a residual protocol that runs this one and records its messages, and those of its defence if any."""
+    """Return a protocol that runs this one and records its gradients, and its residuals before and after a defence."""
     inner = with_replayed_defence(residual, on_outcome=record.defence_recorder(active))
     return recorded(RecordedResidual, inner, record)
 

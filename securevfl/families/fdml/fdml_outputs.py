@@ -100,7 +100,7 @@ def _column_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
 
 
 def _evaluation_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
-    """List what joint evaluations disclose to the active party, by the job's sum protocol."""
+    """List what the active party learns when all parties evaluate the model; the protocol of sums determines it."""
     passives, c = shape.passives, job.model.output_width(shape.outputs)
     hides_parts = len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts
     evaluations = EvaluationSchedule.of_run(job, shape).evaluations

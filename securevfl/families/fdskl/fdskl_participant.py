@@ -102,7 +102,11 @@ class PhasesParticipant(BatchParticipant):
         }
 
     def state(self) -> State:
-        """Return what a checkpoint stores: the key of the random features, the coefficients, and the number of sums."""
+        """Return what a checkpoint stores.
+
+        This is the key from which random features are generated, their coefficients, and the number of exchanges with
+        other parties so far.
+        """
         return State(self.model_state(), exchanges=self.exchanges)
 
     def model_state(self) -> State:
