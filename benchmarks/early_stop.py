@@ -29,6 +29,7 @@ from securevfl.base.arrays import Floats
 from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
+from securevfl.families.score_results import TOLERATED_ROUNDINGS
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import make_plan
 from securevfl.families.table_preparation import prepare_parties
@@ -38,7 +39,6 @@ from securevfl.optim.block_descent import BlockDescent, early_stop_rounds
 from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.shares.opened_loss import rounding_deviation
 from securevfl.protocols.shares.update_rules import FixedCoefficients
-from securevfl.training.training_loop import TOLERATED_ROUNDINGS
 
 CLIP = 8.0
 GAIN = 0.0005

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from securevfl.consent.forecast import disclosures_about
 from securevfl.consent.leak_check import check_leaks, describe_excused
 from securevfl.data.register import Register
+from securevfl.data.schedule import count_subset_epochs
 from securevfl.disclosure.counts import Disclosure, RunShape, in_column_bits
 from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -279,10 +280,11 @@ class LedgerSession:
         epochs = max(1, -(-until // sizes.batches) - self._start // sizes.batches)
         fraction = min(1.0, max(1, until - self._start) / (epochs * sizes.batches))
         shorter_job = job.model_copy(update={"epochs": epochs})
+        # a shorter run would use subsets in other epochs, so its evaluations would be others
+        subset_epochs = count_subset_epochs(sizes.rows, sizes.epochs, job.batch_size)
+        shorter = replace(sizes, epochs=epochs, start=self._start, resumed=self._resumed, subset_epochs=subset_epochs)
         expected = dict[object, Disclosure]()
-        for item in disclosures_about(
-            self._party, shorter_job, replace(sizes, epochs=epochs, start=self._start, resumed=self._resumed)
-        ):
+        for item in disclosures_about(self._party, shorter_job, shorter):
             if (item.group == "bins" and self._resumed) or (item.group == "weights" and not weights):
                 continue
             same_every_epoch = (

@@ -62,6 +62,8 @@ class RunShape:
         resumed: True if the run continues from weights that are not zero.
         openings: average number of gradients that each passive party opens per step, if residuals are sealed (one per
             local step).
+        subset_epochs: number of first epochs of the complete run that use subsets of the rows, if `epochs` is smaller
+            than that of the complete run; None to compute it from `epochs`.
     """
 
     active: str
@@ -85,6 +87,7 @@ class RunShape:
     start: int = 0
     resumed: bool = False
     openings: float = 1.0
+    subset_epochs: int | None = None
 
     @property
     def passives(self) -> tuple[str, ...]:

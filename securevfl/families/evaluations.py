@@ -29,6 +29,7 @@ class EvaluationSchedule:
         start: number of rounds that an earlier session has finished; their evaluations are counted there.
         fixed: the rounds after which a training that may stop early is evaluated and decided on, ascending up to
             `rounds`; empty if evaluations have an interval.
+        may_roll_back: whether an evaluation can make the training roll back, the last one included.
     """
 
     rounds: int
@@ -37,6 +38,7 @@ class EvaluationSchedule:
     may_restore: bool
     start: int = 0
     fixed: tuple[int, ...] = ()
+    may_roll_back: bool = False
 
     @classmethod
     def of(cls, job: JobOptions, rounds: int, subset_rounds: int = 0) -> EvaluationSchedule:
@@ -51,13 +53,23 @@ class EvaluationSchedule:
             The schedule.
         """
         fixed = job.optimizer.evaluation_rounds(rounds, subset_rounds)
-        return cls(rounds, job.evaluation_interval, job.decision_interval, job.stopping is not None, fixed=fixed)
+        may_roll_back = job.optimizer.may_overshoot and job.evaluates_between_rounds
+        return cls(
+            rounds,
+            job.evaluation_interval,
+            job.decision_interval,
+            job.stopping is not None,
+            fixed=fixed,
+            may_roll_back=may_roll_back,
+        )
 
     @classmethod
     def of_run(cls, job: JobOptions, shape: RunShape) -> EvaluationSchedule:
         """Return the evaluation schedule of a run with these public sizes, counted from its first session."""
         epochs = shape.start // shape.batches + shape.epochs
-        rounds, subset_epochs = epochs * shape.batches, count_subset_epochs(shape.rows, epochs, job.batch_size)
+        rounds, subset_epochs = epochs * shape.batches, shape.subset_epochs
+        if subset_epochs is None:
+            subset_epochs = count_subset_epochs(shape.rows, epochs, job.batch_size)
         return replace(cls.of(job, rounds, subset_epochs), start=min(shape.start, rounds))
 
     def is_due(self, done: int) -> bool:
@@ -89,9 +101,13 @@ class EvaluationSchedule:
         return -(-self.rounds // self.interval) - start // self.interval
 
     def remaining(self, start: int) -> int:
-        """Return the largest number of evaluations of a run that resumes after `start` rounds."""
+        """Return the largest number of evaluations of a run that resumes after `start` rounds.
+
+        A resumed session may end with a model that an earlier session measured, and then measures it again. A complete
+        run knows the loss of every model to which it can return.
+        """
         ends_with_evaluation = self.is_due(self.rounds)
-        restores = ends_with_evaluation and start > 0 and self.may_restore
+        restores = ends_with_evaluation and start > 0 and (self.may_restore or self.may_roll_back)
         return self.count_measured_rounds(start) + restores
 
     @property

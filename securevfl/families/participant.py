@@ -216,6 +216,11 @@ class Participant(ABC):
         return 0
 
     @property
+    def model_iterations(self) -> int:
+        """Number of exchanges with which the current model was trained; fewer than `exchanges` after a rollback."""
+        return self.exchanges
+
+    @property
     def state_fits_any_round(self) -> bool:
         """Whether a stored state of this party can resume from any earlier round of the others.
 

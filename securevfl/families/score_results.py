@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from securevfl.data.baseline import Baseline
 
+TOLERATED_ROUNDINGS = 3.0
+"""The difference of two measured losses, in standard deviations of the rounding of one, that rounding may explain."""
+
 
 @dataclass(frozen=True)
 class Measurement:

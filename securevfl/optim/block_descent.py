@@ -135,8 +135,9 @@ class BlockDescent(Optimizer):
     """Stops the training when the loss has decreased by less than this value since the last evaluation, such as 0.0005.
     Evaluations take place after 8, 12, 18 and 30 iterations, then after half as many more each time, and at the end.
     Each one opens a sum of losses, and the party with labels tells the others whether to continue. The result is the
-    last model, or the best one if the last one is worse by more than this value. `batch_size`, `epochs` and
-    `test_fraction` have the values of a job without an optimizer by default."""
+    last model, or the best one if the loss of the last one is larger by more than this value and three standard
+    deviations of the rounding of a measured loss. `batch_size`, `epochs` and `test_fraction` have the values of a job
+    without an optimizer by default."""
     ridge: float = Field(default=1e-2, gt=0, le=1e12)
     """Value that is added to the curvature; it shortens steps in directions in which a party's columns hardly vary."""
 

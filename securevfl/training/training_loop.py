@@ -30,7 +30,7 @@ from securevfl.errors import (
 )
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.participant import Round
-from securevfl.families.score_results import Measurement
+from securevfl.families.score_results import TOLERATED_ROUNDINGS, Measurement
 from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
@@ -58,9 +58,6 @@ EXTREME_DISTANCE = 50.0
 """A value that is further from the mean of its column, in standard deviations, is named before a training."""
 MAX_SEPARATION_ROWS = 65_536
 """Maximum number of rows in which columns that separate the classes are searched for."""
-
-TOLERATED_ROUNDINGS = 3.0
-"""The difference of two measured losses, in standard deviations of the rounding of one, that rounding may explain."""
 
 SaveCheckpoint = Callable[[int, int, Callable[[], Checkpoint]], None]
 """A function that is called with the number of finished rounds, the number of all rounds, and a function that returns
@@ -339,17 +336,25 @@ class TrainingLoop:
         """
         gain, rounds = self.job.optimizer.smallest_gain, len(self.data.schedule)
         evaluated = [(record["loss"], int(record["round"])) for record in self._history if "loss" in record]
-        if gain is None or (self._leads and len(evaluated) < 2):
+        returned = self._participant.model_iterations
+        if gain is None or (self._leads and len(evaluated) < 2 and returned):
             return []
         end = f"stopped after {self.rounds} of" if self.rounds < rounds else "took all"
         if not self._leads:
             return [f"the training {end} {rounds} iterations"]
+        if len(evaluated) < 2:
+            return [f"the training {end} {rounds} iterations. The result is the starting model."]
         (best, before), (latest, after) = min(evaluated[:-1]), evaluated[-1]
         losses = f"the measured loss was {best:.5f} after {before} iterations and {latest:.5f} after {after}"
-        returned = self._participant.exchanges
+        rounding = measurement.loss_rounding
         result = "" if returned == self.rounds else f" The result is the model after {returned} iterations."
-        gap = gain + measurement.loss_rounding
-        gap_text = f" The remaining iterations would probably have lowered it by at most {gap:.2g}"
+        if not returned:
+            result = " The result is the starting model."
+        # the gain is the difference of two rounded losses, so its deviation is sqrt(2) times that of one
+        gap_text = f" The last gain was probably below {gain + 2 * math.sqrt(2) * rounding:.2g}."
+        if gain < 2 * rounding:
+            gap_text += f" Rounding changes a measured loss by about {rounding:.2g};"
+            gap_text += " set optimizer.early_stop to at least twice this value."
         return [
             f"the training {end} {rounds} iterations: {losses}, and optimizer.early_stop asks for a decrease of "
             f"{gain:g}.{result}{gap_text if self.rounds < rounds else ''}"

@@ -15,6 +15,10 @@ from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import DisclosureTotal, Limit
 from securevfl.errors import ConsentError, LeakageError
+from securevfl.families import leak_kinds
+from securevfl.families.evaluations import EvaluationSchedule
+from securevfl.protocols.permits import STOP_DECISION_BITS
+from securevfl.protocols.shares.opened_loss import LOSS_SUM_BITS
 from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
@@ -231,6 +235,25 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
     assert attempt("c", 2) == 4 + 1 + 1
     assert attempt("d", 2, silent=True) == 6
     assert attempt("e", 16) == 6 + EPOCHS + 1
+
+
+def test_entries_in_advance_contain_every_evaluation_that_has_come(tmp_path: Path) -> None:
+    """A killed process leaves only these.
+
+    The first 16 of 40 iterations use subsets of the rows, and a run of 39 iterations would use subsets in 35.
+    """
+    job = vfl.Job(model="logistic", optimizer=vfl.BlockDescent(early_stop=0.0005), batch_size="growing", epochs=40)
+    job = job.model_copy(update={"accepts": tuple(leak_kinds())})
+    sizes = RunShape("bank", 100_000, 25_000, 1, 100_000, 40, 1, {"shop": 10}, {"bank": 5, "shop": 10})
+    fixed = EvaluationSchedule.of_run(job, sizes).fixed
+    assert len(fixed) == 3
+    for until in range(1, 41):
+        for party, group in (("bank", "verdicts"), ("shop", "evaluations")):
+            ledger = DisclosureLedger(tmp_path / f"{party}{until}", party, until)
+            LedgerSession(ledger, party, REGISTER, job, sizes, DisclosureGate(party), SessionId("run", "a"))
+            entries = [entry.disclosure for entry in ledger.read().entries if entry.disclosure.group == group]
+            bits = STOP_DECISION_BITS if party == "bank" else LOSS_SUM_BITS
+            assert sum(item.count for item in entries) >= bits * sum(number <= until for number in fixed)
 
 
 def test_scores_count_on_a_table_whose_first_try_was_refused(tmp_path: Path) -> None:

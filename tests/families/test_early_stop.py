@@ -14,7 +14,10 @@ import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError
 from securevfl.families import leak_kinds
+from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.score_results import Measurement
+from securevfl.families.shares.shares_measures import loss_has_risen
 from securevfl.families.shares.shares_outputs import LOSS_SUMS, shares_outputs
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.handshake import StopDecision
@@ -23,7 +26,7 @@ from securevfl.protocols.shares.opened_loss import LOSS_SUM_BITS, LossSum, round
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.builders import parties_of, raises_code, random_blocks, random_parties
-from tests.families.test_shares_turned import Cut
+from tests.families.test_shares_turned import Cut, alike
 
 STOPS_AT_ONCE = 9.0
 """A decrease of the loss that no evaluation shows, so that the training stops at the second one."""
@@ -171,6 +174,66 @@ def test_a_clearly_better_earlier_model_is_returned() -> None:
     assert {part.state["visits"] for part in run.parts.values()} == {8}
     assert run.metrics["loss"] == losses[8]
     assert "The result is the model after 8 iterations" in run.active.notes[0]
+
+
+STEEP: dict[str, tuple[int, int, int, dict[str, Any]]] = {
+    "the first evaluation is the last": (2, 8, 1, {"optimizer": BlockDescent(lr=8.0, early_stop=0.0005), "epochs": 8}),
+    "two rollbacks": (3, 12, 2, {"optimizer": BlockDescent(lr=64.0, early_stop=0.0005), "epochs": 12}),
+    "an interval": (2, 10, 1, {"optimizer": BlockDescent(lr=8.0), "epochs": 10, "evaluate_every": 10}),
+    "an interval, two rollbacks": (2, 10, 2, {"optimizer": BlockDescent(lr=64.0), "epochs": 10, "evaluate_every": 5}),
+}
+"""Number of parties and iterations, rollbacks that the steps cause, and options. The last evaluation rolls back."""
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("kind", STEEP)
+def test_a_rollback_in_the_last_round_opens_no_further_sum(kind: str, pairs: bool) -> None:
+    """All parties know the loss of the model to which they return: here the start, whose loss one party computes."""
+    count, rounds, rollbacks, keys = STEEP[kind]
+    parties, events = alike(count), list[Event]()
+    metrics = "pairs" if pairs else "loss"
+    shares = {"shares": {"metrics": metrics}}
+    job = stopping_job(NEVER_STOPS, **({"batch_size": "all", "test_fraction": 0.3, "protocol": shares} | keys))
+    run = vfl.simulate(job, parties, observe=events.append)
+    assert [part.state["sizes"]["rollbacks"][-1] for part in run.parts.values()] == [[rounds, 0]] * count
+    assert len(run.active.state["sizes"]["rollbacks"]) == rollbacks
+    facts = pooled_run_facts(job, parties)
+    (output,) = (item for item in shares_outputs(run.job, facts.shape) if item.name == LOSS_SUMS)  # type: ignore[arg-type]
+    assert count_messages(events)[LossSum] == output.times == rollbacks
+    y, schedule = np.asarray(parties[0].y), run.job.schedule(len(parties[0].X))
+    train, test = y[schedule.train].mean(), y[schedule.test].mean()
+    start_loss = -test * np.log(train) - (1 - test) * np.log(1 - train)
+    assert run.metrics["loss"] == pytest.approx(start_loss, abs=1e-9)
+    if run.job.stops_early:
+        assert any(note.endswith("The result is the starting model.") for note in run.active.notes)
+
+
+def test_a_run_interrupted_after_its_last_rollback_opens_what_the_schedule_states(tmp_path: Path) -> None:
+    """The resumed session does not reuse the measured loss, because the parties have left that model."""
+    keys = STEEP["the first evaluation is the last"][3]
+    job, parties, events = stopping_job(1.0, **keys), alike(), list[Event]()
+
+    def on_round(done: int, of: int) -> None:
+        if done == of:
+            raise Cut
+
+    def checkpoints() -> dict[str, Checkpoints]:
+        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
+
+    with pytest.raises(Cut):
+        vfl.simulate(job, parties, checkpoints=checkpoints(), on_round=on_round)
+    run = vfl.simulate(job, parties, checkpoints=checkpoints(), observe=events.append)
+    # the interrupted session measured once; on_round is called before the last checkpoint, so 7 iterations are stored
+    assert count_messages(events)[LossSum] <= EvaluationSchedule.of(run.job, 8).remaining(7)
+    assert any(note.endswith("The result is the starting model.") for note in run.active.notes)
+    assert run.metrics["loss"] < 0.72
+
+
+def test_a_loss_that_rounding_explains_makes_no_training_roll_back() -> None:
+    """The starting model's loss is exact, and the deviation of the measured one is 0.01."""
+    measurement = Measurement({"loss": 0.7}, start_loss=0.7, loss_rounding=0.01)
+    assert [loss_has_risen([loss], measurement, 1.1) for loss in (0.69, 0.71, 0.729, 0.731)] == [False] * 3 + [True]
+    assert [loss_has_risen([0.6, loss], measurement, 1.1) for loss in (0.65, 0.67)] == [False, True]
 
 
 def test_rounding_alone_does_not_make_an_earlier_model_the_best() -> None:

@@ -30,10 +30,10 @@ from tests.hard_tables import sizes_around
 @pytest.mark.parametrize("interval", [0, 1, 2, 3, 5, 7])
 def test_measured_rounds_are_those_of_a_loop_over_rounds(interval: int) -> None:
     """Each round at which an evaluation is due, and the last one, from any round at which a run resumes."""
-    for rounds, start, restores in product(range(1, 13), range(12), (False, True)):
+    for rounds, start, restores, turns in product(range(1, 13), range(12), (False, True), (False, True)):
         if start >= rounds:
             continue
-        schedule = EvaluationSchedule(rounds, interval, interval, restores)
+        schedule = EvaluationSchedule(rounds, interval, interval, restores, may_roll_back=turns)
         due = [done for done in range(1, rounds + 1) if interval and done % interval == 0]
         assert [done for done in range(1, rounds + 1) if schedule.is_due(done)] == due
         measured = sorted({done for done in due if done > start} | {rounds})
@@ -41,7 +41,7 @@ def test_measured_rounds_are_those_of_a_loop_over_rounds(interval: int) -> None:
         assert schedule.count_measured_rounds(start) == len(measured)
         assert schedule.evaluations == len(due) + 1
         assert schedule.decisions == len(due)
-        again = restores and start > 0 and bool(due) and due[-1] == rounds
+        again = (restores or turns) and start > 0 and bool(due) and due[-1] == rounds
         assert schedule.remaining(start) == len(measured) + again
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from securevfl.data.schedule import Iteration, Rows
 from securevfl.errors import DataNotice, DivergenceError
 from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.evaluations import EvaluationSchedule
-from securevfl.families.score_results import Measurement
+from securevfl.families.score_results import TOLERATED_ROUNDINGS, Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
 from securevfl.families.shares.metric_notes import (
     ONLY_LOSS,
@@ -83,6 +84,24 @@ _LEVELS_WRAP = (
     "share of rows with model outputs near or beyond the range of metrics, where outputs wrap; the metrics may be "
     "wrong. Set a larger metrics_range"
 )
+
+
+def loss_has_risen(losses: Sequence[float], measurement: Measurement, factor: float) -> bool:
+    """Return whether the latest loss exceeds the starting model's, or the smallest earlier one by too much.
+
+    The latest loss is rounded and the starting model's is exact, so a difference that rounding may explain does not
+    count.
+
+    Args:
+        losses: the losses of all evaluations so far, the latest one last.
+        measurement: the latest measurement.
+        factor: the ratio of the latest loss to an earlier one above which it exceeds that by too much.
+
+    Returns:
+        Whether it does.
+    """
+    start_limit = measurement.start_loss + TOLERATED_ROUNDINGS * measurement.loss_rounding
+    return not losses[-1] <= min([start_limit, *(factor * loss for loss in losses[:-1])])
 
 
 class MeasuredTraining(Protocol):
@@ -177,10 +196,26 @@ class Measurements:
         """Use a loss that an earlier session measured after this number of iterations, in place of another sum."""
         self._losses.setdefault(iterations, measurement)
 
-    def forget(self, iterations: int) -> None:
-        """Discard the loss that was measured after this number of iterations, because a rollback changed the model."""
-        self._losses.pop(iterations, None)
-        self._recorded.discard(iterations)
+    def roll_back(self, iterations: int, target: int) -> None:
+        """Replace the loss that was measured after `iterations` by that of the model to which all parties return.
+
+        Otherwise a rollback in the last round would open another sum. If an earlier session measured the loss, this
+        session does not know it, and discards the measurement.
+
+        Args:
+            iterations: number of finished iterations.
+            target: number of iterations of the model to which the parties return; 0 for the starting model, whose loss
+                the party with labels computes alone.
+        """
+        latest = self._losses.pop(iterations, None)
+        restored = self._losses.get(target)
+        if target == 0 and latest is not None:
+            # all measured values, such as the deviance, are multiples of the loss
+            scale = latest.start_loss / latest.metrics["loss"] if latest.metrics else 0.0
+            values = {name: value * scale for name, value in latest.metrics.items()}
+            restored = replace(latest, metrics=values, loss_rounding=0.0)
+        if restored is not None:
+            self._losses[iterations] = restored
 
     def _measure_pairs(
         self, loss: Loss, data: TrainingData, rows: ScaledRows, state: SharedState, mean_loss: Measurement

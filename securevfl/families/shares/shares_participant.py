@@ -34,7 +34,7 @@ from securevfl.families.shares.chunk_pipeline import ChunkPipeline, split_chunks
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
 from securevfl.families.shares.shares_job import SharesJob, takes_scalar_steps
-from securevfl.families.shares.shares_measures import Measurements
+from securevfl.families.shares.shares_measures import Measurements, loss_has_risen
 from securevfl.families.shares.shares_plan import (
     Rollbacks,
     can_roll_back,
@@ -196,6 +196,11 @@ class SharesParticipant(Participant):
         """Number of finished iterations."""
         return 0 if self._state is None else self._state.iterations
 
+    @property
+    def model_iterations(self) -> int:
+        """Number of iterations of the current model: fewer than the finished ones right after a rollback."""
+        return dict(self.rollbacks).get(self.exchanges, self.exchanges)
+
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         """Train one chunk of epochs after the other, and yield after every iteration."""
         with single_threaded_blas():
@@ -258,7 +263,7 @@ class SharesParticipant(Participant):
 
     def reuse_measurement(self, rounds: int, measurement: Measurement) -> None:
         """Note a stored loss, unless a rollback may have replaced the model that it belongs to."""
-        if not self.can_roll_back:
+        if not self.can_roll_back and rounds not in dict(self.rollbacks):
             self._measurements.reuse(rounds, measurement)
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
@@ -359,14 +364,13 @@ class SharesParticipant(Participant):
 
     def should_roll_back(self, losses: Sequence[float], measurement: Measurement) -> bool:
         """Return whether the latest loss exceeds the starting model's, or the smallest earlier one by too much."""
-        limits = [measurement.start_loss, *(self._model.risen * loss for loss in losses[:-1])]
-        return not losses[-1] <= min(limits)
+        return loss_has_risen(losses, measurement, self._model.risen)
 
     def roll_back(self, best: State | None) -> None:
         """Return to an earlier model, or to the start; the next iterations use half the step size."""
         target = 0 if best is None else best["visits"]
         self._facts = self.facts.rolled_back(self.exchanges, target)
-        self._measurements.forget(self.exchanges)
+        self._measurements.roll_back(self.exchanges, target)
         event = {"iteration": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
         eventlog.warn(self._context.me, "training rolled back", event)
 
