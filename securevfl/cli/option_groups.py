@@ -311,7 +311,7 @@ class SizedTablesOptions(TablesOptions):
         pairs = [pair("--size", item, "NAME=COLUMNS", "bank=12", _is_count) for item in self.size or ()]
         sizes = {other: int(columns) for other, columns in pairs}
         peers_file = job_file.parent / "peers.toml"
-        names = Peers.load(peers_file).parties if peers_file.exists() else (*sizes, name)
+        names = Peers.load(peers_file).parties if peers_file.exists() else tuple(dict.fromkeys((*sizes, name)))
         others = [other for other in names if other != name]
         if others:
             _check_names("--size", self.size or (), others)
