@@ -192,8 +192,8 @@ class Evaluator(ABC):
         Args:
             opened: the bytes that `KeyHolder.open` returned.
             mask: the mask that `blind` returned for this product.
-            word: the number of bits of each value, as in `OpeningShape`; with log2(2 * n) bits, the error is less than
-                2.
+            word: the number of bits of each value, as in `OpeningShape`. If J contains 0 and 1, and g contains -1 and
+                1, log2(2 * n) bits are enough for an error of less than 2.
 
         Returns:
             The product (d, c).

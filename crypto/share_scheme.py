@@ -1,8 +1,8 @@
 """Interface of the encryption schemes for shared products: two parties obtain additive shares of W^T V modulo 2^L.
 
 The holder has a matrix V (n, c) and a secret key, and the evaluator has a matrix W (n, d) of small integers. Each
-obtains a random-looking matrix (d, c); the sum of the two, its shares, is the product. Elements are words: integers
-modulo 2^L, stored as uint64.
+obtains a random-looking matrix (d, c), its share of the product; the sum of both shares is the product. Elements are
+words: integers modulo 2^L, stored as uint64.
 
     holder                                          evaluator
     sealed = encrypt(V)                      ->     reply, evaluator_share = product(prepare(W), sealed)
@@ -80,11 +80,11 @@ class ShareHolder(Secret, ABC):
 
         Args:
             V: words (n, c) below 2^L.
-            columns: approximate number of columns of W. Like `uses`, it affects the layout, the division into blocks,
-                and so the speed, but not the result.
+            columns: approximate number of columns of W. The holder chooses the layout, that is the division of V and W
+                into blocks, from this, `uses` and `rows`. The layout affects the speed, but not the result.
             uses: number of such messages that the evaluator will multiply by the same prepared W.
-            rows: the number of rows for which the layout is chosen; 0 for those of V. The
-                products of several V can be added up only if their layouts are equal.
+            rows: the number of rows for which the layout is chosen; 0 for the number of rows of V. The products of
+                several V can be added up only if their layouts are equal.
 
         Returns:
             The message for the evaluator.
@@ -208,11 +208,11 @@ class ShareEvaluator(ABC):
         raise NotImplementedError
 
     def add(self, total: Any, product: Any) -> None:
-        """Add an encrypted product to another one in place, so that the result is the product of all rows together.
+        """Add an encrypted product to `total` in place, which then is the product for the rows of both.
 
         Args:
             total: an encrypted product of `multiply` or `join`, which is changed.
-            product: another one for W with as many columns, and for V with as many columns and the same layout.
+            product: an encrypted product of other matrices W and V, with equal numbers of columns and the same layout.
 
         Raises:
             NotImplementedError: if the scheme does not support this.

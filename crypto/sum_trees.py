@@ -105,15 +105,17 @@ class SumTrees:
     """Two trees with the same root and parties: T1 for masked values, and T2 for masks.
 
     Two trees are *totally different* (Definition 2 of the paper) if they have no subtree with the same set of parties,
-    apart from single parties and the set of all. If they had one, the party above it could subtract its masks and learn
-    its partial sum. The definition is necessary but not sufficient here, because inner nodes are parties too. A party
-    that receives the value of the same single leaf in both trees learns this value (for example in two stars). And
-    unions of subtrees can be equal although no subtrees are. `build_trees` therefore also requires that `learned_sums`
-    of every single party is empty; for the root it may contain the sum of all others.
+    apart from single parties and the set of all. If they had one, a party to which this subtree sends in both trees
+    could subtract the masks and learn the sum of the subtree's values. The definition is necessary but not sufficient
+    here, because inner nodes are parties too. A party that receives the value of the same single leaf in both trees
+    learns this value (for example in two stars). And unions of subtrees can be equal although no subtrees are.
+    `build_trees` therefore also requires that `learned_sums` of every single party is empty; for the root it may
+    contain the sum of all others.
 
-    The paper omits one party from T2, whose mask remains as the phase of a random Fourier feature. But that phase is
-    the same for every row, so receivers learn differences of partial sums. Here all parties send masks along T2, and
-    the owner of the feature adds a phase to its value (`securevfl.families.fdskl.kernel_model`).
+    In the paper, one party sends no mask along T2. Its mask remains in the sum as the phase b of a random Fourier
+    feature cos(w^T x + b). But b is the same for every row, so receivers learn differences of partial sums. Here all
+    parties send masks along T2, and the owner of the feature adds a phase to its value
+    (`securevfl.families.fdskl.kernel_model`).
 
     To compute what a coalition C learns, remove its parties from both trees, so that the trees fall apart into
     connected pieces. From T1, C learns the masked sum of each piece without the root, because the top party of the

@@ -1,11 +1,14 @@
 """Shared products W^T V modulo 2^L with the library SEAL: another implementation of `securevfl.crypto.kernel.shares`.
 
 A holder has a matrix V (n, c) and a secret key, and an evaluator has a matrix W (n, d). They obtain random-looking
-matrices (d, c) that add up to the product. `crypto.kernel.shares` describes the protocol, the layout of blocks in
-polynomials, and who learns what. Here SEAL does the encryption (BFV scheme with N = 4096 coefficients): it encrypts V
-modulo t = 2^L, multiplies by W, and encrypts zero. This module draws the mask and computes the share from it. The
-modulus q is the product of two primes. It has at least 32 bits more than t (36 for L = 56), so that a fraction of 2^-16
-to 2^-20 of the results is off by one. A third prime removes most of the noise of an encryption of zero.
+matrices (d, c) that add up to the product. Columns of V are called outputs. A query is the holder's message with the
+encrypted V, and a reply is the evaluator's answer. A key has a coin, a public random seed that both parties determine.
+`crypto.kernel.shares` describes the protocol, the layout of blocks in polynomials, and who learns what.
+
+Here SEAL does the encryption (BFV scheme with N = 4096 coefficients): it encrypts V modulo t = 2^L, multiplies by W,
+and encrypts zero. This module draws the mask and computes the share from it. The modulus q is the product of two
+primes. It has at least 32 bits more than t (36 for L = 56), so that a fraction of 2^-16 to 2^-20 of the results is off
+by one. A third prime removes most of the noise of an encryption of zero.
 
 Zeros in W do not change any step: a block of zeros is multiplied as the polynomial 1, and the product is discarded.
 """
@@ -136,12 +139,12 @@ class LatticeShareHolder(RingHolder):
 
 
 def blocks(layout: RingLayout, d: int, width: int = 0) -> Iterator[tuple[slice, slice]]:
-    """Yield, for each ciphertext in an answer, the slices of outputs and columns that it contains, in order.
+    """Yield, for each ciphertext in a reply, the slices of outputs and of columns of W that it contains, in order.
 
     Args:
         layout: the division of matrices into blocks (`ring_layout.py`).
-        d: number of columns.
-        width: number of outputs if the answer is about one block of outputs; 0 for all outputs of the layout.
+        d: number of columns of W, the evaluator's matrix.
+        width: number of outputs if the reply contains one block of outputs only; 0 if it contains all outputs.
 
     Yields:
         A slice of outputs and a slice of columns.
@@ -152,7 +155,7 @@ def blocks(layout: RingLayout, d: int, width: int = 0) -> Iterator[tuple[slice, 
 
 
 class PreparedPlaintexts(PreparedFactor):
-    """W as polynomials of SEAL, for B blocks of rows and F blocks of columns; and whether each is not zero."""
+    """W as polynomials of SEAL, one for each row block and column block, each with a flag: True if not zero."""
 
     @property
     def nbytes(self) -> int:

@@ -1,14 +1,19 @@
 """Encryption with the library SEAL: the BFV scheme, with public keys whose second polynomial is given.
 
+A holder encrypts a matrix, whose columns are called outputs. An evaluator multiplies it by a matrix with d columns,
+hides the product with a mask, and sends it back as the answer. A layout (ring_layout.py) divides both matrices into
+blocks. A polynomial of the holder has M = N / r rows of one coefficient for each of r outputs; a polynomial of the
+evaluator has M coefficients that may differ from 0.
+
 Values are polynomials with N = 4096 coefficients modulo x^N + 1 and modulo q, the product of a few primes. In BFV (Fan,
 Vercauteren 2012) a message is a polynomial m with coefficients modulo t = 2^bits. A ciphertext is a pair of polynomials
 (c0, c1) with c0 + c1 * s = q/t * m + noise, for the secret key s with coefficients -1, 0 and 1. SEAL stores polynomials
 as coefficients or in NTT form, that is by their values at N points, as residues modulo each prime.
 
-A public key is (b, a) with b = -(a * s + e) and small errors e. SEAL draws a itself. But a party that can choose a
-could read the other party's matrix from one reply. So a must be computed from a coin or seed, from which nobody can
-obtain an a of their choice. b is computed with SEAL's own random numbers: SEAL encrypts zero as (c0, c1) with
-c0 = -(c1 * s + e). Then it decrypts (c0, c1 - a) in its CKKS mode, where decryption is just a sum:
+A public key is (b, a) with b = -(a * s + e) and small errors e. SEAL draws a itself. But a party that chooses this
+polynomial could read the other party's matrix from one answer. So a must be computed from a coin or seed, from which
+nobody can obtain a polynomial of their choice. b is computed with SEAL's own random numbers: SEAL encrypts zero as
+(c0, c1) with c0 = -(c1 * s + e). Then it decrypts (c0, c1 - a) in its CKKS mode, where decryption is just a sum:
 
     c0 + (c1 - a) * s = -(a * s + e) = b
 
@@ -20,9 +25,8 @@ Parameters are checked against the HomomorphicEncryption.org standard (2018, tab
 secret): for 128-bit security and N = 4096, q has at most 109 bits, including the special prime, which SEAL uses only
 while it encrypts.
 
-A mask r, uniform modulo q, that is added to c0 gives its owner the share -round(t * r / q). It is reconstructed from
-its residues, and divided exactly in Python integers. A layout (ring_layout.py) divides matrices into blocks: M rows of
-coefficients with r outputs each.
+A mask u, uniform modulo q, that is added to c0 gives its owner the share -round(t * u / q). u is reconstructed from its
+residues, and divided exactly in Python integers.
 """
 
 from __future__ import annotations
@@ -118,16 +122,19 @@ class SealRing:
         return seal.Encryptor(self.context, self.io.public_key(np.stack([first, second])))
 
     def sealed_size(self, layout: RingLayout, width: int) -> int:
-        """Return the number of bytes of a ciphertext with `width` outputs that is sent to the evaluator."""
+        """Return the number of bytes of one ciphertext for the evaluator, of a block with `width` outputs."""
         return packed_size(self.primes, layout.points * width) + SEAL_SEED_BYTES
 
     def answer_size(self, layout: RingLayout, d: int) -> int:
-        """Return the number of bytes of the ciphertexts in an answer for d columns."""
+        """Return the number of bytes of all ciphertexts in an answer, for d columns of the evaluator's matrix."""
         blocks = layout.output_blocks * layout.column_blocks(d)
         return blocks * packed_size(self.primes, DEGREE) + packed_size(self.primes, layout.c * d)
 
     def unsealed(self, layout: RingLayout, width: int, part: bytes | memoryview) -> Any:
-        """Read a ciphertext with `width` outputs, and return it in NTT form. Coefficients of other outputs become 0."""
+        """Read the ciphertext of a block with `width` outputs, and return it in NTT form.
+
+        In c0, the coefficients of the other r - `width` outputs become 0.
+        """
         first = np.zeros((len(self.primes), layout.points, layout.r), np.uint64)
         first[..., :width] = unpack(part, self.primes, layout.points * width).reshape(*first.shape[:2], width)
         cipher = self.io.seeded(self.level, first.reshape(-1, DEGREE), bytes(part[-SEAL_SEED_BYTES:]))
@@ -135,17 +142,17 @@ class SealRing:
         return cipher
 
     def plaintext(self, layout: RingLayout, coefficients: Floats) -> tuple[Any, bool]:
-        """Encode a column block of integers as a polynomial of SEAL in NTT form.
+        """Encode one block of the evaluator's matrix as a polynomial of SEAL in NTT form.
 
         SEAL refuses to compute products that are zero. If all integers are 0, the polynomial 1 is returned instead, and
         `inner` discards the product.
 
         Args:
             layout: the division of matrices into blocks (`ring_layout.py`).
-            coefficients: the integers (M,), which are taken modulo t.
+            coefficients: the integers of the block (M,), in the order of the layout; they are taken modulo t.
 
         Returns:
-            The polynomial, and whether an integer is not 0.
+            The polynomial; and True if some integer is not 0.
         """
         words = np.zeros(DEGREE, np.uint64)
         words[:: layout.r] = coefficients.astype(np.int64).view(np.uint64) & np.uint64(2**self.bits - 1)
@@ -156,9 +163,9 @@ class SealRing:
         return plain, filled
 
     def inner(self, ciphertexts: Sequence[Any], plains: Sequence[tuple[Any, bool]]) -> Any | None:
-        """Return the sum of the products of ciphertexts and results of `plaintext`; None if all of these are zero.
+        """Multiply each ciphertext by its polynomial, and return the sum; None if all polynomials are zero.
 
-        Zero polynomials are multiplied like others, so that the time does not reveal them.
+        `plains` are results of `plaintext`. Zero polynomials are multiplied too, so that the time does not reveal them.
         """
         sums: dict[bool, Any] = {}
         for cipher, (plain, filled) in zip(ciphertexts, plains, strict=True):
@@ -177,7 +184,7 @@ class SealRing:
             layout: the division of matrices into blocks (`ring_layout.py`).
             total: the sum; None for zero.
             zero: an encryption of zero, which is changed in place.
-            mask: the mask of the wanted coefficients, as residues (primes, columns, outputs).
+            mask: the mask of the wanted coefficients (see `wanted`), as residues (primes, columns, outputs).
 
         Returns:
             The bytes for the answer: c1, and the wanted coefficients of c0 with the mask.
@@ -192,9 +199,9 @@ class SealRing:
 
     @staticmethod
     def wanted(layout: RingLayout, polynomials: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return the coefficients of polynomials (..., N) that contain results, as (..., columns, outputs).
+        """Return the coefficients that contain entries of the matrix product, as an array (..., columns, outputs).
 
-        `shape` are the numbers of columns and outputs.
+        The polynomials have the shape (..., N). `shape` is the number of columns and the number of outputs.
         """
         columns, width = shape
         blocks = polynomials.reshape(*polynomials.shape[:-1], layout.points, layout.r)
@@ -235,7 +242,7 @@ class SealSecretKey(Secret):
         self._encryptor, self._decryptor = seal.Encryptor(ring.context, key), seal.Decryptor(ring.context, key)
 
     def seal(self, layout: RingLayout, message: Words) -> bytes:
-        """Encrypt a message, and return the coefficients of c0 for its outputs, and the seed of c1, as bytes.
+        """Encrypt a message, and return as bytes: the coefficients of c0 for its outputs, then the seed of c1.
 
         `message` contains integers (M, outputs) below t.
         """
@@ -250,11 +257,11 @@ class SealSecretKey(Secret):
     def reveal(
         self, layout: RingLayout, shape: tuple[int, int], view: memoryview, dither: Residues | None = None
     ) -> Words:
-        """Decrypt the results in a ciphertext of an answer.
+        """Decrypt the wanted coefficients (see `SealRing.wanted`) in a ciphertext of an answer.
 
         Args:
             layout: the division of matrices into blocks (`ring_layout.py`).
-            shape: the numbers of columns and outputs.
+            shape: the number of columns and the number of outputs in the ciphertext.
             view: the bytes of the ciphertext.
             dither: random residues (primes, columns, outputs) that are added before decryption; None adds nothing.
 

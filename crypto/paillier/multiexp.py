@@ -31,7 +31,7 @@ MAX_TABLE_ENTRIES = 1 << 17
 class Chain:
     """The non-zero digits of one output, from the highest bit position to the lowest.
 
-    The digits at `positions[r]` are the table entries with the numbers `entries[starts[r]:starts[r + 1]]`.
+    The digits at bit position `positions[r]` are the table entries with the indices `entries[starts[r]:starts[r + 1]]`.
     """
 
     positions: NDArray[np.int32]
@@ -44,9 +44,9 @@ class BaseRange:
     """The work of one worker: the chains of some outputs, restricted to a range of the bases.
 
     Attributes:
-        first_base: number of the first base.
-        bases: number of bases.
-        first_output: number of the first output.
+        first_base: index of the first base of the range.
+        bases: number of bases in the range.
+        first_output: index of the first output.
         window: the width w of the digits.
         inverses: whether the table contains inverse powers.
         plus: for each output, the chain of its positive digits; of all digits if the table contains inverse powers.
@@ -74,10 +74,10 @@ class ExponentTerms:
     Attributes:
         bases: number of bases.
         outputs: number of outputs.
-        base: for each term, the number of its base.
+        base: for each term, the index of its base.
         value: for each term, the small integer in its exponent.
         shift: for each term, the bit position of this integer.
-        output: for each term, the number of its output.
+        output: for each term, the index of its output.
     """
 
     bases: int

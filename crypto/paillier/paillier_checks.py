@@ -56,7 +56,10 @@ class PaillierChecks(Secret):
         return checks
 
     def fits(self, opened: Sequence[int]) -> bool:
-        """Return whether the values that were decrypted for one output of g, of columns and checks, are consistent."""
+        """Return whether decrypted values satisfy the equations of the checks.
+
+        `opened` contains the values for one column of g: first those of the columns of J, then those of the checks.
+        """
         values, d = opened[:-PAILLIER_CHECKS], len(opened) - PAILLIER_CHECKS
         for p, weights, check in zip(self._primes, self._weights, opened[d:], strict=True):
             if (sum(v * w for v, w in zip(values, weights.tolist(), strict=True)) - check) % p:

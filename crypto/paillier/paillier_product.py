@@ -90,7 +90,7 @@ class PaillierScheme(LinearScheme):
         return PAILLIER_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """Return the number of bits in an answer whose values have few bits each; see `LinearScheme.opened_bits`."""
+        """Return the number of bits of an answer with `word` bits for each column; see `LinearScheme.opened_bits`."""
         slots = choose_packing(self.bits, rows)
         return columns * word + PAILLIER_CHECKS * (slots.width - slots.residual_bits)
 
@@ -365,19 +365,19 @@ def _window_size(slots: PackedLayout) -> int:
 
 
 def _windows(plaintexts: Sequence[int], slots: PackedLayout, c: int, d: int) -> list[int]:
-    """Return the slot of each result, from plaintexts or masks: d results for each of the c outputs of g, in order."""
+    """Return the contents of the slots with results, from plaintexts or masks: d for each of c columns of g."""
     full, outputs, share = (1 << slots.width) - 1, slots.opened_count(d), slots.share(d)
     return [plaintexts[k * outputs + j // share] >> slots.target(j, d) & full for k in range(c) for j in range(d)]
 
 
 def _words(windows: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
-    """Cut the results of one output to the bits that are needed if J and g consist of integers.
+    """Cut the results for one column of g to the bits that are needed if J and g consist of integers.
 
-    The lowest bits, below the scale of g, are not needed. Of each result of a column, `word` bits above them remain. Of
-    the checks, all bits above them remain.
+    The lowest bits of every result are dropped, because they are below the scale of g. Of the other bits, the
+    lowest `word` bits remain of a result of a column of J, and all bits of a result of a check.
 
     Args:
-        windows: the slots with the results of the columns, and then of the checks.
+        windows: contents of the slots with the results of the columns of J, then of the checks.
         slots: the positions of numbers in a plaintext (packing.py).
         d: number of columns of J.
         word: number of bits that remain of each column's result.
@@ -390,11 +390,11 @@ def _words(windows: Sequence[int], slots: PackedLayout, d: int, word: int) -> li
 
 
 def _from_words(words: Sequence[int], masks: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
-    """Restore the results of one output from the bits that `_words` returned.
+    """Restore the results for one column of g from the bits that `_words` returned.
 
     Args:
         words: the remaining bits of the masked results.
-        masks: the slots of their masks.
+        masks: the contents of the same slots of the masks.
         slots: the positions of numbers in a plaintext (packing.py).
         d: number of columns of J.
         word: number of bits that remain of each column's result.

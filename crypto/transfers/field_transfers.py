@@ -2,8 +2,9 @@
 
 The sender has 2^b random numbers ("pads") for each row; the receiver has a random index chi (the choice) and the pad
 with this index, and neither learns more. This is SoftSpokenOT (Roy 2022): it needs a third of the bytes of transfers
-with single bits (ot_extension.py), because each of its 43 blocks has 8 seeds in place of 2. Elements of the field F_8 =
-F_2[z] / (z^3 + z + 1) are numbers below 8, whose bits are the coefficients of 1, z and z^2. + is XOR.
+with single bits (ot_extension.py), because each of its 43 blocks of seeds has 8 seeds in place of 2. Transfers are
+generated in blocks of rows, which have nothing to do with blocks of seeds. Elements of the field F_8 = F_2[z] / (z^3 +
+z + 1) are numbers below 8, whose bits are the coefficients of 1, z and z^2. + is XOR.
 
     seeds          of each block i the receiver has 8 seeds, and the sender all but number Delta_i (punctured_seeds.py).
                    r_x is a pseudorandom bit for seed number x, one for each bit of each row
@@ -66,22 +67,22 @@ def symbol_widths(bits: int) -> tuple[int, ...]:
 
 
 def message_bytes(rows: int, bits: int) -> int:
-    """Return the length in bytes of the receiver's message for a block."""
+    """Return the length in bytes of the receiver's message for a block of rows."""
     return BLOCKS * _column_octets(rows, bits) + CHECK_BYTES * (COLUMNS + 1)
 
 
 def _plane_octets(rows: int) -> int:
-    """Return the length in bytes of one bit of all rows, padded to blocks of 16 bytes."""
+    """Return the number of bytes that store one bit of each row, padded to a multiple of 16."""
     return -(-rows // _HASH_BITS) * CHECK_BYTES
 
 
 def _column_octets(rows: int, bits: int) -> int:
-    """Return the length in bytes of a column: all bits of an index, one after the other, and 128 additional ones."""
+    """Return the length in bytes of a column: bit 0 of all indices, then bit 1 and so on, and 128 additional bits."""
     return bits * _plane_octets(rows) + CHECK_BYTES
 
 
 class _FieldEndpoint(TransferEndpoint):
-    """The values that sender and receiver have in common: symbols, the length of pads, and the functions of rows."""
+    """Base class of sender and receiver: the symbols, the length of pads, and the hash H of rows."""
 
     __slots__ = ("_bits", "_hash", "_octets", "_widths")
 
@@ -122,7 +123,7 @@ class _FieldEndpoint(TransferEndpoint):
 
 
 def _times_z(elements: Octets) -> Octets:
-    """Return the product of z and elements whose three bits are in the second dimension (blocks, 3, octets)."""
+    """Return z times each element. The second dimension contains an element's bits (blocks of seeds, 3, octets)."""
     low, middle, high = elements[:, 0], elements[:, 1], elements[:, 2]
     return np.stack([high, low ^ high, middle], axis=1)
 
@@ -147,13 +148,13 @@ def _multiples(secret: bytes) -> Words:
 
 
 def _expand(hashed: RowHash, x: Words, start: int, symbol: int, words: int, octets: int) -> NDArray[Any]:
-    """Expand keys to words.
+    """Compute the keys of rows for one symbol, and expand each to words.
 
     Args:
-        hashed: computes the hash H of rows.
-        x: its inputs (.., rows, 2).
-        start: number of the first row.
-        symbol: number of the symbol.
+        hashed: computes the hash H, whose values are the keys.
+        x: the inputs of H, such as rows of V (.., rows, 2).
+        start: number of the first row in the session.
+        symbol: index of the symbol.
         words: number of words of each key.
         octets: number of bytes of a word.
 
@@ -185,7 +186,7 @@ class TransferReceiver(_FieldEndpoint):
     """The receiver, which gets one pad of each row.
 
     Args:
-        seeds: the 8 seeds of each block, of 32 bytes.
+        seeds: the 8 seeds of each block of seeds, of 32 bytes.
         coin: 32 public bytes that no other session uses.
         bits: the number b, from 1 to 8; a transfer selects one of 2^b pads.
         pad_octets: the length of a pad in bytes, a key of `PAD_TYPES`.
@@ -201,7 +202,7 @@ class TransferReceiver(_FieldEndpoint):
         self._prgs = [[Prg(seed, FIELD_TRANSFER_LABEL) for seed in block] for block in seeds]
 
     def extend(self, rows: int) -> tuple[bytes, ReceiverBlock]:
-        """Generate the next block with this number of rows; return the message for the sender, and the results."""
+        """Generate the next block of `rows` rows; return the message for the sender, and the receiver's results."""
         number, start = self._next(rows)
         size = _column_octets(rows, self._bits)
         chi = np.frombuffer(os.urandom(size), np.uint8)
@@ -241,20 +242,21 @@ class TransferReceiver(_FieldEndpoint):
 class TransferSender(_FieldEndpoint):
     """The sender, which gets all 2^b pads of each row.
 
-    For any other index at least one symbol has another value, so its key is H of V plus a non-zero multiple of Delta.
-    It looks random, and the word is part of no other pad. Hence all other pads look random and independent.
+    An index that the receiver has not chosen differs from chi in at least one symbol. The key of this symbol is H of V
+    plus a non-zero multiple of Delta, which looks random to the receiver. The pad is a sum with a word of this key, and
+    this word is part of no other pad. Hence all pads that the receiver has not chosen look random and independent.
 
-    A receiver that puts different choices into different blocks could learn Delta from its pads. The check is that of
-    ot_extension.py: h is GHASH, linear over bits, under a key that is a hash of all corrections. The receiver sends
-    h(chi) and the hash of each of the three bits of v_i, and the sender tests whether h(q_i) + h(v_i) = Delta_i *
-    h(chi), bit by bit. A block with other choices passes only if the receiver guesses all three bits of Delta_i. 128
-    further random bits make h(chi) uniform.
+    A receiver that puts different choices into different blocks of seeds could learn Delta from its pads. The check is
+    that of ot_extension.py: h is GHASH, linear over bits, under a key that is a hash of all corrections. The receiver
+    sends h(chi) and the hash of each of the three bits of v_i, and the sender tests whether h(q_i) + h(v_i) = Delta_i *
+    h(chi), bit by bit. A block of seeds with other choices passes only if the receiver guesses all three bits of
+    Delta_i. 128 further random bits make h(chi) uniform.
 
     Transfers are generated in blocks of rows, which are numbered over the session, so that no input of H repeats.
 
     Args:
-        secret: the number Delta of each block, a byte each.
-        seeds: the seeds of each block; the one with the number Delta is empty.
+        secret: the number Delta_i of each of the 43 blocks of seeds, one byte each.
+        seeds: the seeds of each of these blocks; seed number Delta_i is empty.
         coin: 32 public bytes that no other session uses.
         bits: the number b, from 1 to 8; a transfer selects one of 2^b pads.
         pad_octets: the length of a pad in bytes, a key of `PAD_TYPES`.
@@ -271,7 +273,7 @@ class TransferSender(_FieldEndpoint):
         self._prgs = [[Prg(seed, FIELD_TRANSFER_LABEL) if seed else None for seed in block] for block in seeds]
 
     def extend(self, rows: int, message: bytes) -> SenderBlock:
-        """Process the receiver's message for the next block.
+        """Process the receiver's message for the next block of rows.
 
         Args:
             rows: number of rows of the block.
@@ -376,9 +378,9 @@ class SenderBlock(Secret):
         """Return the pads of some rows (rows, 2^b)."""
         count, octets = rows.stop - rows.start, self._octets
         total = np.zeros((count, 1 << self._bits), PAD_TYPES[octets])
-        low = 1  # number of values that all lower symbols of an index have together
+        low = 1  # number of combinations of values of the lower symbols of an index
         for symbol, width in enumerate(self._widths):
-            runs = self._keys(rows, symbol).view(f"V{low * octets}")  # words that stay adjacent are moved together
+            runs = self._keys(rows, symbol).view(f"V{low * octets}")  # `low` adjacent words are moved as one item
             total += np.ascontiguousarray(runs.transpose(1, 2, 0)).view(total.dtype).reshape(count, -1)
             low <<= width
         return total

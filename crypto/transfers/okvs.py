@@ -138,7 +138,8 @@ def _three(table: Words, sparse: list[NDArray[np.int64]]) -> Words:
 def _slots_of_keys(seed: bytes, keys: Words, third: int) -> KeySlots:
     """Return the slots of each key.
 
-    It has one sparse slot in each third of the table; the position is a random number of 32 bits, times third / 2^32.
+    A key has one sparse slot in each third of the sparse slots. Its position there is `third`, the number of slots of a
+    third, times a random number of 32 bits, divided by 2^32.
     """
     octets = np.ascontiguousarray(keys).reshape(-1).view(np.uint8).data
     ciphers = hashlib.blake2b(b"okvs", key=seed, digest_size=2 * VALUE_BYTES).digest()
@@ -158,7 +159,7 @@ def _slots_of_keys(seed: bytes, keys: Words, third: int) -> KeySlots:
 
 
 def _subset_sums(rows: Words, subsets: NDArray[np.uint64]) -> Words:
-    """Return for each of n subsets, given as 64 bits (n,), the XOR of these rows out of `rows` (64, 2).
+    """Return the XOR of each of n subsets of the rows (64, 2). A subset is given by 64 bits (n,).
 
     For speed, the XORs of all 256 subsets of eight consecutive rows are computed first.
     """
@@ -182,12 +183,12 @@ def _peel(
         m: number of sparse slots.
 
     Returns:
-        For each round, the numbers of the removed keys, and for each a slot that it has alone; and the numbers of the
-        keys that remain (the core).
+        For each round, the indices of the removed keys, and for each of these a slot that no other remaining key uses;
+        and the indices of the keys that remain (the core).
     """
     n = len(sparse[0])
     count = np.zeros(m, np.int64)
-    link = np.zeros(m, np.int64)  # XOR of the numbers of all keys of a slot; if one key remains, this is its number
+    link = np.zeros(m, np.int64)  # XOR of the indices of all remaining keys of a slot; of one key, its index
     for slot in sparse:
         count += np.bincount(slot, minlength=m)
         np.bitwise_xor.at(link, slot, np.arange(n))
@@ -212,7 +213,7 @@ def _solve(
     An equation is an integer with one bit for each slot. Slots that no equation determines keep their random values.
 
     Args:
-        core: the numbers of the keys in the core.
+        core: the indices of the keys in the core.
         sparse: the three sparse slots of each key.
         dense: the subset of dense slots of each key, as bits.
         values: the values of all keys.

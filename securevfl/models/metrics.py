@@ -102,7 +102,7 @@ def reached(name: str, value: float, target: float) -> bool:
 
 
 def stale(name: str, values: Sequence[float], evaluations: int, tolerance: float) -> bool:
-    """Return whether the latest `evaluations` values are no better than all earlier ones by more than `tolerance`."""
+    """Return whether none of the latest `evaluations` values improves the best earlier one by more than `tolerance`."""
     sign = -1.0 if name in LOWER_IS_BETTER else 1.0
     earlier, latest = values[:-evaluations], values[-evaluations:]
     return (
@@ -191,7 +191,8 @@ def lift(positive: NDArray[np.bool_], score: Floats, top: float = LIFT_SHARE, we
     Args:
         positive: which rows (n,) are positive.
         score: the scores (n,).
-        top: the share of rows with the highest scores. Rows that tie at the edge count with their mean.
+        top: the share of rows with the highest scores. If only some of the rows with one and the same score belong to
+            this share, they count with the rate of positive rows among all rows with this score.
         weights: the weights of rows (n,); by default all are equal.
 
     Returns:

@@ -78,7 +78,7 @@ class Neural(BlockModel):
 
     @property
     def residual_bound(self) -> float:
-        """Upper bound of each number of a residual that is sent."""
+        """Upper bound of |g| for each entry g of a residual that is sent."""
         return self.clip if self.separates_outputs else self.loss.bound
 
     @property
@@ -111,7 +111,9 @@ class Neural(BlockModel):
         return 0 if module is None else module.parameters(party)
 
     def named_module(self, party: str, folder: Path) -> object:
-        """Return the module that the job names for a party, as `Party.model`; its file is not run yet.
+        """Return the module that the job names for a party, without running its file.
+
+        The caller uses it like a module that the party passes as `Party.model`.
 
         Args:
             party: name of the party.

@@ -1,8 +1,9 @@
 """Metrics computed from pairs (quantised score, label) in random order, so that no party learns a row's score.
 
-Scores are rounded to a grid at random, so rows may tie that did not tie before; precision is averaged over all orders
-of such rows. With several classes, each output has its own pairs in another order, so the only metrics are those of one
-class against the rest. For a regression the score of a pair is its residual. f (n, c) are the outputs of the model.
+Scores are rounded up or down at random to multiples of a spacing, the levels, so rows may tie that did not tie before;
+precision is averaged over all orders of such rows. With several classes, each output has its own pairs in another
+order, so the only metrics are those of one class against the rest. For a regression the score of a pair is its
+residual. f (n, c) are the outputs of the model.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def residual_metrics(loss: Loss, r: Floats, targets: Floats, classes: NDArray[An
 
 
 def class_standard_errors(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
-    """Return the standard errors of `class_metrics`. Pairs of different classes count as independent rows."""
+    """Return the standard errors of `class_metrics`, as if the errors of the single classes were independent."""
     if loss.single:
         return standard_errors(loss, f, np.where(marked[:, 0], classes[1], classes[0]), classes, None)
     binary, signs = LogisticLoss(), np.array([-1.0, 1.0])
@@ -111,11 +112,12 @@ def residual_standard_errors(loss: Loss, r: Floats, targets: Floats, classes: ND
 
 
 def mean_average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
-    """Return the mean of `average_precision` over all orders of rows whose different scores share a level.
+    """Return the average precision; if different scores were rounded to one level, its mean over their orders.
 
-    Rounding puts different scores on one level, and one score on one or two neighbouring levels. So one or two levels
-    between empty ones, with at least `MIN_TIED_ROWS` rows, are one score of a model that has few different scores. Its
-    rows are one step of the curve, as in `average_precision`.
+    Rows on one level usually had different scores, whose order is lost. Therefore `average_precision` is averaged over
+    all orders of these rows. If a model has few different scores, however, many rows have exactly the same score, which
+    is rounded to one or two neighbouring levels. One or two levels with empty levels on either side and at least
+    `MIN_TIED_ROWS` rows are taken for such a score; their rows tie, as in `average_precision`.
 
     Args:
         positive: which rows (n,) are positive.
@@ -143,14 +145,16 @@ def mean_average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
 
 
 def _scores_of_levels(levels: Floats, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Group neighbouring levels to which one and the same score was probably rounded, in a model with few scores.
+    """Group one or two neighbouring levels if all their rows probably had the same score before rounding.
+
+    Every other level is a group of its own.
 
     Args:
-        levels: the different levels (k,), increasing.
+        levels: the k levels that have rows (k,), increasing.
         rows: the number of rows of each level (k,).
 
     Returns:
-        The number of the group of each level (k,), and for each group whether it probably comes from a single score.
+        The index of the group of each level (k,), and for each group whether its rows probably had the same score.
     """
     gaps = np.diff(levels)
     starts_run = np.append(True, gaps > 1.5 * gaps.min(initial=np.inf))
@@ -170,7 +174,7 @@ def auc_rounding_bias(marked: NDArray[np.bool_], f: Floats, spacing: float) -> f
     Args:
         marked: which rows (n,) are positive.
         f: the rounded scores (n,).
-        spacing: the distance between two scores that can be represented.
+        spacing: the distance between neighbouring levels.
 
     Returns:
         The mean AUC from rounded scores minus the AUC from exact scores: negative as a rule.

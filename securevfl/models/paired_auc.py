@@ -1,8 +1,9 @@
 """Standard error of the difference of two AUCs on the same rows, if one model's scores are not linked to rows.
 
-On shares the party with labels receives (score, label) pairs of a joint model in a secret order. It knows the scores of
-its local model row by row, but not which pair belongs to which row. The two AUCs are nevertheless strongly correlated,
-because both models use the same rows. A test that ignores this mistakes real gains for chance.
+In a training on secret shares, the party with labels receives (score, label) pairs of the joint model in a secret
+order. It also has a local model, which uses only its columns. It knows the scores of its local model row by row, but
+not which pair of the joint model belongs to which row. The two AUCs are nevertheless strongly correlated, because both
+models use the same rows. A test that ignores this mistakes real gains for chance.
 
 Hanley and McNeil (1983) derive the correlation of two AUCs from the correlation of the scores within the classes. That
 correlation can be computed without links: the local model is close to the projection of the joint model on the local

@@ -42,7 +42,7 @@ class RankedMetrics(NamedTuple):
 
     Attributes:
         values: Gini index, R2 and RMSE, without those whose error exceeds `MAX_ROUNDED_ERROR` (RMSE goes with R2).
-        errors: their standard errors. They contain the rounding of labels, and the choice of the rows.
+        errors: their standard errors, due to the sampling of rows and to the rounding of labels.
         curve: mean prediction, mean label and number of rows, for ten groups of rows by rising prediction. It is empty
             if the rounding of labels changes the mean label of a group by more than `MAX_ROUNDED_ERROR`.
     """
@@ -112,14 +112,14 @@ def ranked_metrics(f: Floats, predicted: Floats, rounded: Floats, y: Floats, spa
     """
     n, noise = len(f), spacing**2 / 6
     variance = float(f.var())
-    # a rank by rounded scores has a smaller covariance with anything that depends on the score: exact for normal scores
+    # rounding scores lowers the covariance of their ranks with labels; this factor corrects it, exactly if f is normal
     spread = math.sqrt(variance / max(variance - noise, variance / 4)) if variance else 1.0
     below, best = _ranks(f), _covariance(_ranks(y), y)
     influence = rounded * (below - 0.5) + _weight_above(f, rounded)
     values = {"gini": spread * _covariance(below, rounded) / best}
     errors = {"gini": spread * float(influence.std()) / math.sqrt(n) / abs(best)}
     mean, mean_square = float(predicted.mean()), float((predicted**2).mean())
-    mean, mean_square = mean / (1 + noise / 2), mean_square / (1 + 2 * noise)  # exp of a randomly rounded score
+    mean, mean_square = mean / (1 + noise / 2), mean_square / (1 + 2 * noise)  # the rounding of f raised both
     product = _covariance(predicted, rounded) / (1 + noise / 2) + mean * float(y.mean())
     square = max(0.0, float((y**2).mean()) - 2 * product + mean_square)
     error = float(((rounded - predicted) ** 2).std()) / math.sqrt(n)
@@ -160,14 +160,14 @@ def _sums_between(y: Floats, knots: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Return the share (n,) of rows with a smaller value, and half of those with the same."""
+    """Return for each row (n,) the share of rows with a smaller value plus half the share with the same value."""
     _, level, counts = np.unique(values, return_inverse=True, return_counts=True)
     shares: Floats = (np.cumsum(counts) - counts / 2)[level] / len(values)
     return shares
 
 
 def _weight_above(f: Floats, rounded: Floats) -> Floats:
-    """Return for each row (n,) the mean over all rows of the labels with a larger score, and half of equal ones."""
+    """Return for each row (n,) the sum of labels of rows with a larger score, over n; rows that tie count half."""
     _, level = np.unique(f, return_inverse=True)
     totals = np.bincount(level, rounded)
     weights: Floats = (totals.sum() - np.cumsum(totals) + totals / 2)[level] / len(f)

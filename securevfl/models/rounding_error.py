@@ -47,7 +47,7 @@ def coefficient_error(loss: Loss, rated: Floats, start: float, mean: float | Non
 
     Args:
         loss: the loss of the job, with weights and exposures.
-        rated: the targets (n, k) for this loss.
+        rated: the targets (n, 1 to 3) for this loss: the last columns are offsets and weights, if the loss has them.
         start: the output f that is equal for all rows, at which the error is evaluated.
         mean: the mean label of counts, by which targets are divided; None for amounts.
         deviation: standard deviation of the rounding error of f.

@@ -68,7 +68,7 @@ class WeightedLoss(RowLoss):
         return y[:, -1:] * self._loss.residual(f, y[:, :-1])
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute targets, which weights do not hide; outputs remain hidden by the unknown weights."""
+        """Compute targets as without weights; outputs are NaN, because a recipient of g does not know the weights."""
         targets, sums = self._loss.invert_residual(g / self.bound * self._loss.bound)
         return InvertedResidual(targets, np.full_like(sums, np.nan))
 

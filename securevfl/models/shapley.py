@@ -53,7 +53,7 @@ class TreePart(Protocol):
 
     @property
     def value(self) -> float:
-        """The value of a leaf's feature for the rows in the leaf."""
+        """The number that the feature of a leaf has for rows in the leaf; for all other rows the feature is 0."""
 
 
 def shapley_values(inputs: TreePart, theta: Floats, X: Floats) -> ShapleyValues:
@@ -61,7 +61,7 @@ def shapley_values(inputs: TreePart, theta: Floats, X: Floats) -> ShapleyValues:
 
     Args:
         inputs: the features of the party.
-        theta: its weights (breadth, c).
+        theta: the weights of the features (breadth, c); breadth is the number of features.
         X: prepared columns (m, d).
 
     Returns:
@@ -111,7 +111,7 @@ def game(o: NDArray[np.bool_], z: Floats) -> Floats:
 
 
 def _leaves(inputs: TreePart, theta: Floats, X: Floats, values: Floats) -> Floats:
-    """Add the contributions of the trees to `values` (sources, m, c); return their expected output (c,)."""
+    """Add the trees' contributions to `values` (columns before preparation, m, c); return their mean output (c,)."""
     forest, leaves_per_tree = inputs.forest, 2**inputs.forest.depth
     numbers, base = forest.numbers(X), np.zeros(theta.shape[1])
     bits = (np.arange(leaves_per_tree)[:, None] >> np.arange(forest.depth)) & 1
@@ -132,7 +132,7 @@ def _leaves(inputs: TreePart, theta: Floats, X: Floats, values: Floats) -> Float
 
 
 def _shares(counts: NDArray[np.intp], leaf: int, depth: int) -> Floats:
-    """Return for each node on a leaf's path the share of its rows that stay on it; 0.5 if it has none."""
+    """Return for each node on the path to a leaf the share of the node's rows that follow the path; 0.5 if empty."""
     shares, node_counts = np.empty(depth), counts
     for level in range(depth):
         pair = node_counts.reshape(-1, 2).sum(axis=0)
@@ -143,10 +143,10 @@ def _shares(counts: NDArray[np.intp], leaf: int, depth: int) -> Floats:
 
 
 def _score(score: ScoreColumn, theta: Floats, owner: NDArray[np.intp], X: Floats, values: Floats) -> Floats:
-    """Add the contributions of the boosted score, which has the weights theta, to `values`; return its base (c,).
+    """Add the contributions of the boosted score to `values`; return its expected output (c,).
 
-    Rounding and clipping change the score. This change is divided among a row's columns in proportion to their
-    contributions.
+    theta (c, c) are the weights of the score in the model. Rounding and clipping change the score. This change is
+    divided among a row's columns in proportion to their contributions.
     """
     weights = theta * (SCORE_WEIGHT / score.deviation)[:, None]
     base = (score.trees.base - score.mean) @ weights

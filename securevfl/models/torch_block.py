@@ -57,7 +57,7 @@ class ForwardTrace:
 
 
 class TorchBlock(Block):
-    """One party's block: H = module(X). Its Jacobian depends on the weights, and its outputs have different Jacobians.
+    """One party's block: H = module(X). Unlike in a linear model, J depends on the weights and differs between outputs.
 
     The constructor raises ConfigError if the module cannot be used.
 

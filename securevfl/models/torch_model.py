@@ -308,7 +308,7 @@ def _try(party: str, module: Module, inputs: list[Tensor], outputs: int | None) 
                 f"the module fails on rows with {columns} columns ({type(cause).__name__})",
                 "correct its first layers",
             )
-            error.add_note(f"in the module, on random rows: {cause}")  # only its owner reads notes
+            error.add_note(f"in the module, on random rows: {cause}")  # other parties receive no notes
             raise error from cause
     if not isinstance(H, torch().Tensor):
         raise _module_error(

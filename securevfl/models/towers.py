@@ -72,7 +72,7 @@ class Embedded(nn.Module):  # type: ignore[misc]
             self.register_buffer(name, torch().tensor(values, dtype=torch().int64))
 
     def positions(self, x: Tensor) -> Any:
-        """Return the row of the table for each code (n, fields)."""
+        """Return for each code the index of its row in `table` (n, columns of codes)."""
         code = x[:, self.codes].round().long()
         return self.first + torch().where((code >= 0) & (code < self.rows), code, 0)
 
@@ -81,7 +81,7 @@ class Embedded(nn.Module):  # type: ignore[misc]
         return self.at(x, self.positions(x))
 
     def at(self, x: Tensor, positions: Tensor) -> Any:
-        """Return the numbers (n, width), given the table row of each code (n, fields)."""
+        """Return the numbers (n, width), given for each code the index of its row in `table` (n, columns of codes)."""
         return torch().cat([x[:, self.numbers], self.table(positions).flatten(1)], dim=1)
 
 

@@ -29,8 +29,8 @@ class TreeView:
     Attributes:
         questions: the questions from the root down; all nodes of a level ask the same one.
         rows: number of training rows in each leaf (2^depth,).
-        weights: the value that each leaf adds to each of c model outputs (2^depth, c); None if the weights were not
-            opened to the party.
+        weights: the value that each leaf adds to each of c model outputs (2^depth, c); None if the party does not
+            learn its weights.
     """
 
     questions: tuple[str, ...]
@@ -87,7 +87,8 @@ def tree_views_of(inputs: ForestInputs, theta: Floats | None) -> TreeViews:
 
     Args:
         inputs: the features of the party.
-        theta: the weights (breadth, c), or None if they were not opened.
+        theta: the weights of the features (breadth, c), with breadth the number of features; None if the party does not
+            learn its weights.
 
     Returns:
         The trees.

@@ -130,7 +130,7 @@ class Trees(LinearModel):
         return max(1.0, lines, MAX_SCORE_DEVIATIONS if self.boosted_score else 0.0)
 
     def count(self, shape: InputShape) -> int:
-        """Return the number of trees of the party with this shape."""
+        """Return the number of trees of a party, given the public sizes of the party and of the run."""
         mean = self.trees or min(100 if shape.rows <= 10_000 else 50 if shape.rows <= 50_000 else 25, self._max_trees)
         if not self.boosted_score:
             return mean
@@ -140,7 +140,10 @@ class Trees(LinearModel):
 
     @property
     def _max_trees(self) -> int:
-        """The largest `trees` allowed, a mean over the parties; with a boosted score a party may have 1.5 times it."""
+        """The maximum of `trees`, the mean number of trees of a party.
+
+        With a boosted score, a party may have 1.5 times the mean.
+        """
         return MAX_LEAVES // 2**self.depth * 2 // (3 if self.boosted_score else 2)
 
     def breadth(self, shape: InputShape) -> int:

@@ -44,15 +44,15 @@ MIN_LAST_GROWTH = 1.2
 def heavy_ball(iterations: int, root: float | None = None) -> list[tuple[float, float]]:
     """Return the steps and momentum factors of the heavy-ball method for eigenvalues of P H between 0 and 1.
 
-    theta_{t+1} = theta_t - step_t P g_t + factor_t (theta_t - theta_{t-1}). If the smallest eigenvalue is known, the
-    optimal step and factor follow from it (Polyak 1964). Here an assumed smallest eigenvalue 1 / condition is used. The
-    condition grows with t, so that early, large gradients do not carry the weights too far; its largest value grows
-    with the number of iterations. More iterations thus also reach directions of small curvature, such as those of rare
+    theta_{t+1} = theta_t - step_t P g_t + factor_t (theta_t - theta_{t-1}). The optimal step and factor follow
+    from the smallest eigenvalue (Polyak 1964). In iteration t, it is assumed to be 1 / condition_t. The condition
+    number grows with t, so that early, large gradients do not carry the weights too far; its largest value grows with
+    the number of iterations. More iterations thus also reach directions of small curvature, such as those of rare
     classes.
 
     Args:
         iterations: the number of iterations.
-        root: the root of the condition, if it is known, as with an l2 penalty.
+        root: the square root of the condition number of P H, if it is known, as with an l2 penalty.
 
     Returns:
         A step and a factor for each iteration.
@@ -82,7 +82,10 @@ def iterations_for(curvature_share: float, rows: int = REFERENCE_ROWS) -> int:
 
 
 def rounded_iterations(iterations: int) -> int:
-    """Return the smallest number of the form 10 * 2^k or 15 * 2^k that is at least `iterations`; it reveals little."""
+    """Return the smallest number of the form 10 * 2^k or 15 * 2^k that is at least `iterations`.
+
+    All parties learn the number. It shows only roughly how rare the rarest class is.
+    """
     octave = 10 * 2 ** max(0, math.ceil(math.log2(max(iterations, 1) / 10)))
     return 3 * octave // 4 if iterations <= 3 * octave // 4 and octave > 10 else octave
 

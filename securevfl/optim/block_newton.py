@@ -44,7 +44,7 @@ MIN_RELATIVE_INCREASE = 1e-9  # smaller increases of the loss are rounding error
 SOLVER_PRECISION = 1e-3  # precision of the active party's block, as a share of `tolerance`
 MIN_PRECISION = 1e-15  # precision of the active party's block if the tolerance is 0
 MAX_FLAT_ITERATIONS = 3  # number of rounds on each batch without improvement after which the training ends
-MAX_FLAT_ITERATIONS_PRECISE = 20  # the same limit for losses with standard errors
+MAX_FLAT_ITERATIONS_PRECISE = 20  # the same, if coefficients are published with standard errors
 
 
 class BlockNewton(RoundsTraining):
@@ -190,7 +190,7 @@ class BlockMemory:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores of the participant, as plain data and arrays."""
+        """This state as plain data and arrays, which a checkpoint stores."""
         return {
             "before": self._previous_theta,
             "momentum": self._momentum,
@@ -225,7 +225,7 @@ class BlockMemory:
         """Decide how the training continues.
 
         Args:
-            batch: number of the batch.
+            batch: index of the batch.
             loss: the active party's loss on the batch.
             tolerance: smallest relative decrease of the loss that counts as an improvement.
             first: the multiple m of the safe step in the first round.

@@ -285,7 +285,8 @@ class CeluMemory(Updater):
 
         Args:
             party: this party, with its data and batches.
-            restore: creates an entry from the number of an exchange, the number of its uses, its batch and its arrays.
+            restore: creates an entry from the index of an exchange, the number of its uses so far, its batch and its
+                arrays.
 
         Returns:
             The table of stored exchanges.
@@ -305,7 +306,7 @@ class CeluMemory(Updater):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores of the participant, as plain data and arrays."""
+        """This state as plain data and arrays, which a checkpoint stores."""
         rows = [
             {"exchange": row.inserted, "sampled": row.sampled, "uses": row.uses, "kept": row.entry.saved}
             for row in self._table.rows()

@@ -110,7 +110,7 @@ def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, 
     bound = curvature / rows * gram + np.diag(decay[:, 0])
     if (
         decay.min() >= MIN_RELATIVE_CURVATURE * np.abs(bound).sum(axis=1).max()
-    ):  # the bound holds in all directions, so no eigenvalue needs to be raised and a plain inverse is enough
+    ):  # the l2 penalty alone makes every eigenvalue large enough, so a plain inverse suffices
         inverse = np.linalg.inv(bound).astype(np.float64)
         return np.asarray((inverse + inverse.T) / 2)
     eigenvalues, eigenvectors = np.linalg.eigh(bound)

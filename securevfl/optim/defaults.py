@@ -42,11 +42,11 @@ LONG_STEP, LONG_STEP_ITERATIONS = (
     2.0,
     30,
 )  # step size and number of iterations if evaluations can detect too long steps; half of this step is always safe
-EVALUATE_EVERY = 10  # iterations between evaluations with long steps; models of earlier iterations are never used
+EVALUATE_EVERY = 10  # iterations between evaluations with long steps; only evaluated models can be chosen
 EVALUATE_SAFE_STEPS_EVERY = 20  # with safe steps, which are never rolled back, evaluations only detect divergence
 HELD_OUT_FRACTION = 0.25
 ADAM_STEP = 0.05  # step size for models without a curvature bound
-PRECISE_TABLE = {"table_bits": 8, "step": 2.0**-4}  # the finer lookup table for models that report standard errors
+PRECISE_TABLE = {"table_bits": 8, "step": 2.0**-4}  # finer lookup table of the residual if standard errors are reported
 MAX_TABLE_BITS = 8
 RESIDUAL_FAMILIES = ("rounds", "transfer")  # protocol families whose jobs send a residual
 
@@ -113,7 +113,7 @@ def _placeholders() -> dict[str, Any]:
 
 
 def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
-    """Return the safest protocol that can train this model; None if its protocol family needs no such choice."""
+    """Return the safest protocol for this model; None if its protocol family uses neither shares nor residuals."""
     if not why_not_on_shares(model, optimizer):
         return Protocol(shares=Shares())
     family = model.family or (BlockNewton.family if optimizer is None else optimizer.family)
@@ -121,9 +121,10 @@ def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
 
 
 def _with_table(model: Model, protocol: Protocol) -> Protocol:
-    """Fill in the lookup table that the model needs for keys of the protocol that the job does not set.
+    """Return the protocol with the lookup table of residuals that fits the model, unless the job sets its options.
 
-    A table with smaller steps than those of the loss has more entries, so that it covers the same sums.
+    If the job sets a smaller step between entries than the default, the table gets more entries, so that it still
+    covers the same range of sums.
     """
     shares = protocol.shares
     if shares is None or not isinstance(model, LinearModel):

@@ -42,7 +42,7 @@ class Pipeline(RoundsOptimizer):
 
     @property
     def max_open_exchanges(self) -> int:
-        """Number of exchanges about which a party may send requests at a time."""
+        """Maximum number of exchanges whose residuals a passive party may use at the same time."""
         return self.depth
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
@@ -105,5 +105,5 @@ class InFlight(Updater):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores of the participant, as plain data and arrays."""
+        """This state as plain data and arrays, which a checkpoint stores."""
         return super().state | {"here": list(self.received)}

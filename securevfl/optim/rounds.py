@@ -68,7 +68,7 @@ class RoundsTraining(Training, ABC):
 
     @property
     def max_open_exchanges(self) -> int:
-        """Number of exchanges about which a party may send requests at a time, including the newest."""
+        """Maximum number of exchanges, the newest included, whose residuals a passive party may use at a time."""
         return 1
 
     def check(self, model: Model) -> None:

@@ -59,7 +59,7 @@ class Rule(NamedOption, ABC):
 
     @property
     def inner(self) -> Rule:
-        """The rule that takes the steps: this one, unless it changes the gradient for another one."""
+        """The rule that takes the steps: this rule, or the rule to which this one passes a changed gradient."""
         return self
 
     @abstractmethod

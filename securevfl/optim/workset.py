@@ -3,7 +3,7 @@
 An *exchange* consists of the outputs and residuals that parties have sent each other for one batch. The table contains
 the W newest exchanges, each in one row until it has been used R times (first when it arrives). Each row has two
 numbers:
-    inserted    the number of its exchange; if there are more than W, the oldest one is deleted
+    inserted    the index of its exchange in the run; if there are more than W rows, the oldest one is deleted
     sampled     the local step in which the row was last used; for a new row, W steps before its insertion
 A local step uses the row that has waited longest, of those that were not used in the last W - 1 local steps: the
 paper's round robin. If there is no such row, the step is skipped. The selection depends only on these numbers, so all
@@ -26,8 +26,8 @@ class WorksetRow(Generic[E]):
 
     Attributes:
         entry: the stored exchange.
-        inserted: number of the exchange.
-        sampled: local step of the latest use.
+        inserted: index of the exchange in the run.
+        sampled: index of the local step in which the exchange was last used.
         uses: number of uses.
     """
 
