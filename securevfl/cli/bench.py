@@ -156,7 +156,7 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 def _table(steps: Sequence[str], rows: Sequence[dict[str, Any]]) -> Any:
-    """Format one table row for each encryption scheme: the seconds of these steps, and their sum."""
+    """Return a table of the results, with a row for each engine or baseline and a column for each of these steps."""
     from securevfl.cli.show import table
 
     steps = (*steps, "total")

@@ -1,5 +1,7 @@
 """Groups of options that several commands take.
 
+In this module, the *aligned row order* is the common order of rows that `securevfl align` wrote next to a table.
+
 A command names a group in its signature, and each field of the group becomes an option of the command. For example,
 
     def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: SessionOptions = SessionOptions()) -> None:
