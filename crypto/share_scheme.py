@@ -195,14 +195,15 @@ class ShareEvaluator(ABC):
         Args:
             sealed: the holder's message with encrypted V.
             d: number of columns of W.
-            parts: the results of `ShareScheme.multiply` for matrices whose sum is W (n, d).
+            parts: the results of `ShareScheme.multiply` for matrices (n, d) whose sum is W. Each of them contains some
+                rows of W, which no other one contains, and zeros in all other rows.
 
         Returns:
             The encrypted product, for `add` and `hide`.
 
         Raises:
             CryptoError: if a part has the wrong length.
-            RangeError: if the noise of the sum exceeds the tolerance, although that of each part does not.
+            RangeError: if the noise of the sum exceeds the tolerance.
             NotImplementedError: if the scheme does not support this.
         """
         raise NotImplementedError

@@ -355,7 +355,7 @@ class KernelEvaluator(ProductHider, RingEvaluator):
             self._primes.reduce(values)
 
     def join(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> ProductTotal:
-        """Add up products that workers have computed, and check the noise of the sum; see `ShareEvaluator.join`."""
+        """Add up products of different rows that workers computed, and check the noise; see `ShareEvaluator.join`."""
         primes, layout = self._parameters.primes, self._parameters.asked(sealed, self._key)
         shapes = [
             (layout.points, outputs.stop - outputs.start + layout.r, blocks.stop - blocks.start)
@@ -365,7 +365,8 @@ class KernelEvaluator(ProductHider, RingEvaluator):
         sizes = [packed_size(primes, math.prod(shape)) for shape in shapes]
         for part in parts:
             check_length(self._parameters.engine, b"SKT2", part, PART_HEADER.size + sum(sizes))
-        deviation = math.hypot(*(PART_HEADER.unpack_from(part)[0] for part in parts))
+        # parts have different rows, and each bound is one for all n rows with the largest entry of its part
+        deviation = max(PART_HEADER.unpack_from(part)[0] for part in parts)
         check_noise(self._parameters, deviation)
 
         def totals() -> Iterator[Floats]:

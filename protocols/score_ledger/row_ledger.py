@@ -269,7 +269,11 @@ class ScoreLedger:
             tables.executemany(DELETE_UNUSED, keys)
 
     def claim(self) -> AbstractContextManager[str]:
-        """Return a context manager for scoring rows. It yields the name of a claim, which makes other sessions wait."""
+        """Return a context manager in which a session may score rows.
+
+        Until it exits, the session has a claim, and other sessions that are asked about the same rows wait. It yields
+        the name of the claim.
+        """
         return self._claims.hold()
 
     def _judge(

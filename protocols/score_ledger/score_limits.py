@@ -59,8 +59,8 @@ def check_evaluations(tables: Tables, peer: str, rows: Sequence[bytes], times: i
         raise LeakageError(
             f"metrics for {peer}: {len(rows)} rows may be used for at most {limit} evaluations over all runs. Some of "
             f"them were used for {evaluations} before, and {times} more would make it {evaluations + times}",
-            "evaluate less often (evaluate_every), hold out more rows, or accept the disclosure with "
-            'accepts = ["small_metrics"]',
+            "hold out more rows, evaluate less often (a larger evaluate_every, or no optimizer.early_stop), or accept "
+            'the disclosure with accepts = ["small_metrics"]',
             code="SVFL-LIMIT-REACHED",
             peer=peer,
             rows=len(rows),

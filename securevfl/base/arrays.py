@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 
 class RowSlices(Protocol):
-    """Rows (n, d) that are read by slices, such as an array."""
+    """Interface of n rows of d numbers that are read with slices, such as an array."""
 
     def __len__(self) -> int: ...
 

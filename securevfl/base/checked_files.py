@@ -51,7 +51,15 @@ def read_checked(path: Path) -> bytes:
 
 
 def write_checked_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a mapping as JSON whose last entry `sha256` is the digest of its text; raise StorageError on failure."""
+    """Write a mapping as JSON with the additional last entry `sha256`, the digest of the JSON without this entry.
+
+    Args:
+        path: the file.
+        value: the mapping.
+
+    Raises:
+        StorageError: if the file cannot be written.
+    """
     text = json.dumps(value).encode()
     write_atomic(path, text[:-1] + f', "sha256": "{hashlib.sha256(text).hexdigest()}"}}'.encode())
 
@@ -78,7 +86,7 @@ def read_checked_json(path: Path) -> tuple[Any, bool]:
 
 
 def _verified(data: bytes, tail: re.Match[bytes]) -> bytes:
-    """Return the data if it has the digest that the tail of the file states; else raise DamagedFileError."""
+    """Return the data if its digest is the one at the end of the file (`tail`); else raise DamagedFileError."""
     if hashlib.sha256(data).hexdigest().encode() != tail[2]:
         raise DamagedFileError
     return data

@@ -53,11 +53,19 @@ class SparseRows(ABC):
 
     @abstractmethod
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the columns (k,) that may have entries in rows start to stop, and these entries (stop - start, k)."""
+        """Return the columns that may be nonzero in rows [start, stop), and the values of these columns.
+
+        Args:
+            start: index of the first row.
+            stop: index of the row after the last one.
+
+        Returns:
+            The indices (k,) of the k columns, and their values (stop - start, k).
+        """
 
     @abstractmethod
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Return the columns (k,) that may have entries in rows start to stop; they do not depend on the values."""
+        """Return the indices (k,) of the columns that `part` returns. They do not depend on the values."""
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -119,9 +127,10 @@ class MatrixPart(ABC):
     """Rows [start, stop) of a matrix, which this process or another one stores as one chunk.
 
     Attributes:
-        start: number of the first row.
-        stop: number of the row after the last one.
-        min_blocks: minimum number of ciphertext blocks for which a call to the part is worthwhile.
+        start: index of the first row.
+        stop: index of the row after the last one.
+        min_blocks: minimum number of blocks of encrypted residuals g that are collected before one call to `run`
+            multiplies them by these rows. It is larger for a worker process, because each call to it takes time.
     """
 
     start: int
@@ -222,7 +231,10 @@ def is_small(rows: RowSource) -> bool:
 
 
 def as_array(matrix: Floats | ChunkedMatrix) -> Floats | None:
-    """Return a matrix as an array if it is one, or if it consists of small sparse rows in this process; else None."""
+    """Return a matrix as an array if that is cheap; otherwise None.
+
+    It is cheap if the matrix is an array already, or if it consists of small sparse rows in this process.
+    """
     if not isinstance(matrix, ChunkedMatrix):
         return matrix
     part = matrix.parts[0]

@@ -21,7 +21,7 @@ class Config(BaseModel):
 
     Raises:
         ConfigError: if options are missing, unknown or of the wrong type or range, with one line for each problem. Its
-            field `option` is the full key of the first one that a line names.
+            field `option` is the full key of the first option that one of these lines names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)
@@ -40,7 +40,7 @@ class Config(BaseModel):
 
         Args:
             update: new values by the name of the field or of the option.
-            deep: True to copy the values as well, if nothing is replaced.
+            deep: True for a deep copy. It has an effect only if `update` is empty.
 
         Returns:
             The copy.
@@ -112,14 +112,14 @@ class Registry(dict[str, type[N]]):
 
 
 def read_nested(kind: type[Config], keys: Any) -> Any:
-    """Read a nested table of options by its class, so that problems are reported with their full keys.
+    """Create an option that a job file contains as a nested table, and report problems with their full keys.
 
     Args:
         kind: the class of the option.
-        keys: its options by name.
+        keys: the keys and values of the table.
 
     Returns:
-        The option; anything but a mapping is returned unchanged.
+        The option. If `keys` is not a mapping, it is returned unchanged.
 
     Raises:
         PydanticCustomError: if the options do not fit; `find_problems` adds the key of the table.

@@ -1,5 +1,7 @@
 """A reserve of file descriptors for the ledgers of this process.
 
+A ledger consists of files in which a party records what its runs disclose, before they disclose it.
+
 A process may open a limited number of files and sockets (1,024 by default). If connections or other files take all of
 them, a ledger could not record a disclosure, and the run would stop. A process that uses a ledger therefore holds some
 descriptors open on the null device, and closes them while a ledger opens its files.

@@ -83,7 +83,7 @@ def available_entry_points(group: str) -> dict[str, EntryPoint]:
 
 
 def allowed_names() -> frozenset[str]:
-    """Return the names of distributions and of modules in files (`file.py:name`) that this party allows."""
+    """Return the names that SECUREVFL_ALLOW lists, of distributions and of PyTorch modules (`file.py:name`)."""
     return frozenset(name.strip() for name in os.environ.get(ALLOW_VARIABLE, "").split(",")) - {""}
 
 

@@ -24,9 +24,9 @@ def shared_locks(*paths: Path) -> Iterator[None]:
 
 @contextmanager
 def reserved_path(path: Path) -> Iterator[None]:
-    """Let no other command reserve a path, at which a file may be written later, while the block runs.
+    """Reserve a path for this command while the block runs; the file itself may be written later.
 
-    A file `.<name>.lock` next to it is locked, and removed when the block ends.
+    The reservation is a lock on the file `.<name>.lock` next to it, which is removed when the block ends.
 
     Args:
         path: the path; a file need not exist there.
@@ -49,7 +49,7 @@ def reserved_path(path: Path) -> Iterator[None]:
             lock_exclusive(lock, wait=False)
             if os.fstat(lock).st_ino == lock_path.stat().st_ino:
                 break
-        except FileNotFoundError:  # the last command has removed it after it was opened here
+        except FileNotFoundError:  # its previous owner removed the lock file after this process opened it
             pass
         except BlockingIOError:
             os.close(lock)

@@ -50,7 +50,7 @@ def atomic_writer(path: Path, *, content: bytes | None = None) -> Iterator[Binar
     Raises:
         StorageError: if the file cannot be written, or its content differs when it is read back.
     """
-    if path == STANDARD_OUTPUT:  # it may be a regular file, which must be continued and not replaced
+    if path == STANDARD_OUTPUT:  # if stdout is a regular file, replacing it would lose earlier output
         with open(1, "wb", closefd=False) as file:
             yield file
         return

@@ -1,8 +1,9 @@
 """The roles of the parties in a run, as data that all parties share.
 
-A protocol refers to roles and never to names of parties: a sum has a collector and contributors, a residual has an
-active party and passive parties. A protocol family assigns the roles of each protocol to its parties (`Roles.sum`,
-`declare_in_roles`). A new role, such as a server or a helper, is a new string in the file of its protocol family.
+A protocol refers to roles and never to names of parties. For example, the protocols for sums have a collector and
+contributors, and the protocols that send residuals have an active party and passive parties. A protocol family assigns
+the roles of each protocol to its parties (`Roles.sum`, `declare_in_roles`). A new role, such as a server or a helper,
+is a new string in the file of its protocol family.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Roles:
         return self.cast[0][0]
 
     def roles_of(self, party: str) -> tuple[Role, ...]:
-        """Return the role of a party, and LEAD if it leads."""
+        """Return a tuple with the role of a party, followed by LEAD if the party is the first one."""
         return (self.role(party), LEAD) if party == self.lead else (self.role(party),)
 
     @property

@@ -70,7 +70,7 @@ def phe_keys(bits: int) -> tuple[Any, Any]:
 def _median(
     once: Callable[[], tuple[Stopwatch, float]], expected: float, seconds: float
 ) -> tuple[Stopwatch, float, int]:
-    """Repeat a measurement up to three times; return the repetition with median time, its error, and their number."""
+    """Measure up to three times; return times and error of the median repetition, and the number of repetitions."""
     count = max(1, min(3, int(seconds / expected)))
     return *sorted((once() for _ in range(count)), key=lambda run: run[0].total)[count // 2], count
 

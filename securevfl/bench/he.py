@@ -24,7 +24,8 @@ from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.runtime.executor import TimedExecutor
 
 HE_SCHEMA = "securevfl.bench.he/1"
-ENGINE_OF_KEY_SIZE: dict[str, Callable[[int], Engine]] = {  # by name on the command line, for a key size
+# for each name on the command line, a function that returns the engine for a key size in bits
+ENGINE_OF_KEY_SIZE: dict[str, Callable[[int], Engine]] = {
     "paillier": lambda bits: Paillier(bits=bits),
     "ckks": lambda bits: Ckks(),
     "seal": lambda bits: Ckks(library="seal"),
@@ -40,7 +41,7 @@ none."""
 
 
 def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
-    """Return J (n, d) and g (n, c), the same in every call."""
+    """Return the matrix J (n, d) and c vectors g (n, c). Equal arguments give equal values."""
     generator = np.random.default_rng([n, d])
     return generator.normal(size=(n, d)), generator.uniform(-1.0, 1.0, size=(n, c))
 

@@ -47,7 +47,11 @@ class Stopwatch:
         return steps | {"total_ms": self.total, "cpu_ms": self.cpu}
 
     def scale(self, **factors: float) -> None:
-        """Multiply the times of steps by factors, and the processor time by the resulting factor of the total."""
+        """Multiply the times of steps by factors, and the processor time by the ratio of the new total to the old one.
+
+        Args:
+            **factors: the factor of each step, by the name of the step.
+        """
         before = self.total
         for step, factor in factors.items():
             self.steps[step] *= factor

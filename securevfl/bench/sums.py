@@ -1,7 +1,8 @@
 """The encrypted sum of K parties' vectors of m floats: each party encrypts, one adds, the key holder decrypts.
 
 Values are uniform in [-1, 1]. Times of all parties are added up, as if one computer did everything. Keys are generated
-before. `bytes` are the K vectors and their total. `cpu_ms` is processor time (see `Stopwatch`).
+before. `bytes` is the size of the K encrypted vectors and of their encrypted sum. `cpu_ms` is processor time (see
+`Stopwatch`).
 """
 
 from __future__ import annotations

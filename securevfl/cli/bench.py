@@ -91,7 +91,7 @@ def sum_(
 
 @bench.command()
 def start(
-    repetitions: Annotated[int, typer.Option(min=1, help="Number of processes that measure each figure.")] = 9,
+    repetitions: Annotated[int, typer.Option(min=1, help="How often each time is measured, in new processes.")] = 9,
     json: JsonFile = None,
 ) -> None:
     """Time the start of the command and the package: medians over new processes."""
@@ -156,7 +156,7 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 def _table(steps: Sequence[str], rows: Sequence[dict[str, Any]]) -> Any:
-    """Format one table row for each encryption scheme: the seconds of these steps, and their sum."""
+    """Return a table of the results, with a row for each engine or baseline and a column for each of these steps."""
     from securevfl.cli.show import table
 
     steps = (*steps, "total")

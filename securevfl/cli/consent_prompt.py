@@ -58,7 +58,10 @@ def check_agreed(agreed: AgreedSheets, accept: str | None) -> None:
 
 
 def _repeated(command: str) -> str:
-    """Return the command line of this process without --accept, ready to be copied; else `command` with dots."""
+    """Return a command line without --accept for the user to copy.
+
+    It is the command line of this process if that is a `securevfl` command, and otherwise `command` with dots.
+    """
     program, *arguments = sys.argv
     if Path(program).stem != "securevfl":
         return f"{command} ..."

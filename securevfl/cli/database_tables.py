@@ -1,4 +1,4 @@
-"""Tables of commands that are rows of a database query: `securevfl fetch`, and --data with --query."""
+"""Read tables from databases: the command `securevfl fetch`, and --data with --query for other commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read a job file, and add to a command's parties what the job file names: parties without tables, and modules."""
+"""Read a job file, and complete the list of parties that a command has created from its tables.
+
+The job may need parties without a table, and may name PyTorch modules for some parties.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def load_job(path: Path) -> Job:
 
 
 def with_helpers(job: Job, parties: list[Party]) -> list[Party]:
-    """Return the parties, and the parties without a table that the job needs, such as FDML's server."""
+    """Return the parties, followed by the parties without a table that the job needs, such as the server of FDML."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
     from securevfl.families.message_declarations import run_roles
@@ -39,7 +42,7 @@ def with_helpers(job: Job, parties: list[Party]) -> list[Party]:
 
 
 def with_modules(job: Job, job_file: Path, parties: list[Party]) -> list[Party]:
-    """Return the parties with the PyTorch modules that the job names for them; this computer must allow the names."""
+    """Give each party the PyTorch module that the job names for it; SECUREVFL_ALLOW must list the module."""
     for party in parties:
         party.model = job.model.named_module(party.name, job_file.parent)
     return parties

@@ -14,7 +14,7 @@ def ledger_page(ledgers: Sequence[Mapping[str, Any]], heads: Sequence[str], lege
 
     Args:
         ledgers: each ledger as `securevfl ledger --json` writes it.
-        heads: the columns of the tables of disclosures, which are keys of each total.
+        heads: the column headings of the tables of disclosures. They are keys of each mapping in a table's "totals".
         legend: the meaning of each kind of disclosure.
 
     Returns:

@@ -1,5 +1,7 @@
 """Groups of options that several commands take.
 
+In this module, the *aligned row order* is the common order of rows that `securevfl align` wrote next to a table.
+
 A command names a group in its signature, and each field of the group becomes an option of the command. For example,
 
     def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: SessionOptions = SessionOptions()) -> None:
@@ -311,7 +313,7 @@ class SizedTablesOptions(TablesOptions):
         pairs = [pair("--size", item, "NAME=COLUMNS", "bank=12", _is_count) for item in self.size or ()]
         sizes = {other: int(columns) for other, columns in pairs}
         peers_file = job_file.parent / "peers.toml"
-        names = Peers.load(peers_file).parties if peers_file.exists() else (*sizes, name)
+        names = Peers.load(peers_file).parties if peers_file.exists() else tuple(dict.fromkeys((*sizes, name)))
         others = [other for other in names if other != name]
         if others:
             _check_names("--size", self.size or (), others)

@@ -47,9 +47,10 @@ def write_predictions(
     Args:
         part: this party's part of the model.
         out: the file for predictions; stdout if None.
-        score_columns: columns to add, by name: each computes its values (m,) from decision values (m, c).
+        score_columns: columns to add. Each is a name with a function that computes the values (m,) for m rows from
+            their decision values (m, c); c is the number of outputs of the model.
         unscored: a file for the ids of rows without a score, each with the reason.
-        rows: the rows, whose ids are written as their file has them.
+        rows: the rows, if their ids are to be written in the form that their file has; None to write ids unchanged.
 
     Yields:
         Functions that receive the predictions block by block and write them.
@@ -89,7 +90,7 @@ class _IdNames:
         self.heads = ["id"] if key is None else key.prediction_names
 
     def columns(self, ids: Sequence[Any]) -> dict[str, list[Any]]:
-        """Return the id columns (n,) of rows with these ids."""
+        """Return the id columns by name. Each is a list with one value for each of these ids, in their order."""
         values = [self._written.get(row_id, row_id) for row_id in ids]
         if len(self.heads) == 1:
             return {self.heads[0]: values}

@@ -98,7 +98,8 @@ def print_costs(out: Console, costs: Costs) -> None:
 
     Args:
         out: console for the result.
-        costs: the costs of the run; of one party's part between organisations, whose bytes are those that it sent.
+        costs: the costs of all parties of the run. Between organisations, they are those of this party alone, with the
+            bytes that it has sent.
     """
     out.print(f"Costs: {costs.protocol}, {costs.rounds:,} rounds", style="bold")
     out.print(f"{costs.total:.2f} s from start to end; {costs.senders} sent {costs.bytes / 1e6:,.2f} MB")

@@ -107,7 +107,7 @@ def serve(
             try:
                 if (check := served_rows_check()) is not None:
                     status.show_shifts(check(part, data, row_ids.options))
-            except TableError as error:  # the model part has no baseline to compare with, or the table has too few rows
+            except TableError as error:  # the model part has no summary of training columns, or the table is short
                 eventlog.emit(part.name, "drift not measured", {"reason": str(error)})
         title = f"{part.name} serves {len(rows.ids):,} rows"
         screen = ServiceScreen(

@@ -1,6 +1,7 @@
 """One private alignment in a party's disclosure ledger: how many of its ids each peer can test.
 
-The *disclosure gate* asks this module to count the ids (enter them in the ledger) before a message depends on them.
+A peer can *test* an id if it can find out whether the party's table contains this id. The *disclosure gate* of a party
+sees each disclosure before it is sent. Ids are entered in the ledger before a message that depends on them is sent.
 """
 
 from __future__ import annotations
@@ -80,6 +81,15 @@ def _larger(before: Iterable[Disclosure], new: Iterable[Disclosure]) -> list[Dis
 
 
 def register_of_ids(ids: Iterable[bytes]) -> Register:
-    """Return the register (`securevfl.data.register`) of a table whose rows have these ids, in canonical form."""
+    """Return the register of a table with these ids.
+
+    A register (`securevfl.data.register`) contains digests of all ids of a table, and a key that is derived from them.
+
+    Args:
+        ids: the ids in canonical form.
+
+    Returns:
+        The register.
+    """
     digests = b"".join(hashlib.blake2b(canonical, digest_size=ID_DIGEST).digest() for canonical in ids)
     return Register.of_ids(np.frombuffer(digests, np.uint8).reshape(-1, ID_DIGEST))

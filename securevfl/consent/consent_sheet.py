@@ -72,8 +72,8 @@ class ConsentSheet(str):
         sections: the sections of the first screen, for its form as a page.
 
     Attributes:
-        first_screen: a summary for those who consent: who learns what, in numbers, bits and shares; what nobody learns;
-            what parties could learn together; what would be refused; and how to say no.
+        first_screen: a summary for those who consent: who learns what, as numbers of values, bits and fractions of
+            all values; what nobody learns; what parties could learn together; what would be refused; and how to say no.
         sections: the same in parts; empty if the sheet was created from its text.
     """
 
@@ -255,7 +255,8 @@ def sheet_for_party(
         party: the party.
         cast: the role of each party in the job.
         columns: number of columns d_k of each party.
-        outputs: see `local_run_facts`.
+        outputs: number of outputs of the model. It is needed if the party has no labels and the loss may have several
+            outputs.
         ledgers: the party's ledger by its name, if it has one.
 
     Returns:

@@ -119,7 +119,8 @@ def check_together(
 ) -> None:
     """Check that leak checks and ledgers would allow all these jobs, run one after the other; change no ledger.
 
-    If there are no ledgers, all tables are in one process, and leaks that matter only between organisations pass.
+    Without ledgers, this function assumes that one process has the tables of all parties. It then permits leaks that
+    matter only between organisations.
 
     Args:
         jobs: the jobs and the sizes of their runs.
@@ -156,6 +157,6 @@ def check_together(
 
 
 def disclosures_about(party: str, job: Job, sizes: RunShape) -> list[Disclosure]:
-    """Return what a job discloses about a party; disclosures whose numbers another party sends have `numbers` 0."""
+    """Return what a job discloses about a party. If another party sends the values, `numbers` is 0."""
     disclosures = disclosures_of(run_outputs(job.family, job, sizes))
     return [item.sent_by(party) for item in disclosures if party in item.about]

@@ -168,7 +168,8 @@ class LedgerSession:
     def _before(self, entries: Sequence[LedgerEntry]) -> list[Disclosure]:
         """Return the disclosures of earlier runs and earlier sessions of this run, which count for this session.
 
-        If this session repeats steps of earlier sessions, equations count only for the repeated steps.
+        Equations about labels that earlier sessions of this run disclosed in steps that this session does not repeat
+        are left out, because they are about the residuals of other steps.
         """
         counting, of_this_run = list[Disclosure](), list[Disclosure]()
         weights = {self._weights_identity(peer) for peer in self._peers()}
@@ -179,7 +180,7 @@ class LedgerSession:
             if same_run and entry.disclosure.steps is not None:
                 of_this_run.append(entry.disclosure)
             elif same_run and entry.disclosure.group == "bins":
-                counting.append(replace(entry.disclosure, steps=(0, 0)))  # only this run repeats these counts
+                counting.append(replace(entry.disclosure, steps=(0, 0)))  # entries of other runs have None
             else:
                 counting.append(replace(entry.disclosure, steps=None))
         for key in dict.fromkeys(item.key for item in of_this_run):
@@ -192,7 +193,7 @@ class LedgerSession:
         return counting
 
     def _enter(self, record: DisclosureRecord, total: int) -> None:
-        """Enter a disclosure and those of some further steps in the ledger, unless this has happened already.
+        """Enter a disclosure, and in advance those of the next steps, unless an earlier call has entered it already.
 
         The disclosure gate calls this before each message that discloses something.
         """
@@ -218,7 +219,11 @@ class LedgerSession:
         self._note_lease(disclosures)
 
     def _steps_in_advance(self, done: int) -> int:
-        """Return for how many steps to enter disclosures: at least the ledger's minimum, more after a long run."""
+        """Return the number of steps for which disclosures are entered in advance.
+
+        The ledger may set this number. Otherwise it is at least `LEASED_ITERATIONS`, and grows with the number of steps
+        that this session has done.
+        """
         if self._ledger is not None and self._ledger.leased_iterations is not None:
             return self._ledger.leased_iterations
         return max(LEASED_ITERATIONS, (done - self._start) // 4, self._pace(done))
@@ -274,7 +279,7 @@ class LedgerSession:
             weights: whether to count the weights that the job discloses at its end.
 
         Returns:
-            The disclosures, one for each key.
+            The disclosures. Those with the same `key` (kind, receiver, parties, group) are added up.
         """
         job, sizes = self._job, self._sizes
         epochs = max(1, -(-until // sizes.batches) - self._start // sizes.batches)

@@ -50,9 +50,9 @@ def settle_job(job: Job, parties: Sequence[Party]) -> Job:
     """Make the choices that a job leaves open, from the tables of parties in one process.
 
     The classes of the labels determine the loss of trees, the maximum weight of a row, and the number of iterations. If
-    the number of epochs is 0, it becomes the largest number, at most `most_epochs`, for which no leak check refuses the
-    job because of columns. If the job accepts that leak, or if even one epoch is refused, it becomes `most_epochs`; the
-    leak check then refuses the run itself.
+    the number of epochs is 0, it becomes the largest number, at most `most_epochs`, for which the job has no leak named
+    "columns" (the disclosed numbers suffice to recover columns of a party). It becomes `most_epochs` if the job accepts
+    this leak, and also if even one epoch has the leak; in the second case the leak check then refuses the run.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -150,9 +150,9 @@ def _with_room(job: Job, weights: Weights) -> Job:
 
 
 def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
-    """Return the job with the largest number of epochs, at most its own, without a refused leak of columns.
+    """Return the job with the largest number of epochs, at most its current number, that has no leak named "columns".
 
-    If even one epoch is refused, the job is returned unchanged.
+    If even one epoch has this leak, the job is returned unchanged.
     """
 
     def with_epochs(epochs: int) -> Job:

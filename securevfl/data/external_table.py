@@ -33,7 +33,7 @@ class ExternalTable(ABC):
 
     @abstractmethod
     def __getitem__(self, rows: Rows | slice) -> Floats:
-        """Return these rows (k, d), in this process."""
+        """Read these rows into the memory of this process, and return them as float64 (k, d)."""
 
     def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """Return these rows, scaled, as a matrix that is read in chunks.
@@ -91,7 +91,7 @@ def row_blocks(X: Floats | ExternalTable) -> Iterator[Floats]:
 
 
 def as_slice(rows: Rows) -> Rows | slice:
-    """Return row numbers that are consecutive as a slice, which is faster to read; others unchanged."""
+    """Convert consecutive row numbers to a slice, which is faster to read; return other row numbers unchanged."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows

@@ -1,16 +1,16 @@
 """Random trees of one party's columns. Their leaves are the features for which weights are trained.
 
-A tree asks `depth` questions of the form "is column c above the cut t?", the same ones in all nodes of a level. So the
-leaf that a row reaches is a number of `depth` bits. Columns and cuts are random and do not depend on labels: extremely
-randomised trees (Geurts, Ernst and Wehenkel 2006) in the symmetric form of oblivious trees. They are derived from a
-secret key of the party; other parties know only the number and depth of the trees.
+A tree asks `depth` questions of the form "is column c above the cut t?", the same ones in all nodes of a level. The
+answers for a row are the bits of the number of the leaf that the row reaches. Columns and cuts are random and do not
+depend on labels: extremely randomised trees (Geurts, Ernst and Wehenkel 2006) in the symmetric form of oblivious trees.
+They are derived from a secret key of the party; other parties know only the number and depth of the trees.
 
     sources   the original columns, to which questions refer; the preparation made the prepared columns from them
     cuts      distinct quantiles of a column's training rows; a column with k cuts is drawn with weight log2(1 + k)^2
     missing   each question sends missing values to a random side
-    texts     a text column is the random rank of each row's category
+    texts     each category has a random rank, and questions compare the ranks of a text column with cuts
 
-A party's columns are features too (`LinearFeatures`). If every column has only two values, they get a higher weight.
+A party's columns are features too (`LinearFeatures`). These get a higher weight if every column has only two values.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def question_values(X: Floats, sources: Sequence[SourceColumn], orders: Sequence
     Args:
         X: prepared columns (m, d).
         sources: the s original columns.
-        orders: for each source, the rank of each of its categories (first of the category without a 0/1 column);
-            empty for numeric columns.
+        orders: for each source, the rank of each of its categories, beginning with the category that has no 0/1
+            column; empty for numeric columns.
 
     Returns:
         One column for each source (m, s): its number, NaN if it is missing, or the rank of its category.
@@ -67,7 +67,7 @@ class Forest(SerializableFields):
     Attributes:
         sources: the original columns, by their positions among the prepared ones.
         orders: for each text column, the rank of each category; questions compare these ranks with cuts.
-        columns: the source of each question (trees, depth).
+        columns: the index of the source that each question asks about (trees, depth).
         cuts: the cut of each question (trees, depth).
         sides: whether missing values count as above the cut (trees, depth).
         merged: for each leaf, the leaf into which it was merged, or itself (trees, 2^depth).

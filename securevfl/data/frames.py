@@ -1,7 +1,7 @@
 """Tables that users pass in Python as named columns (*frames*): DataFrames, dicts of columns and Arrow streams.
 
-narwhals reads frames of pandas, polars (lazy ones too), pyarrow and DuckDB. pyarrow reads other tables through the
-Arrow PyCapsule interface, record batches and mappings of columns. A library is imported only when one of its tables is
+narwhals reads frames of pandas, polars (lazy ones too), pyarrow and DuckDB. pyarrow reads record batches, mappings of
+columns, and other tables that have the Arrow PyCapsule interface. A library is imported only when one of its tables is
 passed.
 """
 

@@ -1,6 +1,7 @@
 """Advice to a user whose tables have no ids, or few ids, in common.
 
-The advice shows patterns of ids (9 for a digit, A or a for a letter), never an id itself.
+The advice shows patterns of ids (9 for a digit, A or a for a letter), never an id itself. It may recommend the *rule
+for spellings* (`securevfl.data.composite_ids`), which ignores capitals, accents and punctuation in ids.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ def no_match_error(ids: Mapping[str, Any], by_rule: bool | None = None) -> IdErr
 
     Args:
         ids: the ids (n,) of each party.
-        by_rule: whether the rule for spellings (`securevfl.data.composite_ids`) composes the ids; None if the caller
-            cannot use that rule.
+        by_rule: whether the ids were composed by the rule for spellings; None if the caller cannot use that rule.
 
     Returns:
-        The error. It states the rule, or the lost leading zeros, with which most ids would match.
+        The error. If the rule, or the restoration of lost leading zeros, would match ids, the error recommends the one
+        that would match more of them.
     """
     spellings = "; ".join(f"{name}: {id_spelling(values)}" for name, values in ids.items())
     problem = f"the parties' tables have no id in common. The patterns of ids, with 9 for a digit, are: {spellings}"
@@ -55,9 +56,9 @@ def no_match_error(ids: Mapping[str, Any], by_rule: bool | None = None) -> IdErr
 
 
 def lost_zeros_notice(ids: Mapping[str, Any], rows: Mapping[str, NDArray[np.intp]]) -> str:
-    """Return a notice about rows that are left out because tables have lost leading zeros; empty without such rows.
+    """Return a notice about rows whose ids do not match because a table has lost their leading zeros; "" if none.
 
-    It is looked for only if the join leaves out more than MAX_LOST_SHARE of the smallest table.
+    Such rows are searched for only if the join leaves out more than MAX_LOST_SHARE of the smallest table.
 
     Args:
         ids: the ids (n,) of each party.
@@ -84,7 +85,7 @@ def _describe_zeros(zeros: ZeroMatches, more: str) -> str:
 
 
 def _restore(zeros: ZeroMatches) -> str:
-    """Return the advice to the parties that have lost zeros."""
+    """Return the advice that the parties should restore the leading zeros that their tables have lost."""
     *others, last = zeros.parties
     names = f"{', '.join(others)} and {last} have" if others else f"{last} has"
     return (

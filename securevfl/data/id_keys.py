@@ -104,7 +104,7 @@ def stable_order(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = 
     random 64-bit numbers are equal with probability 1 / 400,000.
 
     Args:
-        numbers: the keys (n,).
+        numbers: the numbers (n,) by which to sort.
         then: a second number for each element (n,), by which elements with equal `numbers` are sorted; None leaves them
             in their order.
 

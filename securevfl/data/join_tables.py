@@ -61,12 +61,15 @@ def align(parties: Sequence[Party]) -> Aligned:
 def join_ids(
     ids: Mapping[str, tuple[Any, Keys]], lead: str, by_rule: bool | None = None
 ) -> tuple[dict[str, NDArray[np.intp]], dict[str, list[str]]]:
-    """Find the rows of the ids that all parties have; a notice reports rows that lost leading zeros leave out.
+    """Find the rows of the ids that all parties have.
+
+    A notice reports rows that are left out because a table has lost the leading zeros of their ids.
 
     Args:
         ids: the ids (n,) of each party, and the digests of these ids.
-        lead: the party whose order the result has.
-        by_rule: whether the ids are composed by the rule for spellings; None if the caller cannot use the rule.
+        lead: the party whose order of rows the result has.
+        by_rule: whether the ids were composed by the rule for spellings (`securevfl.data.composite_ids`), which ignores
+            capitals, accents and punctuation; None if the caller cannot use that rule.
 
     Returns:
         The rows of the shared ids by party, and the ids that each party lacks.

@@ -269,7 +269,7 @@ class Party:
 
     @property
     def register(self) -> Register:
-        """The register (`securevfl.data.register`) that determines which rows are drawn for batches."""
+        """The ids, and numbers derived from them that select the rows of batches (`securevfl.data.register`)."""
         return Register.of_numbers(len(self)) if self.keys is None else Register.of_ids(self.keys)
 
     @property
@@ -287,7 +287,7 @@ class Party:
 
     @property
     def digest(self) -> bytes:
-        """Digest (32 bytes) of everything in the table: values, labels, ids, names, codes, bins and the rows' order."""
+        """Digest (32 bytes) of the table: values, labels, ids, names, declared special codes and bins, row order."""
         categories = {column: list(texts) for column, texts in self.categories.items()}
         table = hashlib.sha256(f"{len(self)} {self.columns} {self.content} {categories}".encode() + self.order)
         if codes_and_bins := {name: (kind.special, kind.bins) for name, kind in self.types.items() if kind.is_divided}:
@@ -309,7 +309,10 @@ class Party:
         return f"row {row + 1} of the table of {self.name}"
 
     def take(self, rows: NDArray[np.intp]) -> Party:
-        """Return a copy of this party with these rows (k,) in this order; all rows in order share the same array."""
+        """Return a copy of this party with these rows (k,) in this order.
+
+        If these are all rows in their present order, the copy shares the arrays of this party.
+        """
         party = object.__new__(Party)
         vars(party).update(vars(self))
         if np.array_equal(rows, np.arange(len(self))):
@@ -387,7 +390,11 @@ def _extremes(name: str, table: Columns) -> tuple[Floats, Floats]:
 def _labels_of_rows(
     name: str, y: ArrayLike, index: NDArray[Any] | None, ids: Sequence[Any] | NDArray[Any] | None
 ) -> ArrayLike:
-    """Return labels in the order of the table's rows. A series is matched by index, or its index by ids."""
+    """Return labels in the order of the table's rows.
+
+    If the labels are a series, its index is matched with the index of the table, or with the ids if the table has no
+    index. Labels without an index of ids are returned unchanged.
+    """
     label_index = index_of(y)
     if label_index is None:
         return y

@@ -189,7 +189,7 @@ class FittedPreparation:
 
     @property
     def sources(self) -> list[SourceColumn]:
-        """For each original column, the positions of its prepared columns. Without steps each is its own original."""
+        """For each original column, the positions of its prepared columns: its own position if no column is changed."""
         if not self.steps:
             return [SourceColumn(name, (j,)) for j, name in enumerate(self.columns)]
         sources, position = list[SourceColumn](), 0
@@ -446,7 +446,8 @@ def _is_heavy_tailed(values: Floats) -> bool:
     first, last = np.quantile(values[:: max(1, len(values) // _PROBED_VALUES)], _PROBED_QUANTILES).tolist()
     within = min(int((values <= first).sum()), int((values >= last).sum())) > len(values) / 4 + 1
     if within and (MIN_TAIL_DISTANCE - 1) * (last - first) > values.max() - values.min():
-        # the interquartile range is at least last - first, so no value is far enough from the median
+        # more than a quarter of the values are <= first, and more than a quarter >= last. So the interquartile range is
+        # at least last - first, and no value is far enough from the median
         return False
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
     return bool(0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(values - median).max())
@@ -512,7 +513,15 @@ def _fit_number(
 
 
 def category_counts(values: Floats, categories: tuple[str, ...]) -> dict[str, int]:
-    """Return the number of rows of each category, from each row's position (n,); missing texts count as MISSING."""
+    """Return the number of rows of each category, including MISSING_CATEGORY for missing texts.
+
+    Args:
+        values: for each row (n,), the position of its text in `categories`; NaN if the text is missing.
+        categories: the texts of the column.
+
+    Returns:
+        The number of rows by category.
+    """
     positions = np.where(np.isnan(values), len(categories), values).astype(np.intp)
     counts = np.bincount(positions, minlength=len(categories) + 1).tolist()
     return dict(zip((*categories, MISSING_CATEGORY), counts, strict=True))

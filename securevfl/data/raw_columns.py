@@ -58,7 +58,6 @@ class TextColumn:
         texts: the distinct texts.
         positions: position (n,) of each row's text among the distinct texts, -1 for missing values.
         origin: "csv" for texts of a file without types, "text" or "category" if the source declares this type.
-            categories.
         delimiter: the delimiter of the CSV file.
     """
 
@@ -115,7 +114,7 @@ def convert_column(place: Place, raw: RawColumn, declared: ColumnType, known: Co
     Args:
         place: the column, as error messages name it.
         raw: the column as its reader delivers it.
-        declared: the declaration of the column, without a kind if there is none.
+        declared: the user's declaration of the column; its `type` is None if the user declared no type.
         known: the type that the column had in the training of a model.
 
     Returns:

@@ -2,11 +2,12 @@
 
 `read_party` and `read_table` read a whole file into memory, `read_ids` only its ids. CSV and Parquet files have one row
 for each sample, an id column, at one party a label column, and further columns of numbers, texts and dates. An npz file
-has the arrays X (n, d), ids (n,), at one party y (n,), and optionally columns (d names).
+has the arrays X (n, d), ids (n,), at one party y (n,), and optionally columns (d names). If the user requests it,
+the *rule for spellings* (`securevfl.data.composite_ids`) composes ids from columns, ignoring capitals and blanks.
 
 pyarrow reads CSV and Parquet files. A CSV file is read as texts and converted here, so that ids stay as they are
-("007"). Messages of pyarrow contain values, so they are replaced by errors that name only row and column. Commas may be
-decimal points only in CSV files with semicolons as delimiters.
+("007"). Messages of pyarrow contain values, so they are replaced by errors that name only row and column. A comma is
+read as the decimal mark only in CSV files with semicolons as delimiters.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class FileTable:
         y: the labels (n,), or None.
         ids: the ids (n,) on which rows are joined, or None.
         key: the id columns; None for npz files.
-        written: the values of the id columns as the file has them (n,), if ids are composed by the rule for spellings
-            (`securevfl.data.composite_ids`); tuples if there are several columns.
+        written: the values of the id columns as the file has them (n,), if ids are composed by the rule for spellings;
+            tuples if there are several columns.
         unique: the rows of the file that remain, if an id has several rows; None if all of them do.
         labelled: whether each row (n,) has a label, if rows without one are allowed and there are such rows; `y` then
             has an arbitrary label in the others.
@@ -77,7 +78,8 @@ class _OpenFile(NamedTuple):
 
     Attributes:
         names: the names of its columns.
-        read: reads columns as numbers by declared and known types, and other columns as an Arrow table.
+        read: reads the columns of its first argument as numbers, and those of the second one as an Arrow table. The
+            other arguments are the types that the user declared, and those of a trained model.
         select: reads columns as an Arrow table.
         delimiter: the delimiter of a CSV file; empty for Parquet.
     """
@@ -311,7 +313,7 @@ def _format(path: Path) -> str:
 
 @contextmanager
 def errors_name(path: Path) -> Iterator[None]:
-    """Add the file's name to errors that occur inside the `with` block, and hide libraries' messages (with values)."""
+    """Add the file's name to errors inside the `with` block, and hide messages of libraries, which may show values."""
     try:
         yield
     except DataError as error:
@@ -474,7 +476,7 @@ def parquet_names(file: Any, id_column: str) -> list[str]:
 
 
 def category_names(file: Any) -> set[str]:
-    """Return the columns that were written as categories; a Parquet file does not show it by their stored type."""
+    """Return the columns that were written as categories, which only the Arrow schema in the file's metadata shows."""
     encoded = (file.metadata.metadata or {}).get(b"ARROW:schema")
     if encoded is None:
         return set()
@@ -487,7 +489,7 @@ def category_names(file: Any) -> set[str]:
 
 
 def stored_names(file: Any) -> dict[str, str]:
-    """Return each column's name as the Parquet file has it, by its name with single blanks as white space."""
+    """Map the name of each column, with single blanks as white space, to its name in the Parquet file."""
     return {clean_name(name): name for name in file.schema_arrow.names}
 
 
@@ -526,7 +528,7 @@ def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
 
 
 def written_ids(table: Any, key: IdColumns) -> list[Any] | None:
-    """Return the id columns' values as the table has them (n,); None if ids are not composed of several values."""
+    """Return the id columns' values as the table has them (n,); None unless the rule for spellings composes ids."""
     if not key.by_rule:
         return None
     columns = [table[name].to_pylist() for name in key.names]

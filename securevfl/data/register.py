@@ -1,4 +1,4 @@
-"""The register of a table: its ids, and pseudorandom numbers of rows that are derived from them.
+"""The register of a table: its ids, and pseudorandom numbers that are derived from them, one for each row.
 
 These numbers select training rows and batches (`securevfl.data.schedule`). Since they depend only on the set of ids,
 all parties and all jobs select the same rows, in whatever order a table has them. In a table without ids, row numbers
@@ -59,11 +59,18 @@ class Register:
 
     @property
     def name(self) -> str:
-        """The name of the table in a party's ledger: 32 hexadecimal digits that do not reveal the key."""
+        """The name of the table in a party's ledger of disclosures: 32 hexadecimal digits, which hide the key."""
         return derive_key(self.key, "name of a table").hex()[:32]
 
     def random_words(self, *label: str | int) -> NDArray[np.uint64]:
-        """Return a pseudorandom 64-bit word for each row (n,); it depends on the row's id, the key and the label."""
+        """Return a pseudorandom 64-bit number for each row (n,), which depends on the row's id and the key.
+
+        Args:
+            *label: the purpose of the numbers. Numbers for different purposes are independent.
+
+        Returns:
+            The numbers (n,).
+        """
         stream = hashlib.shake_256(derive_key(self.key, "numbers of rows", *label)).digest(8 * self.rows)
         words = np.frombuffer(stream, "<u8").astype(np.uint64, copy=False)
         if self.order is None:
@@ -73,5 +80,5 @@ class Register:
         return words_of_rows
 
     def permutation(self, *label: str | int) -> Rows:
-        """Return all rows (n,) in a pseudorandom order that depends on the label."""
+        """Return all rows (n,) in a pseudorandom order for this purpose (see `random_words`)."""
         return stable_order(self.random_words(*label))

@@ -3,13 +3,12 @@
 Held-out rows evaluate the model. Training rows are divided into batches (the *partition*); an *iteration* is one update
 on a batch. Large tables use *growing subsets* of the training rows instead of batches.
 
-Pseudorandom numbers of the ids select the rows (`securevfl.data.register`), and a job's seed only orders iterations.
-Jobs with equal `test_fraction`, `split`, `batch_size` and rows thus use the same batches. This limits what repeated
-jobs
-disclose: a party without labels learns the same linear equations about labels from each linear model, so thirty jobs
-reveal no more than one. Any other value of these options draws an independent partition, because the difference between
-two batches that share almost all rows would reveal the remaining ones. New equations are counted
-(`securevfl.disclosure.counts`).
+Pseudorandom numbers that are derived from the ids (the *register* of a table, `securevfl.data.register`) select the
+rows, and a job's seed only orders iterations. Jobs with equal `test_fraction`, `split`, `batch_size` and rows thus use
+the same batches. This limits what repeated jobs disclose: a party without labels learns the same linear equations about
+labels from each linear model, so thirty jobs reveal no more than one. Any other value of these options draws an
+independent partition, because the difference between two batches that share almost all rows would reveal the remaining
+ones. New equations are counted (`securevfl.disclosure.counts`).
 """
 
 from __future__ import annotations
@@ -57,8 +56,9 @@ class Iteration:
     """One update on a batch.
 
     Attributes:
-        index: the number of the batch in the partition.
-        epoch: the number of the epoch.
+        index: the index of the batch in the partition, from 0. If each epoch uses another partition, the count
+            continues over all epochs. For growing subsets, the index of the subset.
+        epoch: the index of the epoch, from 0.
         rows: the rows of the batch.
     """
 
@@ -196,7 +196,7 @@ class Schedule:
 
     @cached_property
     def by_ids(self) -> Rows:
-        """The training rows sorted by the digests of their ids, for any order of the table; unsorted without ids."""
+        """The training rows sorted by the digests of their ids, or in the order of the table if it has no ids."""
         order = self._register.order
         return self.train if order is None else self._training_rows_of(order)
 
@@ -222,7 +222,7 @@ class Schedule:
         return np.array_split(order, self.batches)
 
     def count_sizes(self, epochs: range) -> Counter[int]:
-        """Count the iterations of these epochs by their number of rows, without computing which rows these are."""
+        """Return how many iterations of these epochs use n rows, for each n, without computing which rows these are."""
         if self.uses_subsets:
             return Counter(self.subset_sizes[self._subset(epoch)] for epoch in epochs)
         rows, larger = divmod(len(self.train), self.batches)
@@ -243,7 +243,7 @@ class Schedule:
         return [Iteration(first + int(index), epoch, batches[index]) for index in order]
 
     def _subset(self, epoch: int) -> int:
-        """Return the number of the growing subset that an epoch uses."""
+        """Return the index of the growing subset that an epoch uses, 0 for the smallest one."""
         return subset_of_epoch(epoch, self.epochs, len(self.subset_sizes))
 
     def _divided(self, epoch: int) -> Rows:
@@ -265,7 +265,7 @@ class Schedule:
 
 
 class IterationIndices(Collection[int]):
-    """The batch numbers of all iterations, in order. They are computed during iteration to save memory.
+    """The batch index (`Iteration.index`) of each iteration, in order. They are computed when read, to save memory.
 
     Args:
         schedule: the schedule of the training.
@@ -279,11 +279,11 @@ class IterationIndices(Collection[int]):
         return len(self._schedule)
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the batch numbers, one for each iteration."""
+        """Iterate over the batch indices, one for each iteration of the training."""
         return (iteration.index for iteration in self._schedule.iterations())
 
     def __contains__(self, index: object) -> bool:
-        """Return whether some iteration uses the batch with this number."""
+        """Return whether some iteration uses the batch with this index."""
         return any(index == other for other in self)
 
 
@@ -296,12 +296,15 @@ def subset_sizes(rows: int) -> tuple[int, ...]:
 
 
 def final_iterations(epochs: int) -> int:
-    """Return the number of iterations on the largest subset: three fifths of a long training, or FINAL_ITERATIONS."""
+    """Return the number of iterations on the largest subset.
+
+    It is three fifths of `epochs` from MIN_PRECISE_EPOCHS epochs on, and FINAL_ITERATIONS otherwise.
+    """
     return 3 * epochs // 5 if epochs >= MIN_PRECISE_EPOCHS else FINAL_ITERATIONS
 
 
 def subset_of_epoch(epoch: int, epochs: int, subsets: int) -> int:
-    """Return the number of the subset that an epoch uses, 0 for the smallest of `subsets` growing subsets."""
+    """Return the index of the subset that an epoch uses, 0 for the smallest of `subsets` growing subsets."""
     remaining = epochs - final_iterations(epochs) - epoch
     return max(0, subsets - 1 - (-(-remaining // SUBSET_ITERATIONS) if remaining > 0 else 0))
 

@@ -220,7 +220,7 @@ class StoredParty(Party):
 
     @property
     def register(self) -> Register:
-        """The register of the rows, whose ids are read from the file."""
+        """The register of the rows (`securevfl.data.register`), which reads the digests of ids from the file."""
         table, header = self._table, self._header
         order = table.numbers(header.register_at)
         return Register(len(table), header.key, order, lambda: table.digests(header.ids_at))
@@ -541,7 +541,7 @@ def validate_row_numbers(path: Path, rows: Rows, of: int) -> Rows:
 
 @contextmanager
 def _write_errors(table: Path) -> Iterator[None]:
-    """Convert errors of the operating system that occur while a table is written."""
+    """Raise DataError instead of errors of the operating system that occur while a table is written."""
     try:
         yield
     except OSError as cause:

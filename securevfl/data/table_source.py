@@ -145,7 +145,10 @@ class TableSource(ABC):
         return self._key
 
     def written(self) -> Sequence[Any] | None:
-        """Return the values of the id columns as the file has them; None if ids are not composed by the rule."""
+        """Return the values of the id columns as the file has them.
+
+        None if the rule for spellings (`securevfl.data.composite_ids`) does not compose the ids.
+        """
         with errors_name(self.path):
             return written_ids(self._read(self._key.names), self._key) if self._key.by_rule else None
 
@@ -191,7 +194,7 @@ class TableSource(ABC):
             yield from self._numbers(max_rows)
 
     def _remains(self) -> NDArray[np.bool_] | None:
-        """Return whether each row (n,) is used although another row has the same id; None if every id has one row."""
+        """Return for each row (n,) whether it is used, which is one row of each id; None if all rows are used."""
         if self._options.duplicates == "refuse" or self.unique is None:
             return None
         remains = np.zeros(self.rows, bool)

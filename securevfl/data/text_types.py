@@ -70,7 +70,7 @@ class Decision(NamedTuple):
         type: the type, or None if no type is possible.
         problem: why no type is possible.
         remedy: what the user can do about it.
-        bad: positions (in the given texts) of those because of which no type is possible.
+        bad: positions (in the given texts) of the texts that make every type impossible.
         remark: a fact about the values that a notice reports to the user.
     """
 
@@ -216,7 +216,7 @@ def special_numbers(kind: ColumnType) -> dict[str, float]:
         kind: the type of the column.
 
     Returns:
-        The numbers by code; of dates the days since 1970-01-01.
+        The number of each code, by code. The number of a date is its days since 1970-01-01.
 
     Raises:
         ConfigError: if a code is no number, or no date in a column of dates.
@@ -253,9 +253,10 @@ class Conversion(NamedTuple):
 
 
 def mark_form(text: str) -> str:
-    """Return a mark of missing values without blanks, and a number with a decimal point as its shortest text.
+    """Return the form in which declared marks and texts are compared: without blanks at the ends.
 
-    So the mark -999 stands for -999.0 as well, but 7 does not stand for 007, which may be a code.
+    A number with a decimal point becomes its shortest text. So the mark -999 stands for -999.0 as well, but 7 does not
+    stand for 007, which may be a code.
     """
     text = text.strip()
     return text_of_number(float(text)) if "." in text and is_number(text) and math.isfinite(float(text)) else text
@@ -314,8 +315,8 @@ def _parse_number(text: str, decimal: str) -> float | None:
 
     Args:
         text: the text.
-        decimal: the decimal mark, "." or ",", next to which thousands separators are read; "" reads a point and no
-            thousands separators.
+        decimal: the decimal mark, "." or ","; the number may then contain thousands separators. If it is "", the
+            decimal mark is a point, and thousands separators are not allowed.
 
     Returns:
         The number, or None.

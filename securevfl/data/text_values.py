@@ -151,7 +151,8 @@ def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:
     amounts = [match for text in texts if (match := _AMOUNT.fullmatch(text)) is not None]
     if 2 * len(amounts) > len(texts):
         sign = amounts[0][2] or amounts[0][3]
-        unit = "EUR" if sign.isascii() and sign != "$" else sign  # other letters could belong to a code
+        # the message shows no letters of a value, because they could belong to a code; EUR is an example
+        unit = "EUR" if sign.isascii() and sign != "$" else sign
         remedy = "write plain numbers, or declare the unit with --columns TYPES.TOML, a file with a line such as "
         remedy += f'COLUMN = {{ type = "currency", unit = "{unit}" }}'
         return "amounts with a currency sign", remedy

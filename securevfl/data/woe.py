@@ -119,7 +119,7 @@ class NumericWoe(WoeTransform):
     Attributes:
         edges: the lower edges of all bins but the first.
         missing: the bin of missing values; None if there were none in training.
-        special: the special codes, each with its number among the values.
+        special: the special codes, each as its text and as the number that stands for it in the column.
         special_bins: the bin of each special code.
     """
 
@@ -171,7 +171,7 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe, codes: Sp
         gaps: whether a value is missing in any row, training or not.
         options: the job's options: number of bins, and their smallest number of rows.
         codes: the special codes of the column (such as -999). Each code with enough rows gets a bin of its own, up to
-            half of the bins; the others join the bin of missing values or the median.
+            half of the bins; the others join the bin of missing values, or that of the median if there is no such bin.
 
     Returns:
         The bins, without weights.
@@ -214,7 +214,8 @@ def add_bins_of_codes(
         gaps: whether a value is missing in any row, training or not.
         options: the number and the size of bins.
         codes: the special codes.
-        alone: the positions of the codes that get a bin of their own; the others join missing values or the median.
+        alone: the positions in `codes` of those that get a bin of their own. The others join the bin of missing
+            values, or the bin of the median if there is no such bin.
 
     Returns:
         The bins, without weights.

@@ -43,7 +43,7 @@ class InformationContent:
     readable_share: float = 0.0
 
     def in_words(self, bits: int, outputs: int) -> str:
-        """Describe in words how much of a row its scores can reveal: `outputs` numbers of `bits` bits each."""
+        """Describe in words how much of a row can be revealed by its scores, `outputs` numbers of `bits` bits each."""
         sent, disclosed = bits * outputs, min(bits * outputs, self.bits)
         numbers = f"{outputs} numbers, of {bits} bits each" if outputs > 1 else f"one number of {bits} bits"
         share = 1.0 if not self.bits else disclosed / self.bits

@@ -814,7 +814,8 @@ def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> Disclo
 def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclosure:
     """Return how a disclosure about a table of `rows` rows counts for another table that has `shared` of these rows.
 
-    Numbers per row stay unchanged. Equations and bits count in full, but at most as all that the shared rows contain.
+    Amounts that are stated per row stay unchanged. Amounts of the whole table (linear equations in its values, or bits)
+    count in full, because all of them may concern the shared rows, but never as more than these rows contain.
     """
     counts_all_rows = disclosure.kind == "labels" or disclosure.group in SUM_GROUPS
     if shared >= rows or not disclosure.capacity or not counts_all_rows:

@@ -33,7 +33,7 @@ class TrainingParty(Protocol):
         start: number of rounds that were finished before a resume.
         model: the party's model.
         loss: the loss function that the training minimises (`securevfl.models.loss`).
-        memory: the optimizer's state; its attribute `state` is plain data and arrays for a checkpoint.
+        memory: what the optimizer stores between rounds; `memory.state` is plain data and arrays for a checkpoint.
         statements: statements about the training for its report, such as that it has not converged.
     """
 
@@ -125,7 +125,7 @@ class RoundsOptimizer(RoundsTraining, Optimizer):
 
     @property
     def update(self) -> Rule:
-        """The update rule of local steps: `rule`, or a rule that contains it."""
+        """The update rule of local steps: the option `rule`, or a rule that calls it and changes its steps."""
         return self.rule
 
     def labelled(self, name: str) -> str:

@@ -5,8 +5,9 @@
     write_rows("shop.csv", rows)                                                             # shop.csv.rows.npy
 
 Each party gets the row numbers of the common ids: rows[i] of every party has the same id. protocols/alignment/psi.py
-says what each party learns, and names the *points* (elliptic-curve points of ids) that are computed. Before a party
-sends a message that depends on its ids, it enters in its disclosure ledger how many of them each peer can test.
+says what each party learns, and names the *points* (elliptic-curve points of ids) that are computed. A peer *tests* an
+id if it finds out whether this party has it. Before a party sends a message that depends on its ids, it enters in its
+disclosure ledger how many ids each peer can test.
 """
 
 from __future__ import annotations
@@ -129,8 +130,8 @@ def align_privately(
         passives: names of the other parties.
         executor: worker processes for the elliptic-curve operations.
         on_progress: is called with the number of points done and the total.
-        ledger: this party's ledger, in which the ids that each peer can test are entered before they leave. None if
-            the caller has entered them, or if all parties are threads of one process.
+        ledger: this party's ledger. The number of ids that each peer can test is entered in it before any message
+            depends on these ids. None if the caller has entered it, or if all parties are threads of one process.
         journal: stores completed work. If it is a `FolderJournal`, an interrupted alignment resumes from there,
             provided that every party passes its journal again. The caller clears it once all parties have finished.
         granted: maximum number of ids that the active party may ask about; every party enforces it. If it is given, a

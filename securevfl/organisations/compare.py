@@ -83,9 +83,8 @@ def compare_with(
     jobs, party_ledger, everyone = compared_jobs(job), DisclosureLedger.open(party.name, ledger), settings.peers.parties
     for compared in jobs.values():
         check_role(compared, party, settings.peers)
-    check_preconditions(
-        party_ledger, SessionNeeds(rows=len(party))
-    )  # checked before this party trains its own baseline models without peers, which takes time
+    # check before `alone` trains this party's baseline models without peers, because that takes time
+    check_preconditions(party_ledger, SessionNeeds(rows=len(party)))
     with exclusive_comparison(party_ledger):
         lines = list(alone(jobs, party, on_model)) if party.active else []
         handshake = {

@@ -1,9 +1,9 @@
 """Delete the files that trainings have left at a party, but never the records of its disclosures.
 
-Deleted are the party's part of a model, its checkpoints and those of a search, its preprocessed material (random
-numbers computed before the training), the row order, the journal of an alignment, the copy of a large table, and named
-logs. Retained are the disclosure ledger and the files next to it. Without them limits would start from zero, and masks
-from a backup would be used twice.
+Deleted are the party's part of a model, its checkpoints and those of a search for values of options, its preprocessed
+material (random numbers computed before the training), the row order, the journal of an alignment, the copy of a large
+table, and the logs that the caller lists. Retained are the disclosure ledger and the files next to it. Without them
+limits would start from zero, and masks from a backup would be used twice.
 
 A file is deleted only if its content matches its name. Deletion removes the name and releases the space. It does not
 overwrite the disk, and it does not reach backups.
@@ -220,12 +220,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _run_files() -> list[RunFile]:
-    """Return the kinds of files for preprocessed material that the protocol families declare."""
+    """Return the declarations of files with preprocessed material, of all protocol families."""
     return [file for family in FAMILIES.values() for file in family.run_files]
 
 
 def _is_declared(path: Path) -> bool:
-    """Return whether the name of a file shows that it holds data of a run; lock files do not."""
+    """Return whether the name of a file matches a declaration. Lock files hold no data and do not count."""
     return path.name != "lock" and any(file.matches(path.name) for file in _run_files())
 
 
@@ -238,7 +238,7 @@ def _is_part_of(path: Path, party: str) -> bool:
 
 
 def _empty(report: DeletionReport, folder: Path, declared: Sequence[RunFile]) -> None:
-    """Delete the files of the declared kinds in a folder, and then the folder itself if it is empty."""
+    """Delete the files in a folder whose names match a declaration, and then the folder itself if it is empty."""
     contents = dict[str, None]()
     for path in _files(folder):
         for file in declared:

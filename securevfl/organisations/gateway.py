@@ -161,8 +161,8 @@ class Gateway:
         """Answer the waiting rows and end the sessions.
 
         Args:
-            timeout: maximum number of seconds for the waiting rows. The sessions then have `_END_SECONDS` to end, and
-                no time if the servers cannot be reached.
+            timeout: maximum number of seconds for the waiting rows. The sessions then have `_END_SECONDS` to end. If
+                the servers cannot be reached, this function waits for neither.
         """
         self._stopping = True
         self._queue.put(None)
@@ -220,7 +220,17 @@ class Gateway:
         return answers
 
     def _prepare(self, rows: Mapping[int, Any]) -> Iterator[Floats]:
-        """Yield the features (d,) of each row whose columns the client has sent, with values of any type."""
+        """Check the columns that a client has sent, and compute the features (d,) of each row.
+
+        Args:
+            rows: the columns of each row by its number in the request; they may be of any type.
+
+        Returns:
+            The features of the rows, in the same order.
+
+        Raises:
+            TableError: a column is missing or unknown, or has a value of another type.
+        """
         names = self._part.columns
         for number, columns in rows.items():
             present = columns if isinstance(columns, Mapping) else {}
@@ -247,7 +257,7 @@ class Gateway:
         return self._part.table({name: [columns[name] for columns in rows] for name in self._part.columns})
 
     def _check_row(self, number: int, columns: Mapping[str, Any]) -> None:
-        """Raise an error that names the row of the request and the column if this row cannot be used."""
+        """Raise an error if this row of the request cannot be used; the error names the row and the column."""
         try:
             self._features([columns])
         except TableError as error:

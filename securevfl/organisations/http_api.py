@@ -1,6 +1,7 @@
 """The HTTP interface of a gateway: scores of rows, for applications that send a token.
 
-POST /v1/scores   {"rows": [{"id": ...}, ...]}: scores by id, of rows of the gateway's table, or of rows with `columns`
+POST /v1/scores   {"rows": [{"id": ...}, {"id": ..., "columns": {...}}, ...]}: one score for each row. If a row has no
+                  `columns`, the gateway reads them from its table by the id.
 
 `securevfl.organisations.http_endpoints` adds /health, /metrics and /openapi.json.
 """

@@ -150,7 +150,7 @@ def asgi_application(title: str, status: ServiceStatus, endpoints: Sequence[Http
                 return await endpoint.answer(request)
             except HTTPException:
                 raise
-            except Exception as error:  # its message may contain values
+            except Exception as error:  # log only its type, because its message may contain values
                 eventlog.emit(status.party, "request failed", {"reason": type(error).__name__}, logging.ERROR)
                 refusal = Refusal(error="The service has failed; its log has the time.", code="SVFL-INTERNAL")
                 return JSONResponse(refusal.model_dump(exclude_none=True), 500)

@@ -28,7 +28,8 @@ from securevfl.organisations.gateway_rows import RequestedRow
 from securevfl.untrusted import MAX_INTEGER, MAX_NAME, MAX_TEXT, UntrustedInputError, check_text, parse_json, shortened
 
 MAX_BODY_BYTES = 1 << 20  # largest body of a request in bytes
-_MAX_DEPTH = 8  # parsed nesting of objects; valid requests need less, but an error can then name the nested column
+# maximum nesting of a body that is parsed; more than valid bodies have, so that an error can name a nested column
+_MAX_DEPTH = 8
 
 
 def _refuse_whole_numbers(value: Any) -> Any:
@@ -102,7 +103,7 @@ class ScoreRequests:
 
         Raises:
             UntrustedInputError: the body is not JSON of the schema.
-            IdError: an id does not fit.
+            IdError: an id is missing, too long or of another type.
             TableError: a column is missing, is unknown or has a value of another type.
         """
         try:

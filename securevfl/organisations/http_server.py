@@ -98,12 +98,12 @@ class HttpAddress:
 
     @property
     def listen(self) -> ListenAddress:
-        """The address, for a server."""
+        """This address in the form that `HttpServer` takes."""
         return ListenAddress("--http", self.address, self.certificate, self.key)
 
 
 class HttpServer:
-    """A uvicorn server of an ASGI application behind a listener.
+    """A uvicorn server of an ASGI application. A `transport.listener.Listener` accepts its connections.
 
     Args:
         app: the ASGI application.
@@ -136,7 +136,7 @@ class HttpServer:
         )
         try:
             config.load()
-        except OSError as cause:  # ssl.SSLError is one
+        except OSError as cause:  # ssl.SSLError is a subclass of OSError
             raise ConfigError(
                 f"{address.option}: the certificate or its key cannot be used ({type(cause).__name__})",
                 "name a certificate in PEM and the key that belongs to it",

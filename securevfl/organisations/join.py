@@ -77,8 +77,8 @@ def join(
             training is never overwritten.
         ledger: this party's disclosure ledger; by default a file in the user's data folder
             (`securevfl.disclosure.ledger.default_ledger`).
-        preprocessing: the folder with the material of `prepare`, which also stores further preprocessed material.
-            Without it that material stays in memory.
+        preprocessing: a folder with the material of `prepare`, if that was run. Material that is preprocessed later is
+            stored there, too; without this folder it stays in memory.
         retrain: train again, even if `save` contains a part of this job. That file is renamed as with `replace`.
         replace: train although `save` exists. When the new part is complete, the old file is renamed to
             `NAME.<digest>.json`.
@@ -165,7 +165,7 @@ def train_over(
 
 
 def _written(save: str | Path | None, states: Checkpoints | None, preprocessing: Path | None) -> dict[Path, int]:
-    """Return the paths that a training writes, with the number of bytes that is known before the parties connect."""
+    """Return the paths that a training writes, each with 0 bytes: sizes are unknown before the parties connect."""
     paths = [save, None if states is None else states.folder, preprocessing]
     return {Path(path): 0 for path in paths if path is not None}
 
@@ -180,7 +180,8 @@ class _EarlierRun:
         save: the file that may contain the part of a finished training; None to train again.
 
     Attributes:
-        saved: the part of the model, if the training has finished and no later one has started.
+        saved: the part of the model in `save`; None if there is none, or if checkpoints show that the training is to
+            be resumed.
     """
 
     def __init__(self, job: Job, party: Party, states: Checkpoints, save: str | Path | None) -> None:
@@ -193,7 +194,7 @@ class _EarlierRun:
             states.set_outcome(self._key, self.saved)
 
     def stored_result(self) -> ModelPart | None:
-        """Return the model part of an earlier run, if the other parties may have theirs too, and set its `status`."""
+        """Return the model part that an earlier run has trained, after setting its `status`; None if there is none."""
         part = self._states.final(self._key)
         if part is not None:
             part.status = PartStatus.KEPT if self.saved is None else PartStatus.UNCONFIRMED

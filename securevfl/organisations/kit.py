@@ -81,7 +81,7 @@ def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | 
             identity.Identity(certificate, folder / key.name, ca / "ca.pem")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_settled(job, party)
-    if party in peers.parties:  # only parties need the job; the kit of a separate relay has none
+    if party in peers.parties:  # only parties need the job, not a hub that merely relays messages
         write_atomic(folder / "job.toml", to_toml(job.to_dict()).encode())
     write_atomic(folder / "peers.toml", to_toml(to_plain(peers)).encode())
     for name in ("ca.pem", f"{party}.pem"):

@@ -227,7 +227,19 @@ class _LineMeasurement:
         return seconds
 
     def _answer(self, one: str) -> ProbeResult:
-        """Echo probes in step 2 until the first party sends its result; outside the pair, only wait for it."""
+        """Echo the probes of the pair's first party in step 2, until it sends its result.
+
+        A party outside the pair receives no probes, so it only waits for the result.
+
+        Args:
+            one: name of the first party.
+
+        Returns:
+            The result.
+
+        Raises:
+            ProtocolError: a probe is too large.
+        """
         kinds: tuple[type[Probe | ProbeResult], ...] = (Probe, ProbeResult)
         while True:
             _, message = self._channel.recv_any((one,), kinds)
@@ -262,7 +274,7 @@ class _LineMeasurement:
         )
 
     def _round_trip(self, one: str, other: str) -> float:
-        """Return the seconds of the bare round trip between two neighbours, as the calling one measured it."""
+        """Return the seconds of a bare round trip over one connection, measured by the party that opens it."""
         caller, called = (one, other) if self._peers.calls(one, other) else (other, one)
         seconds = self._round_trips[caller].get(called, -1.0)
         if not (0 <= seconds < float("inf")):

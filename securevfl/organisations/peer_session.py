@@ -161,7 +161,7 @@ def run_session(
                 if stored_result is not None and alone and (stored := stored_result()) is not None:
                     eventlog.warn(me, "completion unconfirmed", {"reason": reason})
                     return stored
-                # if a server waits for clients without limit, only its operator can end that, and nothing has failed
+                # only its operator can end a server that waits for clients without limit: this is no failure to report
                 waits_forever = math.isinf(wait) and channel is None
                 if isinstance(error, SecureVFLError | OSError):
                     eventlog.warn(me, "stopped", {"error": type(error).__name__, "reason": reason})
@@ -180,7 +180,7 @@ def run_session(
 
 
 def _finish(channel: Channel, others: Sequence[str], resumes: bool) -> None:
-    """Tell all other parties that this one has finished; if they may resume, wait until they have finished too."""
+    """Tell all other parties that this one has finished; if the session can resume, wait for their messages too."""
     for name in others:
         # without resumption, a peer may already have closed its connection, which is no error
         with nullcontext() if resumes else suppress(TransportError):
@@ -202,7 +202,7 @@ def _reason(error: BaseException, resumes: bool) -> tuple[str, str | None]:
 
 
 def _record_abort(error: BaseException, ledger: DisclosureLedger, others: Sequence[str]) -> BaseException:
-    """Record in the ledger that this run was aborted. Return the error to report: `error`, or that of the recording."""
+    """Record in the ledger that this run was aborted. Return `error`, or the ledger's error if that fails."""
     try:
         ledger.record_early_abort(others)
     except SecureVFLError as unwritten:

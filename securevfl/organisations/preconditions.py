@@ -26,11 +26,11 @@ PREDICTION_ROW_BYTES = 256
 
 
 class SessionNeeds(NamedTuple):
-    """The files that a session will write, and the number of rows that it may add to the ledger.
+    """The files that a session will write, and the number of table rows that it may enter in the ledger.
 
     Attributes:
         writes: the paths that the session writes, apart from the ledger, and the maximum number of bytes of each.
-        rows: number of rows that the session may add to the ledger.
+        rows: maximum number of rows of tables or requests that the session enters in the ledger.
     """
 
     writes: Mapping[Path, int] = MappingProxyType({})

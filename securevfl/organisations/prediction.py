@@ -1,6 +1,7 @@
 """The result of a joint prediction, and the counts of rows by state (scored, refused, ...).
 
-A *decision value* f is the output of a model before a probability or class is derived from it.
+A *decision value* f is an output of a model before a probability or class is derived from it. Shapes: f is (m, c) for
+m rows and a model with c outputs.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ A package registers it under the name of the option (`securevfl.base.extensions`
 class Prediction:
     """A prediction as the requesting party receives it.
 
-    A party without labels does not know the names of classes or the scale of a number. Its labels are positions in the
-    order of the classes, or the decision values.
+    A requesting party without labels does not know the names of the classes or the scale of a predicted number. Its
+    `label` then contains positions in the order of the classes, or the decision values.
 
     Attributes:
         decision: decision values f (m, c).
@@ -69,7 +70,7 @@ class ScoreCounts:
         trained: training rows.
         changed: rows that were requested before with other values of their columns.
         refused: rows that another party refuses.
-        beyond: rows whose scores are outside the covered range.
+        beyond: rows whose scores are outside the range that the protocol can represent.
     """
 
     requested: int

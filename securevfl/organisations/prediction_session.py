@@ -90,8 +90,8 @@ class PredictionSession:
         ledger: this party's ledger.
         code_policy: reason codes that this party provides.
         rows: all rows that will be predicted; the parties compare their number and order. If it is None, the rows are
-            not known in advance: each block is recorded in the ledger separately, and all parties must be known to have
-            its ids.
+            not known in advance: each block is recorded in the ledger separately, and the caller passes only rows whose
+            ids all parties have.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class PredictionSession:
             X: this party's columns (m, d).
 
         Returns:
-            The result.
+            Which rows were scored, their reason codes and, at the requesting party, the decision values.
         """
         part, policy, channel = self._part, self._code_policy, self._channel
         scaled, score_ledger = part.scaling(X), self._score_ledger
@@ -241,7 +241,8 @@ class PredictionSession:
         """Exchange handshakes, and record the scores that will be disclosed.
 
         Returns:
-            This party's participant, and the number of reason codes per row that each other party provides.
+            The object that runs the protocol family for this party, and the number of reason codes per row by name of
+            the other party that provides them.
         """
         part, rows, channel, policy, ledger = self._part, self._rows, self._channel, self._code_policy, self._ledger
         handshake = PredictionHandshake(
@@ -266,7 +267,7 @@ class PredictionSession:
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": handshake.rows, "bits_of_a_row": bits})
             if rows is not None and not job.family.admits_rows_itself:
                 self._identity = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
-                # whether a question was asked before depends on this party's columns
+                # with an identity, a repeated request is not counted, so the count depends on this party's columns
                 self._record_scores(self.count * self._numbers_per_row, known_count=not self._identity)
         roles = Roles.of((name, handshakes[name].role) for name in part.parties)
         resources = LocalResources(part.run, account=ledger.path, charge_scores=self._charge)

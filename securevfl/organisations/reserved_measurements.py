@@ -2,8 +2,8 @@
 
 Each training of a comparison or a search has its own number of measurements, which it uses up one by one. When none is
 left, a further measurement is refused, even if a peer claims that it has lost its results and repeats the training. A
-training cannot use the measurements of another one: a peer could otherwise claim that it knows the results of some
-trainings already, and have the scores and labels of the chosen model opened several times in their place.
+training cannot use the measurements of another one. Otherwise a peer could claim that it knows the results of some
+trainings already, and use their measurements to learn scores and labels of the chosen model several times.
 """
 
 from __future__ import annotations

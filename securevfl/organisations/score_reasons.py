@@ -1,7 +1,8 @@
 """Interface of the reasons that parties may send with scores, such as the reason codes of `securevfl.credit`.
 
 A *reason* names a column that raised or lowered a score. This module defines how many bits reasons reveal at most, and
-when a party admits, sends and receives them. A package registers how they are computed (`securevfl.base.extensions`).
+when a party records them (`admit`), sends them and receives them. A package registers how they are computed
+(`securevfl.base.extensions`).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class ReasonProvider(ABC):
 
     @abstractmethod
     def reasons(self, part: ModelPart, scaled: Floats) -> list[list[str]]:
-        """Return `codes_per_row` reasons for each of the scaled rows (m, d), as the requesting party presents them."""
+        """Return `codes_per_row` reasons for each of m rows with d scaled columns, as texts to show to users."""
 
     @abstractmethod
     def send(self, part: ModelPart, channel: Channel, scaled: Floats) -> None:

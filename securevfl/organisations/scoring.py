@@ -2,14 +2,14 @@
 
 0. all                  exchange handshakes (`securevfl.organisations.prediction_session`), once per session; each
                         server sends ServerLimits
-1. lead -> all others   ScoreRequest   the number of ids; 0 keeps the session alive or ends it
+1. lead -> all others   ScoreRequest   the number of ids; a request without ids keeps the session alive or ends it
 2. all                  find out which of these ids all parties have (*common* ids): with two parties from precomputed
                         tags (`securevfl.protocols.alignment.online_lookup`), with more by private set intersection
 3. all                  predict the common rows (`securevfl.organisations.prediction_session`)
 
 Comments refer to these steps by number. The leading party learns the scores f of the common rows. The servers learn the
-number of ids and which of their own are common. Repeated requests reveal which ids a server has, and of a party with
-few columns also the columns, since f minus the leading party's summand is a linear combination of them. Each server
+number of ids and which of their own are common. Repeated requests reveal which ids a server has. If it has few columns,
+they also reveal these columns, because f minus the leading party's summand is a linear combination of them. Each server
 therefore enforces limits: its ledger counts ids before step 2 and scores before step 3. Stored scores are not requested
 again.
 """

@@ -1,11 +1,13 @@
 """A party's record of a search, so that the same command resumes it after an interruption.
 
-The record exists from the party's consent until all parties have the chosen model. It contains the number of
-measurements that each training may still make under this consent, the public sizes that the consent is about, the
-alternatives whose trainings diverged, and the choice, once it is known. It is in the party's account
-(`securevfl.account`), where an older copy is noticed: a folder that is restored from a backup cannot bring back
-measurements that were used. The folder of checkpoints has a file with the random name of the record. Without this file
-the search starts again: the party asks for consent and counts all measurements again.
+A *search* trains and measures a model for each *alternative* (combination of values of options), and chooses one
+(`securevfl.organisations.tune`). The record exists from the party's consent until all parties have the chosen model. It
+contains the number of measurements that each training may still make under this consent, the public sizes that the
+party has agreed to, the alternatives whose trainings diverged, and the choice, once it is known. It is stored in the
+party's account (`securevfl.account`: the SQLite file of its disclosures), where an older copy is noticed: a folder
+that is restored from a backup cannot bring back measurements that were used. The folder of checkpoints has a file with
+the random name of the record. Without this file the search starts again: the party asks for consent and counts all
+measurements again.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class SearchRecord:
         folder: the folder of the party's checkpoints; None if an interrupted search is not resumed.
         account: the file of the party's account.
         party: the party and its table.
-        handshake: the facts on which all parties agree. Another search has another file.
+        handshake: the facts on which all parties agree. The name of the file in `folder` contains a digest of them and
+            of the table, so that each search has its own file.
 
     Attributes:
         name: the random name of the record, in hex digits.
@@ -46,7 +49,7 @@ class SearchRecord:
         remaining: number of measurements that each training may still make under the consent, by its name.
         sizes: the public sizes of each alternative's training that this party has agreed to.
         diverged: names of the alternatives whose trainings diverged.
-        chosen: the number of the chosen alternative; None before the choice.
+        chosen: index of the chosen alternative; None before the choice.
 
     Raises:
         DataError: if the file is damaged.
@@ -80,14 +83,14 @@ class SearchRecord:
     def begin(
         self, measurements: Mapping[str, int], sizes: Mapping[str, PublicSizes], tables: Tables | None = None
     ) -> None:
-        """Record that this party has agreed to a search, in the change of the account that counts its measurements.
+        """Record that this party has agreed to a search, in the transaction that counts the search's measurements.
 
-        If the process ends before this change is on disk, the search starts again, and nothing has been counted.
+        If the process ends before this transaction is on disk, the search starts again, and nothing has been counted.
 
         Args:
             measurements: number of measurements of each training.
             sizes: public sizes of each alternative's training.
-            tables: the account's tables inside the change that counts the measurements; None makes a change here.
+            tables: the account's tables inside that transaction; None begins a transaction here.
         """
         if tables is None:
             with self._database.changing() as new_change:
@@ -130,7 +133,7 @@ class SearchRecord:
             tables.execute(update, (json.dumps(sorted(self.diverged)), self.name))
 
     def store_choice(self, index: int) -> None:
-        """Store the number of the chosen alternative."""
+        """Store the index of the chosen alternative."""
         with self._database.changing() as tables:
             tables.execute("UPDATE search_records SET chosen = ? WHERE name = ?", (index, self.name))
         self.chosen = index

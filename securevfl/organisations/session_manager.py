@@ -57,7 +57,7 @@ class SessionManager:
 
     Args:
         me: name of this party.
-        run: runs the session with this id, in the calling thread, until it ends.
+        run: receives a session id and runs that session until it ends, in the thread of the caller.
         limits: limits on concurrent sessions.
     """
 

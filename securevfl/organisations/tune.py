@@ -1,16 +1,16 @@
 """Choose values of options between organisations: one consent, one sum of losses for each alternative, one model.
 
-Steps:
+An *alternative* is one combination of values. Steps:
 
     1. all <-> all     connect; every party checks all trainings together with its leak checks and its ledger, and asks
                        its operator once, with one consent sheet that states their number
     2. each party      counts all measurements in its ledger, before the first of them
     3. all <-> all     train each alternative; the party with labels receives one sum of losses. If a training
                        diverges, the others learn that it does, and this alternative is not chosen
-    4. active -> all   the number of the alternative with the smallest loss
+    4. active -> all   the index of the alternative with the smallest loss
     5. all <-> all     train this alternative again, with all metrics; each party stores its part of the model
 
-All parties name the same alternatives, or step 1 ends. Step 2 counts one measurement for each training, and a second
+Step 1 fails if the parties name different alternatives. Step 2 counts one measurement for each training, and a second
 measurement of the same training is refused (`ReservedMeasurements`). A training whose public sizes differ from those
 that step 1 was about is refused as well (`PublicSizes`). With a folder of checkpoints, the same command
 resumes an interrupted search: finished alternatives are not trained again, and nobody is asked again. A party that has
@@ -198,7 +198,7 @@ class _Search:
                 for name, shape in self.shapes.items():
                     self._record.sizes[name].check(channel.me, shape)
                 return views
-            measured_rows(views[0].schedule, views[0].sizes.outputs)  # refuses a search with too few of them
+            measured_rows(views[0].schedule, views[0].sizes.outputs)  # raises ConfigError if too few rows are held out
             largest = most_disclosing(self.finals, self.shapes)
             ledgers = {self._party.name: self.ledger}
             check_search(self.alternatives, self.finals, self.shapes, [self._party], ledgers)
@@ -293,10 +293,11 @@ class _Search:
         )
 
         def talk(channel: Channel) -> ModelPart:
-            run = channel.session.hex()  # its ledger entries belong to the search, even if the training diverges
+            run = channel.session.hex()  # this run's ledger entries count for the search even if it diverges
             key = run_key(job, self._party)
             self._runs.append(run if self._states is None else self._states.begin(key, run))
-            if name in self._record.diverged and not is_final:  # another party may have stopped before it knew
+            # repeat the error, because another party may have stopped before it learned that this training diverged
+            if name in self._record.diverged and not is_final:
                 raise DivergenceError(
                     f"the training of {name} has diverged before", "lower lr", code="SVFL-TRAINING-DIVERGED"
                 )
@@ -385,7 +386,7 @@ class _Search:
             ScoreLedger(self.ledger.path).check_evaluations(self._active, _measured_ids(view), times)
 
     def _begin(self, view: PreConsentView) -> None:
-        """Count all measurements and record the consent, in one change of the account."""
+        """Count all measurements and record the consent, in one transaction of the account."""
         sizes = {name: PublicSizes.of(shape) for name, shape in self.shapes.items()}
         if self._party.active:
             self._record.begin(self.measurements, sizes)

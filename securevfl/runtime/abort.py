@@ -24,7 +24,7 @@ class Abort(DisclosingMessage, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException, parties: Collection[str], *, resumes: bool = False) -> Abort:
-        """Reduce an error to a reason, and to the name of the party that caused it if it is one of `parties`."""
+        """Create the message for an error: its reason, and the party that caused it if `parties` contains it."""
         if isinstance(error, PeerStopped) and error.party in parties:
             return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""

@@ -1,4 +1,4 @@
-"""A background thread of a party, which shares the party's channel. Its time is measured on a path of its own."""
+"""A background thread of a party, which shares the party's channel. Its time is measured apart from the party's."""
 
 from __future__ import annotations
 

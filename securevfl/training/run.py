@@ -365,7 +365,7 @@ class Run:
 
         Args:
             scaled: the rows (m, d) of each party with columns.
-            first: the party in whose table an error states the position of a row.
+            first: the name of a party; positions of rows in error messages refer to its table.
             file_rows: the position (m,) of each row in that table; None if the rows have the order of the table.
 
         Returns:
@@ -493,7 +493,7 @@ def check_outputs(f: Floats, asker: str, first: str, file_rows: Rows | None = No
     Args:
         f: the outputs (m, c).
         asker: the party that receives them.
-        first: the party in whose table an error states the position of a row.
+        first: the name of a party; positions of rows in error messages refer to its table.
         file_rows: the position (m,) of each row in that table; None if the rows have the order of the table.
 
     Raises:

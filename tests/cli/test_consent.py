@@ -382,6 +382,8 @@ def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:
     line = f"other parties pass --size shop={prepared_columns} for your table (3 in your file)"
     assert (refusal.exit_code, refusal.stdout) == (2, "")
     assert line in refusal.stderr
+    alone = run("explain", tmp_path / "job.toml", f"--data=shop={shop}", f"--size=shop={prepared_columns}")
+    assert (alone.exit_code, line in alone.stderr) == (2, True), "a size of this party's table names no other party"
     done = run("explain", tmp_path / "job.toml", f"--data=shop={shop}", "--size=bank=1")
     assert (done.exit_code, line in done.stdout) == (0, True), done.output
     sheet = run("explain", tmp_path / "job.toml", f"--data=bank={bank}", f"--size=shop={prepared_columns}")

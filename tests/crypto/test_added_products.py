@@ -9,7 +9,7 @@ import pytest
 from builders import raises_code
 
 from securevfl.crypto.kernel.share_protocol import QUERY_HEADER
-from securevfl.crypto.kernel.shares import KernelEvaluator, KernelHolder, KernelShares
+from securevfl.crypto.kernel.shares import PART_HEADER, KernelEvaluator, KernelHolder, KernelShares
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import CryptoError, RangeError
 
@@ -73,7 +73,7 @@ def test_products_of_other_layouts_or_columns_cannot_be_added() -> None:
         evaluator.add(total, evaluator.multiply(evaluator.prepare(W[:, 1:], once=True), query))
 
 
-@pytest.mark.parametrize("way", ["add", "add joined", "join"])
+@pytest.mark.parametrize("way", ["add", "add joined"])
 def test_noise_of_added_products_adds_up(way: str) -> None:
     """Each of two products is exact enough alone, but their sum is not, whichever process has multiplied them."""
     holder, evaluator = endpoints()
@@ -84,10 +84,28 @@ def test_noise_of_added_products_adds_up(way: str) -> None:
     here, joined = evaluator.multiply(prepared, query), evaluator.join(query, 1, [part])
     assert joined.deviation == here.deviation > 0.08
     with raises_code(RangeError, "SVFL-CRYPTO-RANGE"):
-        if way == "join":
-            evaluator.join(query, 1, [part, part])
-        else:
-            evaluator.add(joined if way == "add joined" else here, evaluator.multiply(prepared, query))
+        evaluator.add(joined if way == "add joined" else here, evaluator.multiply(prepared, query))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 16])
+def test_noise_of_joined_rows_is_that_of_one_process(workers: int) -> None:
+    """Workers have different rows of a block, so a product that one process may compute is not refused at workers."""
+    holder, evaluator = endpoints()
+    scheme, query = KernelShares(BITS), holder.encrypt_uniform(9000, OUTPUTS, columns=12)[0]
+    unit = evaluator.prepare(np.full((9000, 1), 1 << 24), once=True).deviation(1) / 2**24
+    W = np.full((9000, 1), int(0.09 / unit))
+    parts = []
+    for rows in np.array_split(np.arange(len(W)), workers):
+        mine = np.zeros_like(W)
+        mine[rows] = W[rows]
+        parts.append(scheme.multiply(mine, query))
+    here, joined = evaluator.multiply(evaluator.prepare(W, once=True), query), evaluator.join(query, 1, parts)
+    assert joined.deviation == here.deviation > 0.08
+    for values, others in zip(here.values, joined.values, strict=True):
+        np.testing.assert_array_equal(values, others)
+    imprecise = PART_HEADER.pack(0.2) + parts[-1][PART_HEADER.size :]
+    with raises_code(RangeError, "SVFL-CRYPTO-RANGE"):
+        evaluator.join(query, 1, [*parts[:-1], imprecise])
 
 
 @pytest.mark.parametrize("seeded", [True, False])

@@ -147,7 +147,7 @@ def _small_metrics(output: Output, shape: RunShape) -> Iterator[Leak]:
             output.receiver,
             f"metrics of the same {rows} rows are measured {times} times, more than {limit}; a malicious party can "
             "identify rows by that",
-            "use a larger evaluate_every or hold out more rows",
+            "hold out more rows, or evaluate less often (a larger evaluate_every, or no optimizer.early_stop)",
             apart=True,
         )
 

@@ -115,7 +115,7 @@ class LocalQuadratic:
         return gradient
 
     def _unit(self, k: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the rows of J for unit k, as the columns that may not be zero and their values."""
+        """Return the indices of the weights that column k of U can depend on, and its derivatives by these weights."""
         return self._read_unit(k) if self._cached_units is None else self._cached_units[k]
 
     def _read_unit(self, k: int) -> tuple[NDArray[np.intp], Floats]:
