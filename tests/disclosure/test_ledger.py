@@ -237,7 +237,7 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
     assert attempt("e", 16) == 6 + EPOCHS + 1
 
 
-def test_entries_in_advance_contain_every_evaluation_that_has_come(tmp_path: Path) -> None:
+def test_advance_entries_contain_past_evaluations(tmp_path: Path) -> None:
     """A killed process leaves only these.
 
     The first 16 of 40 iterations use subsets of the rows, and a run of 39 iterations would use subsets in 35.

@@ -208,7 +208,7 @@ def test_a_rollback_in_the_last_round_opens_no_further_sum(kind: str, pairs: boo
         assert any(note.endswith("The result is the starting model.") for note in run.active.notes)
 
 
-def test_a_run_interrupted_after_its_last_rollback_opens_what_the_schedule_states(tmp_path: Path) -> None:
+def test_a_run_resumes_after_its_last_rollback(tmp_path: Path) -> None:
     """The resumed session does not reuse the measured loss, because the parties have left that model."""
     keys = STEEP["the first evaluation is the last"][3]
     job, parties, events = stopping_job(1.0, **keys), alike(), list[Event]()
@@ -229,7 +229,7 @@ def test_a_run_interrupted_after_its_last_rollback_opens_what_the_schedule_state
     assert run.metrics["loss"] < 0.72
 
 
-def test_a_loss_that_rounding_explains_makes_no_training_roll_back() -> None:
+def test_rounding_alone_makes_no_rollback() -> None:
     """The starting model's loss is exact, and the deviation of the measured one is 0.01."""
     measurement = Measurement({"loss": 0.7}, start_loss=0.7, loss_rounding=0.01)
     assert [loss_has_risen([loss], measurement, 1.1) for loss in (0.69, 0.71, 0.729, 0.731)] == [False] * 3 + [True]
