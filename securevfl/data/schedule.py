@@ -179,7 +179,7 @@ class Schedule:
     @property
     def subset_iterations(self) -> int:
         """The number of iterations on subsets smaller than the largest one."""
-        return count_subset_epochs(len(self.train), self.epochs, self._batch_size)
+        return max(0, self.epochs - self.final_iterations) if self.uses_subsets else 0
 
     @property
     def final_iterations(self) -> int:
