@@ -85,7 +85,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
         style="bold",
     )
     out.print(f"  {costs.total:.2f} s and {costs.bytes / 1e6:.1f} MB:")
-    out.print(Padding(seconds_table(costs), (0, 0, 0, 2)))
+    out.print(Padding(seconds_table(costs), (0, 0, 0, 2), expand=False))
     out.print("\nThe same model in other modes, and what each party learns in addition", style="bold")
     rows = []
     for name, trained in runs.items():

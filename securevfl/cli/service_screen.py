@@ -277,9 +277,9 @@ class ServiceScreen:
                 left = Text(budget.left, style="red" if empty else "")
                 limits.add_row(budget.kind, shortened(budget.peer, MAX_PEER) or "-", budget.limit, left)
             title = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
-            events = [Text(event, no_wrap=True, overflow="ellipsis", style="dim") for event in self._events]
+            events = [Text(event, no_wrap=True, overflow="ellipsis") for event in self._events]
             parts = [title, state, *([limits] if budgets else [Text("The ledger has no limits.")]), *events]
-            return Group(*parts, Text("Ctrl-C or SIGTERM ends the service.", style="dim"))
+            return Group(*parts, Text("Ctrl-C or SIGTERM ends the service."))
 
 
 class _EventHandler(logging.Handler):
