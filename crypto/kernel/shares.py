@@ -464,6 +464,7 @@ class KernelShares(RingShares):
         """Check the layout of an encrypted V; see `ShareScheme.check_query`."""
         (n, c), parameters = shape, self._parameters
         layout = parameters.asked(sealed, sealed[4 : 4 + FINGERPRINT_BYTES])
+        check_same_rows(parameters, layout, n)
         if layout != replace(parameters.choose(rows or n, c, columns, uses), n=n):
             raise _other_blocks(parameters)
 
