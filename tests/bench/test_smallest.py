@@ -48,6 +48,7 @@ APART = {  # benchmarks that start processes of parties
 }
 ON_TABLES = {  # benchmarks that need the real tables
     "columns": ["REAL_TABLES --only 'direct, open' --rows 800", "REAL_TABLES --only 'partial score, breast' --seeds 1"],
+    "early_stop": ["--data REAL_TABLES --tables breast"],
     "first_job": ["--data REAL_TABLES --tables breast --splits 0"],
     "opened": ["--data REAL_TABLES --rows 300 --seeds 1 --table-rows 300"],
     "organisations": ["--data REAL_TABLES --residuals open --rows 400 --batch 200 --epochs 1 --repeats 1"],
