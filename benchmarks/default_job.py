@@ -63,7 +63,7 @@ MIN_HELD_OUT = 400  # metrics of fewer rows must be accepted
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained and over which link: the folder of real tables or the sizes of a generated one.
+    """A training and its link: the folder of real tables, or the sizes of a generated table.
 
     Attributes:
         data: the folder of the real tables; None for a generated table.

@@ -291,7 +291,7 @@ def opened(folder: Path, arguments: argparse.Namespace) -> Floats:
 
 
 def trained_weights(job: vfl.Job, parts: Mapping[str, ModelPart]) -> dict[str, Floats]:
-    """Return the weights (d, c) of each party's columns, from all parties' shares; the leading party comes first.
+    """Return the weights (d, c) of each party's columns, from all parties' shares; the leading party is first.
 
     Args:
         job: the job of the training.

@@ -27,7 +27,7 @@ from securevfl.optim.instance_weights import cosines
 from securevfl.training.simulate import simulate
 
 HALF_TURN = 180.0
-"""An angle in degrees beyond which no cosine lies, so that none is replaced by 0."""
+"""An angle of 180 degrees. No vectors have a larger angle, so no cosine is replaced by 0."""
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75)
 
 

@@ -282,7 +282,7 @@ def digit_halves(rows: int) -> list[Party]:
 def overlap(data: Path | None, plan: OverlapPlan, runs: Runs) -> Rows:
     """Return AUCs by the number of shared rows: transfer learning by weight decay, and logistic regression.
 
-    The held-out rows are as many for every number of shared rows. A round has one opening (`linearised`).
+    The number of held-out rows is the same for every number of shared rows. A round has one opening (`linearised`).
     """
     rows: Rows = []
     for shared in plan.overlaps:

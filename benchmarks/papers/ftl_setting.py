@@ -80,7 +80,7 @@ def regression_auc(side: Sequence[Party], y: Any, job: Job, lead: Party) -> floa
 
 
 def shared_tables(data: Path | None, table: str, rows: int, split: int, held_out: int | None = None) -> list[Party]:
-    """Return rows to train on and held-out rows (as many if None), other ones for each split.
+    """Return tables with `rows` training rows and `held_out` held-out rows (by default also `rows`) for this split.
 
     Raises:
         DataError: the table has fewer rows.

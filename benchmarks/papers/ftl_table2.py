@@ -69,8 +69,8 @@ def run(data: Path | None, plan: Table2Plan, runs: Runs) -> Rows:
                 training = partial(_curve, parties, plan, way, q, goal[-1], start)
                 curves.append((goal, runs.once(what | {"start": start}, training)))
         for number, target in enumerate(setting.targets):
-            taken = [reached(curve, goal[number]) for goal, curve in curves]
-            rows.append({"q": q, "one_opening": way.one_opening, "target": target, **rounds_figures(taken)})
+            rounds = [reached(curve, goal[number]) for goal, curve in curves]
+            rows.append({"q": q, "one_opening": way.one_opening, "target": target, **rounds_figures(rounds)})
     return rows
 
 

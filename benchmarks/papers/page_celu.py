@@ -258,7 +258,7 @@ def _times(
             rounds_to_target = typical(best)
             assert rounds_to_target is not None
             took = rounds_to_target * a_round
-            full = took if full is None else full  # plain training in double precision, which comes first
+            full = took if full is None else full  # that of plain training in double precision, the first row
             cells.append(
                 [
                     *(f"{setting['batch']:,}", number(target, 2), method, precision, f"{best['step']:g}"),

@@ -10,7 +10,7 @@ from benchmarks.papers.page_cells import Part, Row, number, pick, spread, table
 
 PEERS = Path(__file__).parents[1] / "peers" / "results" / "trees.json"
 SHARED_TABLE = "default_credit"
-"""The table that `benchmarks.peers` trains trees on; it has as many training rows as FDSKL's splits of it."""
+"""The table of the trees in `benchmarks.peers`, whose number of training rows equals that of FDSKL's splits."""
 STORED_BY = {"secretflow-sgb": "a889dce5", "ours-trees": "3794f61f"}
 """The commits that stored the rows of `PEERS`, which do not name theirs."""
 

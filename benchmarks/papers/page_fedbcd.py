@@ -70,9 +70,9 @@ def fedbcd_loss(part: Part) -> str:
     """Return the section on losses by rounds."""
     rows, plan = part["rows"], part["plan"]
     rounds = [at for at, _ in rows[0]["curve"]]
-    shown = [rounds[min(len(rounds) - 1, at)] for at in (0, 1, 3, 9, 19, len(rounds) - 1)]
+    chosen = [rounds[min(len(rounds) - 1, at)] for at in (0, 1, 3, 9, 19, len(rounds) - 1)]
     cells = [
-        [row["algorithm"], str(row["q"]), *(number(dict(map(tuple, row["curve"]))[at], 4) for at in shown)]
+        [row["algorithm"], str(row["q"]), *(number(dict(map(tuple, row["curve"]))[at], 4) for at in chosen)]
         for row in rows
     ]
     least = {(row["algorithm"], row["q"]): min(value for _, value in row["curve"]) for row in rows}
@@ -85,7 +85,7 @@ def fedbcd_loss(part: Part) -> str:
         "### Loss by rounds\n"
         f"The paper's Figure 2, with support2 and two parties: mean log loss on held-out rows at one constant step of "
         f"{plan['step']:g}, one split, {plan['starts']} random starts, an evaluation every {plan['every']} rounds.\n\n"
-        + table(["algorithm", "Q", *(f"round {at:g}" for at in shown)], cells)
+        + table(["algorithm", "Q", *(f"round {at:g}" for at in chosen)], cells)
         + f"\nThe least loss of FedSGD in {rounds[-1]:g} rounds is {number(plain, 4)}. The others are at or below it: "
         + ", ".join(arrivals)
         + " rounds.\n\n![Loss by rounds](figures/fedbcd-loss.svg)\n"

@@ -146,11 +146,11 @@ def _total(row: Row, mbps: float) -> float:
 
 def _direction(rows: Sequence[Row]) -> str:
     """Return on which lines more local steps with an opening each take less time, as in the paper."""
-    each = sorted((row for row in rows if not row["one_opening"]), key=lambda row: float(row["q"]))
-    names = ", ".join(str(row["q"]) for row in each)
+    by_q = sorted((row for row in rows if not row["one_opening"]), key=lambda row: float(row["q"]))
+    names = ", ".join(str(row["q"]) for row in by_q)
     parts = []
     for mbps in SLOW_MBPS:
-        totals = [_total(row, mbps) for row in each]
+        totals = [_total(row, mbps) for row in by_q]
         falls = all(later < earlier for earlier, later in itertools.pairwise(totals))
         least = min(rows, key=lambda row, mbps=mbps: _total(row, mbps))
         parts.append(

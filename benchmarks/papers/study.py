@@ -114,7 +114,7 @@ def median(values: Sequence[float | None]) -> float | None:
 
 
 def rounds_figures(rounds: Sequence[float | None]) -> dict[str, Any]:
-    """Describe the rounds to a target from several starts; None stands for a start that misses it.
+    """Describe the rounds to a target from several starts; None stands for a start that does not reach it.
 
     Returns:
         `rounds` and `rounds_sd` (mean and sample deviation, None if a start misses the target), `rounds_median`, `runs`

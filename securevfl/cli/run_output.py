@@ -51,7 +51,7 @@ def metrics_table(party: str, together: LocalQuality, alone: LocalQuality | None
     Args:
         party: name of the party with labels.
         together: the metrics of the model of all columns.
-        alone: the metrics of a model of this party's columns alone; None if there is none.
+        alone: the metrics of a model of this party's columns alone; None if no such model was trained.
 
     Returns:
         The table.

@@ -304,7 +304,7 @@ class Party:
         return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
 
     def row_name(self, position: int) -> str:
-        """Name the row at a position for a message, by its number from 1 in the table that the party comes from."""
+        """Name the row at a position for a message, by its number from 1 in the table that the party was read from."""
         row = position if self.file_rows is None else int(self.file_rows[position])
         return f"row {row + 1} of the table of {self.name}"
 

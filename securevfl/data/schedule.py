@@ -179,7 +179,7 @@ class Schedule:
     @property
     def subset_iterations(self) -> int:
         """The number of iterations on subsets smaller than the largest one."""
-        return max(0, self.epochs - self.final_iterations) if self.uses_subsets else 0
+        return _epochs_on_subsets(self.epochs) if self.uses_subsets else 0
 
     @property
     def final_iterations(self) -> int:
@@ -309,10 +309,14 @@ def subset_of_epoch(epoch: int, epochs: int, subsets: int) -> int:
     return max(0, subsets - 1 - (-(-remaining // SUBSET_ITERATIONS) if remaining > 0 else 0))
 
 
+def _epochs_on_subsets(epochs: int) -> int:
+    return max(0, epochs - final_iterations(epochs))
+
+
 def count_subset_epochs(rows: int, epochs: int, batch_size: BatchSize) -> int:
     """Return the number of epochs that use subsets smaller than the largest one, of `rows` training rows."""
     is_divided = batch_size == "growing" and subset_sizes(rows) != (rows,)
-    return max(0, epochs - final_iterations(epochs)) if is_divided else 0
+    return _epochs_on_subsets(epochs) if is_divided else 0
 
 
 def rows_of_epochs(rows: int, epochs: int, batch_size: BatchSize) -> list[int]:

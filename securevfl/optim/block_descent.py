@@ -134,7 +134,7 @@ class BlockDescent(Optimizer):
     early_stop: float | None = Field(default=None, gt=0, le=1e12)
     """Stops the training when the loss has decreased by less than this value since the last evaluation, such as 0.0005.
     Evaluations take place after 8, 12, 18 and 30 iterations, then after half as many more each time, and at the end.
-    Each one opens a sum of losses, and the party with labels tells the others whether to continue. The result is the
+    Each one opens a sum of losses, and the party with labels decides whether all continue. The result is the
     last model, or the best one if the loss of the last one is larger by more than this value and three standard
     deviations of the rounding of a measured loss. `batch_size`, `epochs` and `test_fraction` have the values of a job
     without an optimizer by default."""

@@ -5,9 +5,9 @@
     write_rows("shop.csv", rows)                                                             # shop.csv.rows.npy
 
 Each party gets the row numbers of the common ids: rows[i] of every party has the same id. protocols/alignment/psi.py
-says what each party learns, and names the *points* (elliptic-curve points of ids) that are computed. A peer *tests* an
-id if it finds out whether this party has it. Before a party sends a message that depends on its ids, it enters in its
-disclosure ledger how many ids each peer can test.
+lists the disclosures to each party, and defines the *points* (elliptic-curve points of ids) that parties compute. A
+peer *tests* an id if it finds out whether this party has it. Before a party sends a message that depends on its ids, it
+enters in its disclosure ledger how many ids each peer can test.
 """
 
 from __future__ import annotations

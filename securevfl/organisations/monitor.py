@@ -165,9 +165,9 @@ class Monitor:
             shifted = self._shifts.shifted
             summary = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
             rows = self._shifts.rows
-            shown = [k for k in range(len(self._shifts.heads)) if any(row[k] != 0 for row in rows)]
-            heads = [self._shifts.heads[k] for k in shown]
-            cells = [[row[k] for k in shown] for row in rows]
+            columns = [k for k in range(len(self._shifts.heads)) if any(row[k] != 0 for row in rows)]
+            heads = [self._shifts.heads[k] for k in columns]
+            cells = [[row[k] for k in columns] for row in rows]
             table = html.table(heads, cells, figures=[k for k, head in enumerate(heads) if head == "p"])
             note = f"<p>{html.escape(summary)}</p><p class='soft'>{html.escape(SHIFT_NOTE)}</p>"
             body.append(html.section("Drift of the served rows", note, table))

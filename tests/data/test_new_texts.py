@@ -110,7 +110,7 @@ def test_the_known_texts_of_a_column_are_computed_once() -> None:
 
 @pytest.mark.parametrize("lacking", [0.0, 0.5, 0.95])
 def test_missing_values_of_the_training_are_no_rare_texts(lacking: float) -> None:
-    """Fifty rows of unknown texts are noticed beside a training in which every present text was frequent."""
+    """Fifty rows of unknown texts are noticed if every text of the training was frequent."""
     texts = [CODES[row % 4] if row >= lacking * 2000 else None for row in range(2000)]
     declared = read_types({"name": "category"})
     table = columns_of("shop", {"name": pd.Series(texts, dtype=object)}, declared=declared)

@@ -257,7 +257,7 @@ def test_the_objective_is_that_of_the_pooled_model() -> None:
 
 
 def test_a_setting_that_diverges_has_no_figures() -> None:
-    """A step that is best for synchronous training can be too long for stale sums; the command goes on."""
+    """A step that is best for synchronous training may be too long for stale sums. The command then continues."""
     from benchmarks.papers import fdml_training as fdml
 
     parties, setting = fdml.tables(None, 2), fdml.Setting("linear", 0)

@@ -83,7 +83,7 @@ def test_shares_made_elsewhere_sum_to_the_product(pool, scheme, chosen):
 
 
 def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch, scheme):
-    """Calls are made late so that not all received queries are in memory."""
+    """Each call waits as long as possible, so that not all received queries are in memory."""
     for name in ("_MAX_PENDING", "_MAX_PENDING_THREADS"):
         monkeypatch.setattr(product_work, name, 3)
     begun = []

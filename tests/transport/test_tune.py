@@ -470,7 +470,7 @@ def test_a_party_takes_part_in_one_search_at_a_time(search: Search) -> None:
 
 @pytest.mark.parametrize("file", ["record", "part"])
 def test_files_of_a_running_search_are_not_read(file: str, search: Search, tmp_path: Path) -> None:
-    """A running search changes its record and stores its part; a file that would be refused shows who reads it."""
+    """The files of a running search change, so no command reads them. Here a file is damaged: reading it would fail."""
     bank, save = search.parties[0], tmp_path / "part.json"
     ledger = DisclosureLedger(search.ledger(bank), "bank")
     settings = PeerSettings.of(search.meeting.folder / "bank" / "peers.toml", **LINE)

@@ -197,7 +197,7 @@ MUTANTS = [
         "fresh",
         patched(
             (Products, "keys", _one_key),
-            # the schemes are made equal here, because two schemes cannot use the same key
+            # this line makes the schemes equal, because two schemes cannot use the same key
             (OfflinePhase, "_scheme_of_sums", lambda self, vectors: self.session.products.scheme),
         ),
     ),
