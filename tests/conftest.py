@@ -22,6 +22,10 @@ if "SECUREVFL_STATE" not in os.environ:
     os.environ["SECUREVFL_STATE"] = tempfile.mkdtemp(prefix="securevfl-state-")
     atexit.register(shutil.rmtree, os.environ["SECUREVFL_STATE"], ignore_errors=True)
 
+# user data of fixtures that several tests share: a new folder for each process, which no earlier run has written
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="securevfl-data-")
+atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
+
 import pytest
 from hypothesis import HealthCheck, settings
 
