@@ -145,8 +145,8 @@ class MetricLabels:
         """Return the metrics of a regression without the effect of rounding scores up or down at random.
 
         Rounding adds spacing^2 / 6 to the mean square of a smooth distribution (Sheppard's correction for a random
-        rounding). `coverage` is the share of labels below the prediction. A rounded score of 0 can belong to a label
-        below or above it, so only half of these scores count.
+        rounding). `coverage` is the share of labels at or below the prediction. A rounded score of 0 can belong to a
+        label below or above it, so only half of these scores count.
         """
         added = self.spacing**2 / 6
         if "rmse" in values:
