@@ -113,6 +113,11 @@ class SharesFamily(Family[SharesJob]):
     def check_job(self, job: JobOptions) -> None:
         """Check that model, loss, optimizer and stopping rules of the job work on secret shares."""
         if job.protocol.shares is None:
+            if job.model.pair_rank:
+                raise ValueError(
+                    "model.pairs: products of two parties' components exist on shares only; use protocol = "
+                    '"shares", or leave pairs out'
+                )
             if job.model.family == self.name:
                 raise ValueError(
                     f"protocol.shares: a {job.model.name} model can only be trained on shares, because a residual "
