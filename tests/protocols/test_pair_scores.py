@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from securevfl.errors import LeakageError
 from securevfl.models.pair_components import MAX_COMPONENT
@@ -25,7 +24,6 @@ from tests.builders import raises_code
 from tests.protocols.test_pairs import RULE, Case, trained
 
 MODEL, BITS = b"model", 7
-RNG = np.random.default_rng(1)
 
 
 def ledger_at(path: Path, models: Sequence[bytes] = (MODEL,)) -> ScoreLedger:
@@ -121,7 +119,6 @@ def test_chosen_components_show_the_others_and_the_account_stops_it(tmp_path: Pa
         assert abs(np.corrcoef(scores[known], combination[known])[0, 1]) > 0.9  # the requester reads what it chose
 
     events: list[Event] = []
-    with pytest.raises(LeakageError) as refused:
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
         attacked(case, (REQUESTED - 1) * float(BITS), tmp_path / "limited", events)
-    assert refused.value.code == "SVFL-LIMIT-REACHED"
     assert not any(isinstance(event.message, RoundedScores | RowStates) for event in events)
