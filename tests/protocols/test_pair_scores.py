@@ -104,7 +104,7 @@ def attacked(case: Case, limit: float | None, folder: Path, events: list[Event])
     return {"a": a, "b": b, "f": results["a"][1], "states": {name: results[name][0] for name in "ab"}}
 
 
-def test_chosen_components_show_the_others_and_the_account_stops_it(tmp_path: Path) -> None:
+def test_chosen_components_are_stopped_by_the_account(tmp_path: Path) -> None:
     case = Case(sizes=(3, 2))
     found = attacked(case, None, tmp_path / "free", [])
     mine, theirs = (found["states"][name].pairs for name in "ab")

@@ -111,11 +111,11 @@ def training_role(case: Case, context: PartyContext, columns: LocalColumns, offl
     kind = type("WatchedRole", (Watched, kinds[context.me]), {"seen": []})
     encoding = case.params.encoding
 
-    def tables(block: Any) -> ResidualTables:
+    def lookup(block: Any) -> ResidualTables:
         y = case.y[case.batches[block.batch]][block.start : block.stop]
         return ResidualTables(encoding, LOSS.residual, y[:, None])
 
-    extra = (tables,) if context.me == "a" else ()
+    extra = (lookup,) if context.me == "a" else ()
     return kind(context, case.params, columns, offline, *extra)  # type: ignore[no-any-return]
 
 
