@@ -1,4 +1,4 @@
-"""Load on the service with a real HTTP client: answers a second, quantiles of their time, refusals.
+"""Load on the scoring service with a real HTTP client: answers per second, quantiles of their times, refusals.
 
     python -m benchmarks.gateway_load --rows 1000000 --requests 20000 --concurrent 100 --rtt-ms 20
 

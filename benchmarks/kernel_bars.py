@@ -1,9 +1,11 @@
-"""The targets of the kernel (this package's own encryption) next to measured figures: products, trainings, gradients.
+"""Target and measured figures of the kernel, this package's own encryption: products, trainings, gradients.
+
+The kernel is compared with the library SEAL (engine "seal") and with phe.
 
     python -m benchmarks.kernel_bars --data ../shared/data
     python -m benchmarks.kernel_bars --data ../shared/data --only gradients trainings
 
-Figures are ratios of alternating runs, medians, in processor time unless "by the clock" is stated; run it on an idle
+Figures are medians of ratios of alternating runs, in processor time unless "by the clock" is stated. Run it on an idle
 machine. Large tables are trained on in separate processes, whose memory is measured. A slow test checks that losses are
 distributed alike on both engines: pytest -m slow tests/protocols/test_sealed_engines.py.
 """
@@ -86,7 +88,7 @@ def trainings(data: Path) -> Iterator[Row]:
 
 
 def descent(rows: int = 200_000, count: int = 30) -> dict[str, Any]:
-    """Run twelve iterations on all rows, until the last one has ended."""
+    """Run twelve iterations on all rows, and wait until the last one has ended."""
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(rows, count)) for _ in range(2)]
     y = (X[0][:, 0] + X[1][:, 0] + rng.normal(size=rows) > 0).astype(int)

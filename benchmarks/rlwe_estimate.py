@@ -1,4 +1,6 @@
-"""The hardness of RLWE at the moduli in use: the column of docs/proof.md, computed here without other tools.
+"""The hardness of RLWE at the moduli in use, for a table of docs/proof.md, computed without other tools.
+
+RLWE (ring learning with errors) is the problem on which the security of the encryption rests.
 
     python benchmarks/rlwe_estimate.py
 

@@ -6,8 +6,8 @@ For each table, logistic regression with a quarter of the rows held out:
     rounds        the first one after which the AUC stays within `AUC_TOLERANCE` of it; for minibatches, the first
                   evaluation there
     costs         of a run of that number of rounds, in virtual time: encryption, local work, network, bytes
-    opened        equations that a passive party opened in it, and the label AUC of least squares over all of them, by
-                  the passive party with the most columns, what its columns reveal included
+    opened        number of equations about labels that the passive party with the most columns learned in that run,
+                  and the AUC with which it ranks the labels by least squares from all of them and from its columns
     gap           distance of BlockNewton's objective from its minimum after LAST rounds
 """
 

@@ -46,7 +46,7 @@ MAX_WAIT_SECONDS = 1800.0  # seconds a party waits for the other
 
 
 class TimeIsUp(Exception):
-    """The run has lasted long enough."""
+    """Raised to end a training when its time, --seconds, is over."""
 
 
 def generate(folder: Path, rows: int, columns: int) -> None:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.screens docs/figures [--only demo join run ...]
 
-Terminals of 80 columns are stored as SVG, and pages as PNG by a headless Chromium, 400 and 1,400 pixels wide, light and
-dark. All are of one recorded run: the two files and the job of docs/start.md, and `join` and `serve` between two
-processes with the kits of docs/two-organisations.md. Needs chromium and Pillow.
+Terminals of 80 columns are stored as SVG. Pages are stored as PNG by a headless Chromium, 400 and 1,400 pixels wide, in
+light and dark colours. All pictures show one run: the two files and the job of docs/start.md, and `join` and `serve`
+between two processes with the kits of docs/two-organisations.md. Needs chromium and Pillow.
 """
 
 from __future__ import annotations

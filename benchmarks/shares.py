@@ -1,15 +1,18 @@
 """Training on secret shares: the cost of an iteration compared with a sealed round, and accuracy against floats.
 
-    sizes        two parties with d columns each, offline phase and iterations apart; `ratio` is the processor time of
-                 one party, in total, divided by that of a sealed round (CKKS, both ends), `ratio_seal` by one on SEAL
-    products     those of such an iteration on both engines alternately (product_costs.py)
-    tables       real tables against the same steps in floating point with the exact residual, from the same start; for
-                 block_descent against the optimum
-    prediction   scores of new rows
-    one epoch    of 100,000 rows and 330 columns, by the clock
+    sizes        two parties with d columns each; the offline phase (random numbers computed in advance) and the
+                 iterations are measured separately. `ratio` is the total processor time of one party, divided by that
+                 of a sealed round (an update with encrypted residuals under CKKS, both parties); `ratio_seal` is
+                 divided by that of a sealed round with the library SEAL
+    products     the products of such an iteration on both engines alternately (product_costs.py)
+    tables       the accuracy on real tables, compared with the same steps in floating point with the exact residual and
+                 the same initial weights; for block_descent, compared with the optimum
+    prediction   the time of scores of new rows
+    one epoch    the time of 100,000 rows and 330 columns, by the clock
 
 Processor times are of this process, over all its parties, divided by iterations and parties. Virtual times assume a
-link of 300 Mbps and 20 ms. `attack_auc` ranks labels by the mean of the partner's shares of each row's residuals.
+link of 300 Mbps and 20 ms. `attack_auc` is the AUC with which the partner (the second party with shares of all
+residuals) ranks labels by the mean of its shares of each row's residuals; 0.5 means that they reveal nothing.
 """
 
 from __future__ import annotations

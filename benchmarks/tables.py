@@ -108,7 +108,7 @@ def archive(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def dealt(data: Path, name: str, parties: int) -> list[Party]:
-    """Deal the varying columns of a binary table (`name`.npz) at random to a number of parties."""
+    """Distribute the columns of a binary table (`name`.npz) that vary, at random, to a number of parties."""
     file = archive(data / f"{name}.npz")
     X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
     vary = np.random.default_rng(0).permutation(np.flatnonzero(X.min(axis=0) < X.max(axis=0)))

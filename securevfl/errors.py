@@ -164,7 +164,7 @@ class LeakageError(ConfigError):
 class AnswerLimitError(LeakageError):
     """A request for scores that a limit of the service or of its ledger forbids.
 
-    The requesting party learns this reason, because a service without an operator at hand must state it.
+    The requesting party learns that a limit is the reason, because no operator of a service is at hand to explain it.
 
     Attributes:
         depends_on_table: whether the refusal depends on more than the limit and values that the requesting party
@@ -177,7 +177,7 @@ class AnswerLimitError(LeakageError):
 
 
 class DataError(SecureVFLError):
-    """A party's table is unusable; subclasses say whether for its columns, labels or ids."""
+    """A party's table is unusable; the subclass states whether its columns, labels or ids are the reason."""
 
     stop_reason = "refused"
     default_code = "SVFL-TABLE-UNREADABLE"

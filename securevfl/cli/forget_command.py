@@ -36,10 +36,10 @@ def forget(
     ] = False,
     ledger: Ledger = None,
 ) -> None:
-    """Delete files of a training: your part of the model, checkpoints, preprocessed material, row order, logs.
+    """Delete files of a training: your part of the model, checkpoints, precomputed random numbers, row order, logs.
 
     Your ledger and the files next to it are retained, because disclosures cannot be undone. Nothing is deleted while a
-    command uses the model or the table. Running the command again deletes files that were written in the meantime.
+    command uses the model or the table. Running this command again deletes files that were written since.
     """
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.organisations.forget import TrainingFiles

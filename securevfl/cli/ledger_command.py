@@ -1,4 +1,8 @@
-"""The command `ledger`: what this party's jobs have disclosed to whom, and limits on further disclosures."""
+"""The command `ledger`: what this party's jobs have disclosed to whom, and limits on further disclosures.
+
+A disclosure is about the party's labels, columns, scores or ids. An *early end* or *early abort* is a session that
+ended early for a reason that may depend on the party's table, which discloses one bit.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +88,8 @@ def ledger(
 ) -> None:
     """Show what your jobs have disclosed about your data, to whom, and set limits.
 
-    A run that would exceed a limit is refused before it discloses anything. Limits apply to each table, over all peers
-    together: several of them may be names of one organisation, or may pool what they know.
+    A run that would exceed a limit is refused before it discloses anything. Limits apply to each table and to all peers
+    together, because several peers may belong to one organisation, or may pool what they know.
 
     Example: securevfl ledger --party shop --limit columns=5%
     """
@@ -235,7 +239,7 @@ def _ledgers(party: str | None, file: Path | None, *, create: bool) -> list[Disc
         The ledgers.
 
     Raises:
-        ConfigError: there is no ledger.
+        ConfigError: there is no ledger, and `create` is False.
     """
     from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 

@@ -1,4 +1,8 @@
-"""Options that several commands share, and the pool of worker processes."""
+"""Options that several commands share, and the pool of worker processes.
+
+Terms: a *job file* states what is trained, and how. A party's *part of the model* is the file with the weights of its
+columns. Its *consent sheet* lists everything that a job discloses about its table.
+"""
 
 from __future__ import annotations
 

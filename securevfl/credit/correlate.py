@@ -1,13 +1,16 @@
 """Correlations and variance inflation of several parties' columns, before any training.
 
+The parties have aligned tables: the same rows in the same order. Each party keeps a disclosure ledger, which records
+and limits what its table discloses.
+
 1. all -> all          TableShape   numbers of rows and of numeric columns; keyed digest of the row order
 2. each party          shows its consent sheet; its ledger records the disclosures or refuses
 3. each pair in turn   products of columns, with 6 bits for each (`protocols/shares/column_correlations.py`)
 
-Comments refer to these steps by number. Both parties of a pair learn the correlations of their columns, and the
-correlations of their columns after each party has decorrelated its own columns. Variance inflation factors follow from
-the latter (`securevfl.credit.correlations`). A party's ledger compares the bits of these numbers with the information
-content of its columns, and a peer learns at most the share MAX_STATISTICS_SHARE of it from all joint statistics
+Comments refer to these steps by number. Both parties of a pair learn two matrices: the correlations of their columns,
+and the same after each party has made its own columns uncorrelated. Variance inflation factors follow from the second
+one (`securevfl.credit.correlations`). A party's ledger compares the bits of these numbers with the information content
+of its columns: all joint statistics together may disclose at most the share MAX_STATISTICS_SHARE of it
 (`securevfl.disclosure.summed_bits`). No party learns names of columns.
 """
 
@@ -70,7 +73,7 @@ def correlate(
     Args:
         parties: the parties and their tables.
         ledgers: ledgers of the parties by name; they count the disclosures.
-        observe: is called with every message.
+        observe: function that is called with every message.
 
     Returns:
         For each party, its correlations with each other party, as `correlate_with` returns them.

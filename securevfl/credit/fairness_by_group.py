@@ -1,7 +1,8 @@
 """How a model treats groups that another party knows: rates by group, from counts on secret shares.
 
-The party with labels knows the outcome of each row, that is its class and its predicted class. One other party knows
-the group of each row. Both have the same rows in one order.
+The party with labels knows the outcome of each row: its class together with its predicted class. One other party knows
+the group of each row. Both have the same rows in one order. Each party keeps a disclosure ledger, which records and
+limits what its table discloses.
 
 1. A <-> B   TableShape     numbers of rows and of groups; keyed digest of the row order
 2. B         shows its consent sheet; its ledger records the disclosures or refuses
@@ -60,7 +61,7 @@ from securevfl.transport.peers import Peers
 
 MAX_GROUPS = 50
 MERGED_GROUP = "others"
-"""Name of the group of all groups that are too small by themselves."""
+"""Name of the group into which all groups that are too small are merged."""
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
@@ -199,7 +200,7 @@ def simulate_group_rates(
         grouped: the party with groups.
         groups: the group of each row (n,).
         positive: the positive class that the model's job names, if it names one.
-        observe: is called with every message.
+        observe: function that is called with every message.
 
     Returns:
         The rates by name of the group.

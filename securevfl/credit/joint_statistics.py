@@ -58,9 +58,9 @@ def run_joint_session(
     Args:
         party: this party's table.
         settings: addresses, certificates and time limits.
-        task: name of the statistic, on which all parties must agree.
-        talk: uses a channel to the other parties and returns the result.
-        ledger: this party's ledger.
+        task: name of the statistic, which must be equal at all parties.
+        talk: function that runs this party's side of the protocol over a channel, and returns the result.
+        ledger: this party's disclosure ledger, the record of what its data have disclosed.
 
     Returns:
         The result of `talk`.
@@ -107,7 +107,7 @@ def pair_context(channel: Channel, active: str, partner: str, subchannel: str) -
         channel: channel to the other parties.
         active: name of the party with the active role.
         partner: name of the other party.
-        subchannel: subchannel of the protocol.
+        subchannel: name that separates the messages of this protocol from others on the channel.
 
     Returns:
         The party's channel, subchannel and role in the protocol.

@@ -1,8 +1,13 @@
 """A party's part of a linear model as an ONNX graph, with the preparation of its columns (`securevfl[onnx]`).
 
-Input `X` (m, d): the unprepared columns in double precision, in the part's order, NaN for missing values. Output `part`
-(m, c): what the party adds to f. The file contains the party's weights and must be protected like its part. f is the
-sum of all parties' outputs; the file contains no other party's.
+A party's part of the model contains the weights of its columns and the steps that prepare them. The model's output f
+for a row is the sum of all parties' contributions; the ONNX file computes only this party's. m is the number of rows, d
+of columns, and c of outputs for each row:
+
+    input X (m, d)       the unprepared columns in double precision, in the order of the part, NaN for missing values
+    output part (m, c)   the party's contribution to f
+
+The file contains the party's weights and must be protected like its part.
 """
 
 from __future__ import annotations
@@ -21,8 +26,8 @@ from securevfl.data.woe import NumericWoe
 from securevfl.errors import ConfigError
 from securevfl.training.model_part import ModelPart
 
-OPSET = 17
-IR = 8
+OPSET = 17  # version of ONNX's set of operators
+IR = 8  # version of ONNX's file format
 
 
 def export_onnx(part: ModelPart, path: str | Path) -> None:

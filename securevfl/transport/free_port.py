@@ -1,6 +1,7 @@
 """Check that a port is free before gRPC listens on it.
 
-gRPC listens on all addresses of a host that it can bind, and does not report those that it cannot bind.
+If a host has several addresses, gRPC listens on those that it can bind and does not report the others. So it would not
+report another program that listens on one of them.
 """
 
 from __future__ import annotations
