@@ -117,7 +117,7 @@ def serve(
             if status is not None:
                 status.watch(server)
             server.run(lambda: stop.arrived)
-        eventlog.emit(part.name, "ended", {})
+        eventlog.emit(part.name, "service ended", {})
         print_line(f"{part.name}: the service has ended after {stop.cause}: {tally}")
 
 

@@ -131,7 +131,7 @@ def correlate_with(
     check_among(settings.peers, party.name)
     talk = partial(_talk, party, settings.peers.parties, party_ledger, consent)
     correlations = joint_statistics.run_joint_session(party, settings, "correlate", talk, party_ledger)
-    eventlog.emit(party.name, "correlations computed", {"others": len(correlations)})
+    eventlog.emit(party.name, "correlations computed", {"peers": len(correlations)})
     return correlations
 
 

@@ -243,7 +243,7 @@ class Stream:
             self._handle_confirmation(message.expected)
             line.down_since = None
             line.changed.notify_all()
-        eventlog.emit(line.me, "connected", {"peer": line.peer, "resumes_at": line.expected})
+        eventlog.emit(line.me, "connected", {"peer": line.peer, "next_packet": line.expected})
 
     def _gather(self, message: PacketPiece) -> None:
         line = self._line
