@@ -39,7 +39,7 @@ from securevfl.protocols.shares.shares_options import Shares
 from securevfl.training.simulate import simulate
 
 SIZES = (256, 15), (256, 100), (4096, 100)
-ALTERNATING_PAIRS = 3  # trainings on both engines
+ALTERNATING_PAIRS = 3  # number of pairs of trainings, one on each engine
 Row = tuple[str, str, str]  # name, target, figure
 
 
@@ -103,7 +103,7 @@ def descent(rows: int = 200_000, count: int = 30) -> dict[str, Any]:
 
 
 def gradients(data: Path) -> Iterator[Row]:
-    """Compare sealed gradients with phe, and those of ten outputs and their bytes with SEAL's."""
+    """Compare encrypted gradients with phe; compare those of ten outputs, and their bytes, with SEAL."""
     rows = he.run(SIZES, ("ckks",), ("phe",), bits=2048)
     for (n, d), bar in zip(SIZES, (1000, 2000, 8000), strict=True):
         result = next(row for row in rows if (row["n"], row["d"], row["engine"]) == (n, d, "ckks"))

@@ -85,9 +85,9 @@ def shown(folder: Path, command: str) -> str:
 
 
 def on_terminal(folder: Path, command: str, answer: str) -> str:
-    """Return the output of a command on a terminal, which answers its question.
+    """Run a command on a terminal, give `answer` to its question, and return what the terminal shows at the end.
 
-    Of a live line the last state with a figure counts.
+    A status line that is redrawn in place is shown in its last state that has a figure.
     """
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (TERMINAL_LINES, TERMINAL_COLUMNS))

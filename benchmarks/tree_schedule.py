@@ -37,7 +37,7 @@ ITERATIONS = 30
 
 @dataclass(frozen=True)
 class Schedule:
-    """Step sizes in units of the safe step, and the iterations after which the loss is evaluated."""
+    """Step sizes as multiples of the safe step, and the iterations after which the loss is evaluated."""
 
     name: str
     first_step: float

@@ -32,8 +32,8 @@ An error has a problem, a remedy and a stable code: `TableError("column 'x' is e
 code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. The default remedy is that of the code in
 `securevfl.error_codes.CATALOGUE`. No message contains a value of a table, and control characters are escaped.
 
-Other parties never receive a message or a code, only one of a few *stop reasons* (`STOP_REASONS`). All errors that
-depend on a party's table have the same stop reason, because a specific one would reveal facts about the table.
+Other parties never receive a message or a code, only one of a few *stop reasons* (`STOP_REASONS`). All errors about a
+party's table have the same stop reason, because a specific one would reveal facts about the table.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class TablesOptions:
         list[str] | None,
         typer.Option(
             metavar="[NAME=]refuse|first|last",
-            help="What happens to several rows of one id, at all parties or at one; by default what the job file "
+            help="What happens if several rows have one id, at all parties or at one; by default what the job file "
             "states under duplicates, or refuse. Repeatable.",
         ),
     ] = None

@@ -1,4 +1,9 @@
-"""Commands of one party among several organisations: align, prepare, join, predict, relay."""
+"""Commands of one party among several organisations: align, prepare, join, predict, relay.
+
+Terms: a party's *part of the model* is the file with the weights of its columns. Its *consent sheet* lists everything
+that a job discloses about its table, and its *ledger* records what was disclosed. The *file of peers* lists the parties
+and their addresses. A *hub* forwards encrypted packets between parties that cannot connect directly.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +44,7 @@ def align(
     """Find the ids that all parties have, without revealing other ids, and write the common row order next to the data.
 
     Every party runs this. After an interruption, the same command resumes. Your ledger counts how many of your ids the
-    other parties can test, and its limit of ids applies.
+    other parties can test, and refuses beyond its limit of ids.
     """
     from securevfl.data.composite_ids import id_spelling
     from securevfl.data.readers import id_rule_version, read_unique_ids
@@ -129,7 +134,7 @@ OptionalData = Annotated[
         "server of an FDML job, leaves it out.",
     ),
 ]
-CheckpointEvery = Annotated[int, typer.Option(min=1, help="Rounds between two checkpoints.")]
+CheckpointEvery = Annotated[int, typer.Option(min=1, help="Number of rounds between two checkpoints.")]
 Retrain = Annotated[
     bool,
     typer.Option(
@@ -392,7 +397,11 @@ def predict(
     ] = None,
     points: Annotated[
         str | None,
-        typer.Option(metavar="POINTS:ODDS:DOUBLE", help="Add scorecard points of a logistic model, as in 600:50:20."),
+        typer.Option(
+            metavar="POINTS:ODDS:DOUBLE",
+            help="Add a column of scorecard points to the scores of a logistic model: POINTS at odds of ODDS to 1, and "
+            "DOUBLE more points double the odds, as in 600:50:20.",
+        ),
     ] = None,
     reasons: Reasons = None,
     codes: Codes = None,

@@ -61,7 +61,7 @@ INFORMATION_SAMPLE_ROWS = 65_536
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare sender, receiver and disclosure of each message."""
+    """Return a declaration of each message: its sender, its receiver, and what it discloses."""
     return [*joint_statistics.declares(roles), *column_correlations.declares()]
 
 

@@ -6,7 +6,7 @@ limits what its table discloses.
 
 1. A <-> B   TableShape     numbers of rows and of groups; keyed digest of the row order
 2. B         shows its consent sheet; its ledger records the disclosures or refuses
-3. both      count rows by group and outcome and open the counts to A (`protocols/shares/group_counts.py`)
+3. both      count rows by group and outcome on secret shares; A learns the counts (`protocols/shares/group_counts.py`)
 
 A is the party with labels and B the party with groups. Comments refer to these steps by number. B learns only sizes. A
 learns the names of the groups and 4 counts for each, rounded at random to 8 rows; B's ledger limits their bits.
@@ -65,7 +65,7 @@ MERGED_GROUP = "others"
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare sender, receiver and disclosure of each message."""
+    """Return a declaration of each message: its sender, its receiver, and what it discloses."""
     return [*joint_statistics.declares(roles), *group_counts.declares()]
 
 

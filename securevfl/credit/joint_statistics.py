@@ -45,7 +45,7 @@ class TableShape(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare sender, receiver and disclosure of `TableShape`."""
+    """Return the declarations of `TableShape` for each pair of parties: what the message discloses."""
     reveals = Reveal("plain", "number of rows, and of numeric columns or groups; keyed digest of the row order")
     return [MessageDeclaration(TableShape, *pair, reveals) for pair in roles.pairs()]
 

@@ -164,7 +164,7 @@ class ReasonCodesOfParties(ScoreReasons):
         return ReasonCodePolicy(codes_per_row, codes)
 
     def declares(self, roles: Roles) -> list[MessageDeclaration]:
-        """Declare sender, receiver and disclosure of `ReasonCodes`."""
+        """Return the declarations of `ReasonCodes` for each pair of parties: what the message discloses."""
         reveals = Reveal(
             "plain",
             "codes of the sender's columns that raise a row's score most, if its operator enables them; all names",

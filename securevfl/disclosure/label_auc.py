@@ -1,8 +1,9 @@
 """How well opened gradients rank labels: the AUC that a party reaches if its columns are pure noise.
 
-A passive party with d columns and p = d c parameters receives X^T g in each step, where X (n, d) are its columns of a
-batch and g (n, c) is the residual, which depends on the labels. These are p equations about n c numbers: a share s = p
-/ (n c). The least-norm solution ranks the labels of one batch with
+A passive party has d columns and no labels, and p = d c parameters for the c outputs of the model. In each step it
+receives the gradient X^T g. X (n, d) are its columns of a batch, and g (n, c) are the residuals (the derivatives of the
+loss by the outputs), which depend on the labels. These are p equations about n c numbers: a share s = p / (n c). The
+least-norm solution ranks the labels of one batch with
 
     AUC = Phi(sqrt(2 s / (1 - s)))       Phi: distribution function of the normal distribution
 

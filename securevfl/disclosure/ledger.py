@@ -57,7 +57,7 @@ from securevfl.protocols.score_ledger.tables import use_up_everything
 MAX_EARLY_ABORTS = 64
 """Maximum number of early aborts, over all peers, until the owner has checked the reason."""
 ANYBODY = "anybody"
-"""Name of the learner in entries of an adopted older copy, whose receivers are unknown."""
+"""Name of the learner in entries that stand for everything that an older copy of the ledger may lack (`adopt`)."""
 _EVERYTHING = 1_000_000_000  # count and capacity of the entries of an adopted older copy; larger than any limit
 _ALL_ROWS = 1 << 60  # stands for the number of rows of a table of unknown size; larger than any table
 _SALT_BYTES = 32
@@ -402,7 +402,8 @@ class DisclosureLedger:
     def trust(self, peer: str, *, trusted: bool = True) -> None:
         """Record whether the owner trusts a peer to follow the protocol.
 
-        If a trusted peer receives the same equations in several jobs (same batches and columns), they count once.
+        Gradients are linear equations about labels. If a trusted peer receives the same equations in several jobs,
+        because their batches and the peer's columns are the same, they count once.
         """
         with self._changing() as change:
             others = tuple(other for other in change.contents.trusts if other != peer)

@@ -107,7 +107,7 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
 
 
 def largest(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
-    """Return the largest count and the largest share of these disclosures, perhaps those of two different ones."""
+    """Return the largest count and the largest share of these disclosures; they may be those of different ones."""
     items = list(disclosures)
     return max(item.count for item in items), max(item.share for item in items)
 

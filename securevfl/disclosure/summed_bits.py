@@ -45,7 +45,7 @@ def check_statistics(me: str, disclosures: Sequence[Disclosure], remedy: str, be
     Args:
         me: this party.
         disclosures: the disclosures of the requested statistics to each peer.
-        remedy: a change of the request that would disclose less; the end of the sentence "use ..., or" in the error.
+        remedy: a change of the request that would disclose less, with which the error message ends.
         before: earlier entries of this party's ledger.
 
     Raises:
