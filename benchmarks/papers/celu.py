@@ -11,7 +11,11 @@
               a half-duplex link as in the paper: at the paper's 4,096 rows, and at the rows of `long` on a link that is
               slower by the same factor, so that the ratio of transfer and computing is the paper's
 
-Two parties, a top model at the active one, residuals in the open. Methods:
+Terms: an *exchange* is the outputs Z of the party without labels (Z numbers for each row) and the residual (the
+derivatives of the loss by them), which the active party, the one with labels, sends back. An exchange is used for R
+local steps; up to W exchanges are cached. A local step weights each row by the cosine of the angle by which its vector
+has changed since the exchange, and by 0 beyond the angle xi. AUCs are of held-out rows. There are two parties, the
+active one has a top model, and residuals are sent unencrypted. Methods:
 
     plain               one step on each exchange (FedSGD)
     pipeline            the same with DEPTH batches in flight: overlap without reuse
@@ -104,7 +108,7 @@ class SecondsPlan:
 
 @dataclass(frozen=True)
 class LongPlan:
-    """A setting, and the steps that all its methods use."""
+    """A setting, and the step sizes that all its methods use."""
 
     setting: Plan
     steps: tuple[float, ...] = (0.02,)

@@ -4,10 +4,11 @@
     scaling    Figure 5: processor seconds by the number of training rows and of parties
     progress   Figure 3: error by processor seconds, after each pass
 
-phishing, ijcnn1 and default_credit are split at random, a quarter held out; a9a has fixed test rows and varies the
-seed. The width of the kernel, and the step of the paper's update (`precondition` off), are chosen on a fifth of the
-training rows of the first split, and by the same rule the width and the cost of the kernel machines. Linear algebra
-has one core, and processor seconds are of the process, that is, of all parties.
+FDSKL trains a kernel model on random features of the columns. phishing, ijcnn1 and default_credit are split at random,
+with a quarter of the rows held out; a9a has fixed test rows, and only the seed varies. The width of the kernel, and the
+step size of the paper's update (`precondition` off), are chosen on a fifth of the training rows of the first split. The
+width and the cost of the kernel machines are chosen by the same rule. Linear algebra uses one core. Processor seconds
+are those of the process, which runs all parties.
 """
 
 from __future__ import annotations

@@ -8,9 +8,12 @@
     turns    Table 1, FedBCD-s with Q of 1 to 50 on support2, next to FedSGD, and virtual seconds
     loss     Figure 2: loss on held-out rows by rounds at one constant step, on support2
 
-The merit of a run is its rounds to the target on validation rows, summed over splits. The step with the smallest merit
-is reported, on other rows and from several starts: the seed draws the batches. `one_*` is each algorithm's result at
-the best step of all algorithms together.
+In a round, the parties exchange outputs and the residual (the derivative of the loss by their sum) once, and then take
+Q local steps: in parallel (FedBCD-p) or in turn (FedBCD-s). FedSGD has Q = 1.
+
+The merit of a step size is the number of rounds to the target on validation rows, summed over splits. The step size
+with the smallest merit is reported, on other rows and from several random starts, whose seeds draw the batches. `one_*`
+is each algorithm's result at the best step size of all algorithms together.
 """
 
 from __future__ import annotations

@@ -12,12 +12,15 @@
     paillier  the same under Paillier
     step      one local step at 500 shared rows: processor seconds of both sides, by engine and width
 
-Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows, because scores
-are computed for the host's rows from its columns. Steps are chosen on validation rows of each split, by the rounds to
-all targets, from the first random start; `one_*` is at the best step of all Q together. Every split is trained from
-several random starts. Rounds are those of runs in the open with an evaluation after every round. Seconds and bytes are
-these rounds times those of one round of each engine, in virtual time: each party on a machine like this one with a link
-between them.
+In transfer learning, the guest has the labels and the host has none, and they share only some rows. Networks map both
+parties' columns to a common representation, so that the host's rows can be scored from the host's columns.
+
+Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows. Step sizes are
+chosen on validation rows of each split, by the rounds to all targets, from the first random start. `one_*` is the
+result at the best step size of all numbers Q of local steps together. Every split is trained from several random
+starts. Rounds are counted in runs without encryption that evaluate the model after every round. Seconds and bytes are
+these rounds times those of one round under each encryption scheme, in virtual time: as if each party had a machine like
+this one, with a link between them.
 """
 
 from __future__ import annotations

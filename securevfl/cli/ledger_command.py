@@ -41,10 +41,11 @@ or columns. A job that would exceed a limit is refused before it starts."""
 
 def ledger(
     party: Annotated[
-        str | None, typer.Option("--party", metavar="NAME", help="The party whose ledger is in your data folder.")
+        str | None, typer.Option("--party", metavar="NAME", help="Show the ledger of this party in your data folder.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--ledger", metavar="FILE", help="The ledger, if it is stored elsewhere.")
+        Path | None,
+        typer.Option("--ledger", metavar="FILE", help="The file of the ledger, if it is not in your data folder."),
     ] = None,
     limit: Annotated[
         list[str] | None,

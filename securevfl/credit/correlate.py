@@ -195,7 +195,7 @@ def _information_content(columns: OwnColumns) -> float:
 
 
 def _disclosure(me: str, columns: OwnColumns, content: float, other: str, other_columns: int) -> Disclosure:
-    """Return the disclosure about this party's columns to a peer with this number of columns."""
+    """Return what correlations with a peer's `other_columns` columns disclose about this party's columns."""
     return statistics_disclosure(other, me, 2 * other_columns * len(columns.names), CORRELATION_BITS, content)
 
 

@@ -122,7 +122,7 @@ class _Graph:
                 return [evidence]
         raise ConfigError(
             f"export: column {step.column} holds texts or dates, and only numbers can be exported",
-            "leave it out of the training, or use the part from Python",
+            "leave it out of the training, or predict with this package instead of ONNX",
             code="SVFL-MODEL-UNSUPPORTED",
             column=step.column,
         )

@@ -40,7 +40,8 @@ class OwnTableOptions:
 
     data: options.Data
     party: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")
+        str | None,
+        typer.Option(metavar="NAME", help="Your party's name in the output; by default the name of the file."),
     ] = None
     id_column: options.IdColumn = "id"
     duplicates: options.RepeatedIds = "refuse"

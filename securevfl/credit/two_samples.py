@@ -57,7 +57,7 @@ def chi_square_p(old_counts: Floats, new_counts: Floats) -> float:
 
 
 def share_difference_p(old_hits: int, n: int, new_hits: int, m: int) -> float:
-    """Return the p-value of the difference between old_hits of n rows and new_hits of m rows, as shares."""
+    """Return p of the difference between two shares, `old_hits` of n rows and `new_hits` of m rows (normal test)."""
     pooled = (old_hits + new_hits) / (n + m)
     if pooled in (0.0, 1.0):
         return 1.0
