@@ -34,6 +34,8 @@ code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. The default remedy is that of the 
 
 Other parties never receive a message or a code, only one of a few *stop reasons* (`STOP_REASONS`). All errors about a
 party's table have the same stop reason, because a specific one would reveal facts about the table.
+
+A party's *ledger* records what its jobs have disclosed and has limits. A *session* is one run's exchange of messages.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Terms:
   equation* about the residuals of a batch.
 - In a *round* the parties exchange messages once. Then each party may take several *local steps*, which are updates of
   its weights with the same batch.
+- *Held-out* rows are not trained on; metrics are computed on them.
+- A *leak* is a disclosure beyond those that the protocol declares; the job must accept it by name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Bounds and escapes for everything that a peer, a client or a file supplies.
 
-Other people write job files, files of peers, model files, HTTP requests and messages. This module bounds their nesting,
-their numbers and the lengths of their texts and lists before other code uses them. It escapes control characters before
-a terminal or a log shows them. The functions raise `UntrustedInputError`, a ValueError; callers convert it to an error
-with a code.
+Other people write job files, files of peers (parties and addresses), model files, HTTP requests and messages. This
+module bounds their nesting, their numbers and the lengths of their texts and lists before other code uses them. It
+escapes control characters before a terminal or a log shows them. The functions raise `UntrustedInputError`, a
+ValueError; callers convert it to an error with a code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The command `forget`: delete the files of a training."""
+"""The command `forget`: delete the files of a training.
+
+These are the party's part of the model (the file with the weights of its columns), checkpoints, from which an
+interrupted training resumes, random numbers that were computed ahead, the common row order of the parties, and logs.
+"""
 
 from __future__ import annotations
 

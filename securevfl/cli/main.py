@@ -2,6 +2,10 @@
 
 Expected errors are printed on stderr with their code and end the command with exit code 2. The options of a command
 that are fields of a dataclass are in `securevfl.cli.option_groups`.
+
+Terms: a *consent sheet* lists everything that a job discloses about a party's table. A *leak* is a disclosure that a
+job must accept by name. A party's *ledger* records what its jobs have disclosed, and limits it. *Held-out* rows are not
+trained on; metrics are computed on them.
 """
 
 from __future__ import annotations

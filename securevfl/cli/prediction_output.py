@@ -1,6 +1,7 @@
 """Write predictions as CSV, block by block: id, prediction, probability, and further columns such as scorecard points.
 
-The rows of a file are predicted in blocks of some thousands, so that a large file need not fit in memory.
+The rows of a file are predicted in blocks of some thousands, so that a large file need not fit in memory. A party's
+part of the model is the file with the weights of its columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The commands `serve` and `score`: one party keeps running and answers, another requests scores."""
+"""The commands `serve` and `score`: one party keeps running and answers, another requests scores.
+
+With `score --http`, the requesting party runs a *gateway*, which requests scores for its applications. Each request
+runs in a session: the messages of all parties from the first connection to the last answer. A party's *ledger* records
+and limits what its table has disclosed. A party's *part of the model* is the file with the weights of its columns.
+"""
 
 from __future__ import annotations
 

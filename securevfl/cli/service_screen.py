@@ -2,7 +2,7 @@
 
 A *service* is a command that keeps running: a server (`securevfl serve`), which answers requests for scores, or a
 gateway (`securevfl score --http`), which requests scores from servers for its party's applications. A *budget* is the
-unused part of a limit of the disclosure ledger.
+unused part of a limit of the disclosure ledger, the party's record of what its table has disclosed.
 
 On a terminal the screen is redrawn in place, within 80 columns. Elsewhere one line is printed when the service starts,
 one when its figures have changed (at most once a minute), and one when it ends.

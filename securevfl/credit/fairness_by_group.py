@@ -8,8 +8,10 @@ limits what its table discloses.
 2. B         shows its consent sheet; its ledger records the disclosures or refuses
 3. both      count rows by group and outcome on secret shares; A learns the counts (`protocols/shares/group_counts.py`)
 
-A is the party with labels and B the party with groups. Comments refer to these steps by number. B learns only sizes. A
-learns the names of the groups and 4 counts for each, rounded at random to 8 rows; B's ledger limits their bits.
+A is the party with labels and B the party with groups; the file of peers states their addresses. Comments refer to
+these steps by number. B learns only sizes. A learns the names of the groups and 4 counts for each, rounded at random to
+8 rows; B's ledger limits their bits. Rates are those of the positive class, the one of two classes whose probability
+the model predicts.
 """
 
 from __future__ import annotations

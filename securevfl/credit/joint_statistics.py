@@ -1,6 +1,7 @@
 """Common steps of joint statistics: figures about aligned tables of several parties, computed without a model.
 
-Aligned tables have the same rows in the same order. Comments refer to these steps by number:
+Aligned tables have the same rows in the same order. A session is the exchange of messages of one statistic. Comments
+refer to these steps by number:
 
 1. all -> all   TableShape   numbers of rows and of columns or groups; keyed digest of the row order
 2. each party   shows its consent sheet; its ledger records the disclosures or refuses

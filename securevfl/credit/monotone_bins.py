@@ -2,7 +2,8 @@
 
 Isotonic regression (scipy's pool-adjacent-violators) finds the monotone step function of highest likelihood. Each of
 its steps is a bin. Then neighbouring bins are merged, each time the two whose merger lowers the log likelihood least,
-until no bin has too few rows and there are not too many bins. The shares of merged bins are monotone, too.
+until no bin has too few rows and there are not too many bins. The shares of merged bins are monotone, too. Missing
+values and special codes (numbers with a meaning, such as -999) are left out.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ of columns, and c of outputs for each row:
     input X (m, d)       the unprepared columns in double precision, in the order of the part, NaN for missing values
     output part (m, c)   the party's contribution to f
 
-The file contains the party's weights and must be protected like its part.
+The preparation fills missing values and special codes (numbers with a meaning, such as -999), and may add 0/1 columns
+that mark them. The file contains the party's weights and must be protected like its part.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ which has the labels, also has the intercept; its points are called the base.
 
 The points of a column are relative to the column's mean over the training rows; the base contains the points at the
 mean. A column of texts, or one that was prepared in bins or as weights of evidence, has points for each bin. A number
-has points at 0 and per unit.
+has points at 0 and per unit. A special code (a number with a meaning, such as -999) has points of its own.
 """
 
 from __future__ import annotations

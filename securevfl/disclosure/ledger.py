@@ -4,8 +4,9 @@
     join(job, shop, "peers.toml", ledger=ledger)
 
 Terms: a *run* is one training or prediction. It has one *session*, or several if it is interrupted and resumed. An
-*entry* is one disclosure of a run to a *learner*, about the owner's labels, columns, scores or ids. A *reservation* is
-the list of everything that a running session would disclose if it ran to its end.
+*entry* is one disclosure of a run to a *learner*, about the owner's labels, columns, scores or ids. Its *capacity* is
+the amount that would disclose everything. A *reservation* is the list of everything that a running session would
+disclose if it ran to its end.
 
 1. A session is admitted if its leak checks and the owner's limits allow its reservation. The session enters disclosures
    before it sends them, for some iterations in advance. At its end, its actual disclosures replace these entries.

@@ -2,8 +2,10 @@
 
 A ledger is a party's list of everything that its runs have disclosed about its tables. A disclosure has a kind (labels,
 columns, scores or ids), a count (such as a number of equations), and a capacity: the count that would disclose
-everything. Its share is count / capacity. A learner is a party that receives it. Disclosures with an equal identity are
-the same equations (`securevfl.disclosure.counts.Disclosure`).
+everything. Its share is count / capacity. A learner is a party that receives it. For the labels, the count is the
+number of linear equations about *residuals*, the derivatives of the loss by the model's outputs, which determine the
+labels. Disclosures with an equal identity are the same equations (`securevfl.disclosure.counts.Disclosure`). A run that
+is interrupted and resumed has several sessions.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A neighbour is a party (or hub) to which this party has a direct connection, called a line. A stream is one gRPC call
 that carries the line's packets. One of two neighbours calls (`Peers.calls`), and calls again when the stream breaks;
-both send and receive on it. gRPC sees messages as bytes, and `transport.line_messages` encodes them; no code is
-generated.
+both send and receive on it. A session is one run's exchange of messages; the caller names it in the metadata of the
+call. gRPC sees messages as bytes, and `transport.line_messages` encodes them; no code is generated.
 """
 
 from __future__ import annotations
