@@ -161,11 +161,12 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
     if contents.trusts:
         out.print(f"trusted to repeat jobs with the same equations: {', '.join(contents.trusts)}", soft_wrap=True)
     for aborts in contents.tries:
-        out.print(f"ended early with {', '.join(aborts.peers)}: {aborts.count} sessions", soft_wrap=True)
+        out.print(f"sessions with {', '.join(aborts.peers)} that ended early: {aborts.count}", soft_wrap=True)
     if contents.tries:
         total = sum(aborts.count for aborts in contents.tries)
         out.print(
-            f"ended early with all peers: {total} of at most {MAX_EARLY_ABORTS} sessions, with at most one bit each",
+            f"sessions that ended early, with all peers: {total} of at most {MAX_EARLY_ABORTS}; each disclosed at most "
+            "one bit",
             soft_wrap=True,
         )
     if not contents.entries:

@@ -43,10 +43,10 @@ class BinOptions:
         ),
     ] = False
     max_bins: Annotated[
-        int, typer.Option(metavar="COUNT", min=2, max=100, help="Maximum number of bins that are found.")
+        int, typer.Option(metavar="COUNT", min=2, max=100, help="Maximum number of quantile or monotone bins.")
     ] = 10
     min_rows: Annotated[
-        int, typer.Option(metavar="ROWS", min=20, help="Minimum number of rows of a bin that is found.")
+        int, typer.Option(metavar="ROWS", min=20, help="Minimum number of rows of a quantile or monotone bin.")
     ] = 50
 
 

@@ -154,7 +154,8 @@ class Line:
                 raise self.failure
             if self.peer_done or self.closing:
                 raise TransportError(
-                    f"{self.peer if self.peer_done else self.me} has finished already",
+                    f"no packet can be sent to {self.peer}, because "
+                    f"{self.peer if self.peer_done else self.me} has closed the connection",
                     code="SVFL-PEER-AWAY",
                     peer=self.peer,
                 )

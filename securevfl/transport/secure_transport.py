@@ -374,7 +374,8 @@ _REMEDIES = {
     "ids by rule": "write --id in the same form at all parties: with a comma after the column (`--id COLUMN,`) or with "
     "several columns, different spellings of an id are normalised before they are compared; otherwise they are not",
 }
-"""The remedy for a key of the handshakes in which two parties differ, if it is not a key of job.toml or peers.toml."""
+"""For keys of the handshake, the remedy if two parties have different values. For all other keys, the remedy is that
+both use the same job.toml and peers.toml."""
 
 
 def _claim(session: bytes, sender: str, receiver: str) -> bytes:
