@@ -89,7 +89,7 @@ def tree_schedule(
 
 @app.command()
 def rounds(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables.")],
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that contains the tables.")],
     tables: Annotated[
         str, typer.Option(metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default.")
     ] = "",

@@ -75,7 +75,7 @@ def all_tables(folder: Path) -> Iterator[tuple[str, Callable[[], list[vfl.Party]
 
 
 def rounded(f: Floats, levels: Quantizer, draw: np.random.Generator) -> Floats:
-    """Return scores (n,) that are clipped, and rounded to one of the two next levels at random without bias."""
+    """Return scores (n,), clipped and rounded at random to one of the two nearest levels, equal to f in the mean."""
     return np.floor(levels.clipped(f) / levels.size + draw.random(len(f))) * levels.size
 
 

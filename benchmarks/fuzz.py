@@ -68,7 +68,7 @@ def main() -> None:
             decode_message(Summand, frame.payload)
         except ProtocolError:
             refused += 1
-        except Exception:  # must not happen; counted
+        except Exception:  # a crash, which must not happen, is counted
             crashed += 1
         else:
             passed += data != good

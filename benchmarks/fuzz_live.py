@@ -170,7 +170,7 @@ class Peer:
                 pass
 
     def bytes_of(self, state: State) -> bytes:
-        """Return a good packet as HTTP/2, from the first byte of the connection to the end of the stream."""
+        """Return the bytes of a valid packet as HTTP/2, from the first byte of the connection to the end of the stream."""
 
         def header(name: bytes, value: bytes) -> bytes:
             return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
@@ -314,7 +314,7 @@ def _kind(kind: str, peer: Peer, count: int, mutate: Mutate, draw: random.Random
         after = peer.state()
         add("sent")
         add("passed" if kind not in ("handshake", "record") else "altered", after.altered)
-        add("passed", after.intact)  # a second change reverted the first
+        add("passed", after.intact)  # the two changes of the mutant cancelled out
         add("refused", int(not after.over and not after.altered and not after.intact))
         if after.over:
             add("ended")

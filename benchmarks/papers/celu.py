@@ -85,7 +85,15 @@ CELU_VARIANTS: dict[str, Callable[[float], Optimizer]] = {
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Table 2 (?): a setting, and the values of R, W and xi around the usual ones, at one step."""
+    """The trainings of Table 2 (?): values of R, W and xi, of which one at a time is varied.
+
+    Attributes:
+        setting: tables and options of the trainings.
+        R: numbers of local steps for each exchange.
+        W: numbers of cached exchanges.
+        xi: angles in degrees beyond which a row has the weight 0; None does not weight rows.
+        step: the step size.
+    """
 
     setting: Plan
     R: tuple[int, ...] = (1, 3, 5, 8)
@@ -96,7 +104,16 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class SecondsPlan:
-    """Rows of batches, numbers of Z, timed rounds, the link at the first of these rows, methods."""
+    """The trainings of Figure 6 (?), whose rounds are timed.
+
+    Attributes:
+        batches: numbers of rows of a batch.
+        width: number of outputs Z for each row.
+        rounds: number of timed rounds.
+        mbps: bandwidth in Mbit/s for the first number of rows; for the others it is scaled.
+        rtt_ms: round-trip time in milliseconds for the first number of rows.
+        methods: names of the methods.
+    """
 
     batches: tuple[int, ...] = (4096, 1024, 128)
     width: int = 256
@@ -108,7 +125,12 @@ class SecondsPlan:
 
 @dataclass(frozen=True)
 class LongPlan:
-    """A setting, and the step sizes that all its methods use."""
+    """Long trainings of all methods with given step sizes.
+
+    Attributes:
+        setting: tables and options of the trainings.
+        steps: the step sizes.
+    """
 
     setting: Plan
     steps: tuple[float, ...] = (0.02,)

@@ -55,7 +55,18 @@ Decay = Literal["none", "sqrt_t"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of parties with the Q of each, rules, the grid, splits, rounds at most, batch rows, starts of a split."""
+    """Trainings of which the rounds to an AUC are counted.
+
+    Attributes:
+        parties: for each number of parties, the numbers Q of parallel local steps.
+        sequential: numbers Q of local steps in turn.
+        decays: rules by which step sizes decrease.
+        grid: step sizes from which one is chosen.
+        splits: number of random splits.
+        cap: maximum number of rounds.
+        batch: number of rows of a batch.
+        starts: number of random starts of each split.
+    """
 
     parties: dict[int, tuple[int, ...]]
     sequential: tuple[int, ...]
@@ -77,7 +88,17 @@ QUICK = Plan({2: (1, 5), 3: (1,)}, (5,), ("sqrt_t",), (0.3, 1.0), 1, 8, 128, 2)
 
 @dataclass(frozen=True)
 class LossPlan:
-    """Local steps in parallel and in turn, the constant step, rounds, rounds between evaluations, random starts."""
+    """Trainings of Figure 2, whose losses are reported.
+
+    Attributes:
+        parallel: numbers Q of parallel local steps.
+        sequential: numbers Q of local steps in turn.
+        step: the constant step size.
+        rounds: number of rounds.
+        every: number of rounds between two evaluations.
+        batch: number of rows of a batch.
+        starts: number of random starts.
+    """
 
     parallel: tuple[int, ...] = (1, 5, 10, 25)
     sequential: tuple[int, ...] = (5,)
