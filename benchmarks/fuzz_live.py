@@ -170,7 +170,7 @@ class Peer:
                 pass
 
     def bytes_of(self, state: State) -> bytes:
-        """Return the bytes of a valid packet as HTTP/2, from the first byte of the connection to the end of the stream."""
+        """Return the bytes of a valid packet as HTTP/2, from the start of the connection to the end of the stream."""
 
         def header(name: bytes, value: bytes) -> bytes:
             return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value

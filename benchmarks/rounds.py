@@ -78,7 +78,7 @@ class OpenedGradients(Observer):
 
     @property
     def equations(self) -> int:
-        """Return equations about residuals; repeated equations of later iterations are not counted again."""
+        """The number of linear equations about residuals; equations that later iterations repeat count once."""
         return sum(matrix.shape[1] for matrix in self.matrix.values())
 
     def label_auc(self, positive: Mapping[int, Any]) -> float:
