@@ -26,7 +26,7 @@ def test_every_generated_table_has_a_target_and_both_classes() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", list(TABLES))
-def test_boosting_that_mixes_parties_is_better_only_on_tables_with_interactions(name: str) -> None:
+def test_mixing_parties_helps_only_on_tables_with_interactions(name: str) -> None:
     from benchmarks.interactions import boosting
 
     sets = []
