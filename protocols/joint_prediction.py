@@ -87,7 +87,7 @@ class ScoreResult:
 
     @classmethod
     def of(cls, f: Floats | None, scored: NDArray[np.bool_], fresh: NDArray[np.bool_] | None = None) -> ScoreResult:
-        """Return the result of rows that all parties have, and about which nothing was known before."""
+        """Return the result of rows that all parties have, and that were neither trained on nor requested before."""
         nothing = np.zeros(len(scored), np.bool_)
         return cls(f, scored, scored if fresh is None else fresh, nothing, nothing, ~nothing)
 

@@ -31,8 +31,9 @@ class LocalResources:
         simulated: whether the tables of all parties are in this one process, so that nothing is disclosed to anybody.
         charge_scores: function that is called before a block of scores is sent, with the number of rows that will be
             scored and the number of rows that this party refuses to have scored.
-        use_reserved_evaluation: function that is called before each evaluation whose rows the score ledger has already
-            counted; it raises LeakageError if no such evaluation is left. None if evaluations are counted one by one.
+        use_reserved_evaluation: a search over several trainings has all its evaluations counted in the score ledger at
+            its start, and sets this function. It is called before each evaluation, and raises LeakageError if none of
+            them is left. None if each evaluation is counted when it takes place.
     """
 
     run: str = ""

@@ -162,7 +162,7 @@ class ActiveResidual(ABC):
         Args:
             g: the residual (n, c).
             epoch: number of the epoch.
-            to: the receivers.
+            to: names of the passive parties that receive it.
             resend_of: the record of this residual if it was already sent before the training was interrupted. It is
                 then sent with the same noise as before, and allows only the openings that were not used.
         """

@@ -198,7 +198,7 @@ class ScoreLedger:
 
         Args:
             model: name of the model.
-            peer: the requesting party.
+            peer: name of the requesting party; `SELF` for this party.
             ids: ids of the requested rows.
             commitments: the commitments that the peer sent, `COMMITMENT_BYTES` for each row.
 
@@ -290,7 +290,7 @@ class ScoreLedger:
 
         Args:
             tables: the SQL tables of the ledger, inside a transaction.
-            query: the query.
+            query: a peer's request for scores, as the ledger identifies its rows.
             contents: digests of this party's columns of the rows.
             columns: the number of this party's columns.
             bits: number of bits that a score of a row discloses.
@@ -449,7 +449,7 @@ class ScoreLedger:
             limited: whether to enforce the limit on evaluations.
             me: name of this party, for the log.
             times: number of evaluations.
-            alongside: makes another change of the account, which is on disk if and only if the evaluations are.
+            alongside: makes a further change to the account in the same transaction, so that both or none are on disk.
 
         Raises:
             LeakageError: the number of evaluations would exceed the limit. Nothing is recorded then.
@@ -464,7 +464,7 @@ class ScoreLedger:
         eventlog.emit(me, "metrics disclosed", {"peer": peer, "rows": len(rows)})
 
     def evaluation_count(self, ids: Iterable[bytes]) -> int:
-        """Return the number of evaluations of that row, among these, which was evaluated most often."""
+        """Return how often the most frequently evaluated of these rows was used for an evaluation."""
         with self._file.reading() as tables:
             return max_count(tables, self._digests(ids), EVALUATION)
 
@@ -535,7 +535,7 @@ class ScoreLedger:
         """Store a value for each row of a query. The values are on disk when this method returns.
 
         Args:
-            query: the query.
+            query: the rows, model and peer to which the values belong.
             values: the values, one for each row.
             of: "part" if the values are this party's shares of scores, "score" if they are scores that it received.
         """

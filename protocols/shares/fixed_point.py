@@ -371,7 +371,7 @@ def table_distances(knots: Floats, centres: Floats) -> Floats:
 
     Args:
         knots: a forward sum for each index (2^b,).
-        centres: the centres (n,).
+        centres: the forward sum at the centre of each table (n,).
 
     Returns:
         The distances (2^b, n).

@@ -56,7 +56,7 @@ class ForwardSums:
 
     Args:
         products: this party's session of encrypted matrix products (share_products.py).
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         occasion: the purpose of the sums, such as "scores" or "loss"; encryption keys are derived from it.
         number: a number that no other use for the same purpose has in this session.

@@ -136,7 +136,7 @@ class OfflinePhase:
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        params: the agreed parameters.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         scheme: the encryption scheme of the products.
         factors: returns the matrices X and W (n, d) of a block.
         store: stores the precomputed material.

@@ -212,7 +212,7 @@ def open_loss(
         products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
             columns by shares of the weights.
         transfers: at A and B, the session's oblivious transfers; None elsewhere.
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         number: a number that no other evaluation with the same `occasion` has in this session.
         X: this party's columns (n, d) of the rows.

@@ -99,7 +99,7 @@ def record_weights(
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        params: the agreed parameters.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         quantizer: how weights are rounded.
         named: the parties that the job names, which receive their weights.
 
@@ -129,7 +129,7 @@ def open_weights(
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        params: the agreed parameters.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         quantizer: how weights are rounded.
         permits: the permits from `record_weights`.

@@ -80,7 +80,7 @@ def count_out_of_range(
         products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
             columns by shares of the weights.
         transfers: at A and B, oblivious transfers for tables that are indexed by the highest bits of sums.
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         number: the number of this count in the session; no two counts may have the same.
         X: this party's columns (n, d) of the rows.

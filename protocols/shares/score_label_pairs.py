@@ -130,7 +130,7 @@ def open_pairs(
         products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
             columns by shares of the weights.
         shuffle: at A and B, an unused shuffle with a block of n words for each output; None elsewhere.
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights; each state is evaluated at most once in a session.
         X: this party's columns (n, d) of the rows.
         pair_words: the format of the words that are shuffled.

@@ -92,7 +92,8 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
     keys = {context.me: os.urandom(SYMMETRIC_KEY_BYTES)}
 
     def wrapping_key(peer: str, sender: str) -> bytes:
-        return derive_key(pairs[peer], "own key", sender)  # with the sender's name, since both send under the same key
+        # the key depends on the sender, because both parties encrypt under keys that follow from their common key
+        return derive_key(pairs[peer], "own key", sender)
 
     for peer in pairs:
         if peer in readers:

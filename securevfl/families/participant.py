@@ -80,7 +80,7 @@ class Participant(ABC):
         Only the requesting party has such results.
 
         Args:
-            request: the rows.
+            request: ids and unscaled columns of the rows.
 
         Returns:
             Which rows the model was trained on, which rows were requested before with other values, and stored scores
@@ -121,7 +121,7 @@ class Participant(ABC):
         weights = data.metric_weights(rows.rows)
         curve: list[list[float]] = []
         baseline: Baseline | None = None
-        if not loss.classifies or loss.single:  # several outputs have no positive class, even of two
+        if not loss.classifies or loss.single:  # with one output for each class, no class is the positive one
             prediction = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, classes)
             actual = labels == classes[1] if loss.classifies else labels
             curve = metrics.calibration(actual, prediction, weights=weights).tolist()

@@ -41,11 +41,11 @@ def derive_run_shape(
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         schedule: which rows form which batch.
-        active: the active party.
+        active: name of the active party.
         columns: d_k, number of columns of each party; a party without columns is a helper.
         outputs: c, number of outputs of a row.
         module_parameters: number of weights of each party that brings a network module.
-        tables: digests of the parties' tables, by which equations that repeat are recognised.
+        tables: digests of the parties' tables, by which a ledger recognises equations that an earlier job disclosed.
         local_parties: the parties whose tables are available in this process; a party with labels is the first.
         encoded_parties: the same parties with weights of evidence in place of bins. If there are none, facts about
             columns are computed later, when weights of evidence are known.

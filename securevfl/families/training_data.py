@@ -140,7 +140,7 @@ class TrainingData:
         Class weights affect the training only, not metrics.
 
         Args:
-            rows: the evaluated rows.
+            rows: positions of the evaluated rows in the table.
 
         Returns:
             The weights, or None if all rows count equally.
@@ -269,7 +269,7 @@ class ScaledRows:
     """Rows of a party's columns that are scaled when they are read by slices.
 
     Args:
-        data: the training data.
+        data: the training data of this party.
         rows: positions of the rows in the table.
     """
 

@@ -22,23 +22,26 @@ from pydantic import Field
 from securevfl.optim.optimizer import Optimizer
 
 CONDITION_GROWTH = 0.7
-"""How fast the root of the condition grows from 1, for each iteration."""
+"""Increase in each iteration of the square root of the condition number that `heavy_ball` assumes for P H."""
 CONDITION_SHARE = 0.35
-"""The largest root of the condition, relative to the number of iterations."""
+"""Largest square root of the assumed condition number, divided by the number of iterations."""
 MAX_CONDITION_ROOT = 30.0
-"""The largest root of the condition for any number of iterations: more would amplify the rounding of sums."""
-
+"""Largest square root of the assumed condition number for any number of iterations. The momentum of a larger one would
+amplify the rounding of sums."""
 
 ITERATION_FACTOR, MIN_CURVATURE_SHARE = 8.0, 1e-4
-"""Iterations times the root of half the curvature share, and the smallest half of it, in `iterations_for`."""
+"""`iterations_for` returns ITERATION_FACTOR / sqrt(curvature_share / 2) iterations, and uses at least
+MIN_CURVATURE_SHARE for curvature_share / 2."""
 TOLERATED_SHARE = 0.8
 """A training with at least this share of the iterations that it needs is accepted without a notice."""
 REFERENCE_ROWS = 20_000
 """Number of rows up to which `iterations_for` does not depend on the number of rows."""
 FIRST_EVALUATIONS, EVALUATION_GROWTH = (8, 12, 18, 30), 1.5
-"""Iterations before the first evaluations of a training that may stop early, and the ratio of any later ones."""
+"""A training that may stop early is evaluated after these numbers of iterations, and from then on whenever the number
+has grown by the factor EVALUATION_GROWTH."""
 MIN_LAST_GROWTH = 1.2
-"""The smallest ratio of the number of all iterations to that before the last but one evaluation."""
+"""An evaluation takes place only if the whole training has at least this number times as many iterations, because it is
+evaluated at its end anyway."""
 
 
 def heavy_ball(iterations: int, root: float | None = None) -> list[tuple[float, float]]:

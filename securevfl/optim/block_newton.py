@@ -155,8 +155,8 @@ def report_unconverged(party: TrainingParty, name: str, decrease: float, toleran
         return
     statement = (
         "the training has not converged. It has used all of its rounds, and in the last one the loss still decreased "
-        f"by {decrease:.1g} of its value; it ends by itself below {tolerance:.1g}. Increase epochs, or leave epochs "
-        'out and accept the leak "columns", which limits the number of rounds.'
+        f"by a share of {decrease:.1g}; a training ends by itself when this share is below {tolerance:.1g}. Increase "
+        'epochs, or leave epochs out and accept the leak "columns", which limits the number of rounds.'
     )
     party.statements.append(statement)
     warnings.warn(f"party {name}: {statement}", DataNotice, stacklevel=2)

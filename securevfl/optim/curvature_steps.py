@@ -30,7 +30,7 @@ class CurvatureSteps(Updater):
     """Updates a party's weights by a rule, with a step size that it computes for each batch.
 
     Args:
-        rule: the update rule.
+        rule: the update rule, which turns a gradient into a step.
         model: the party's linear model.
         state: the state of an earlier updater, or None.
     """

@@ -48,7 +48,7 @@ class _PendingStep:
     """A push whose update of the weights has not been made yet.
 
     Attributes:
-        t: the iteration.
+        t: number of the iteration, counted from 0.
         batch: the data of one batch of rows at this party: columns, and targets if it has labels.
         H: the pushed outputs (n, c).
         steps: number of finished updates at the time of the push.
@@ -251,8 +251,8 @@ class FdmlWorker(BatchParticipant):
                 reply = link.reply()
                 if reply.exchange != oldest.t - first:
                     raise ProtocolError(
-                        f"{self._context.me}: {self._context.active} sent the residuals of batch {reply.exchange} of "
-                        f"the run, but those of batch {oldest.t - first} were expected",
+                        f"{self._context.me}: {self._context.active} sent residual number {reply.exchange} of the run "
+                        f"instead of number {oldest.t - first}",
                         "check that both parties run the same job",
                         code="SVFL-PROTOCOL-MESSAGE",
                         peer=self._context.active,

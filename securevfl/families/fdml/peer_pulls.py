@@ -43,7 +43,7 @@ class PeerPullClient(PullClient):
     Args:
         context: the context of a sum whose contributors are the workers.
         pace: how many iterations workers may be apart.
-        lead: the leading party.
+        lead: name of the leading party, which has the labels.
     """
 
     def __init__(self, context: PartyContext, pace: WorkerPace, *, lead: str) -> None:

@@ -56,7 +56,7 @@ class StoredWorker(ABC):
         """Return the payload of this worker's outputs on a batch.
 
         Args:
-            H: outputs (n, c).
+            H: this worker's outputs on the batch (n, c).
             batch: number of the batch.
             version: version of the outputs.
 
@@ -195,8 +195,8 @@ class StoredSum(MessageProtocol):
     hides_parts: ClassVar[bool] = True
     """Whether payloads are hidden from the server; a total then needs a payload of every worker."""
     noise: LocalNoise | None = None
-    """Noise that workers add to local predictions before they conceal them, with a privacy account; a table of its
-    keys."""
+    """Noise that workers add to local predictions before they conceal them, so that all pushes of a row together are
+    differentially private: a table with the keys epsilon, delta and clip."""
 
     @field_validator("noise", mode="before")
     @classmethod

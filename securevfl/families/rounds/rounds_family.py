@@ -49,7 +49,7 @@ from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
-EVIDENCE_REVEAL = Reveal("output", "the receiver's own parameter gradient J^T g, and the classes in each of its bins")
+EVIDENCE_REVEAL = Reveal("output", "the receiver's own parameter gradient J^T g, and the class counts of its bins")
 
 
 class RoundsFamily(Family[RoundsJob]):

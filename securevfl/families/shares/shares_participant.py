@@ -101,7 +101,7 @@ def count_trained_rows(state: State, score_ledger: ScoreLedger, ids: Iterable[by
 
     Args:
         state: the party's state of the model.
-        score_ledger: its score ledger.
+        score_ledger: the party's record of trained and scored rows.
         ids: digests of the ids.
 
     Returns:
@@ -563,7 +563,7 @@ class SharesParticipant(Participant):
         """Return this party's model inputs (n, width) for rows that are stored at worker processes.
 
         Args:
-            data: the training data.
+            data: the training data of this party.
             rows: positions of the rows.
             roots: square roots of the rows' weights (n,), by which inputs are multiplied; None for equal weights.
             clip: inputs are clipped to [-clip, clip].

@@ -309,7 +309,7 @@ def _block_descent(
     gradients since that iteration have no effect. Steps of the first `optimizer.warm_up` iterations are at most 1.
 
     Args:
-        optimizer: the optimizer.
+        optimizer: the options of block descent, such as its step size.
         iterations: number of iterations.
         parties: number of parties.
         rollbacks: see `Rollbacks`.

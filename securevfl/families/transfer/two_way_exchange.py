@@ -89,8 +89,8 @@ class TwoWayExchange(Link):
         self._sender, self._requester = None, None
         for requester, values in asks.items():
             (sender,) = (name for name in context.parties if name != requester)
-            tells: Literal["labels", "columns"] = "labels" if sender == context.roles.lead else "columns"
-            agreement = Agreement(openings, shares_outputs=False, subject=tells, group=context.channel.gate.group)
+            subject: Literal["labels", "columns"] = "labels" if sender == context.roles.lead else "columns"
+            agreement = Agreement(openings, shares_outputs=False, subject=subject, group=context.channel.gate.group)
             direction = replace(
                 context,
                 roles=Roles.labelled(sender, [requester]),
