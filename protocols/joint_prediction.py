@@ -9,7 +9,8 @@ which have only columns, learn nothing.
 
 If a party requests scores of new rows, other parties may refuse some of them; `ScoreResult` has the state of each row.
 A sum protocol may disclose more than the sum; its declarations state that. Rows are processed in blocks, so that a
-table of any length fits in memory and in messages of limited size.
+table of any length fits in memory and in messages of limited size. Reason codes name the columns that affect a row's
+score most.
 """
 
 from __future__ import annotations

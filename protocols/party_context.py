@@ -3,7 +3,9 @@
 A party is one organisation that takes part in a training. It sends messages to the others through its channel, which
 has named subchannels. A role ("active", "passive", "collector", "contributor") is the part that a party plays in one
 protocol. The active party has the labels. Passive parties have only columns. Contributors hold the summands of a sum,
-and the collector receives it.
+and the collector receives it. A party's account is a file in which it records its disclosures. Its score ledger, a part
+of the account, records the scores and the evaluations of its rows; an evaluation computes metrics of a model on a set
+of rows.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Too many scores reveal columns or weights. The ledger counts, for each row, the 
 received, and refuses a row whose limits are reached: individually and without a reason. A score of k bits for each of c
 outputs counts as c * k bits. Rows are stored as keyed digests of their ids, on disk before the answer is sent. One
 transaction looks a row up, admits it and updates its bits; other sessions wait for it. `ScoreLedger` lists the limits.
+Reason codes, which name the columns that affect a score most, count as well. An evaluation computes metrics of a model,
+such as the AUC, on a set of rows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A score ledger is the part of a party's account (an SQLite file, `securevfl.account`) in which it records which scores
 and metrics about its rows other parties ("peers") have received. Rows are identified by digests of their ids. `content`
-is a digest of a row's columns.
+is a digest of a row's columns. Reason codes name the columns that affect a row's score most. An evaluation computes
+metrics of a model, such as the AUC, on a set of rows.
 """
 
 from __future__ import annotations

@@ -348,7 +348,8 @@ class TrainingRole(ABC):
         """Split the other holder's values of several blocks. Raises ProtocolError if `data` has another size."""
         if len(data) != sum(sizes):
             raise ProtocolError(
-                f"received {len(data)} bytes about {len(sizes)} blocks of rows instead of {sum(sizes)}",
+                f"the other share holder sent {len(data)} bytes about {len(sizes)} blocks of rows instead of "
+                f"{sum(sizes)}",
                 "use the same job at both parties",
                 code="SVFL-PROTOCOL-SIZE",
             )

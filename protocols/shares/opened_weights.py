@@ -17,7 +17,8 @@ so the weight is rounded at random, without bias.
 A party that knows its weights can rank rows by their probable labels, by computing X_k @ theta_k. A party that deviates
 may multiply residuals by any numbers, such as powers of two, and the party with labels may use any table of the loss.
 Even then, a weight discloses at most b bits about labels and about the columns of all other parties. So each of these
-parties records b bits for each weight.
+parties records b bits for each weight. A permit states what a message discloses; without it, the channel does not send
+the message. *Packed* integers take only the bytes that their bits need.
 """
 
 from __future__ import annotations

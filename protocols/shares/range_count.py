@@ -15,7 +15,7 @@ modulo 2^L can represent only the range of the training's table, sums beyond hal
 A learns the count; everything else that either party receives is uniform. If A deviates and uses other table entries,
 it learns their sum, which is 11 bits of its choice about the counted rows. B therefore discloses a count only as often
 as its score ledger allows for these rows (protocols/score_ledger). Afterwards it sends an empty count, and the training
-continues.
+continues. A session has its own subchannel and keys (shares_session.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ two random-looking shares, integers modulo 2^L whose sum is the product. V_h bel
 Comments refer to these steps by number. Keys and masks depend on a coin: 32 bytes computed from the nonces of all
 parties, so that no party alone chooses them. A party receives only ciphertexts under a holder's key. A holder receives
 replies that look uniform to it, whatever key it generated and whatever it sent (`crypto/kernel/shares.py`). So all
-parties learn the sizes only.
+parties learn the sizes only. An *evaluator* is the object with which k computes on ciphertexts under a holder's key. A
+chunk is a number of iterations whose products are computed together; each has its own coins. Factors may be stored at
+*workers*, other processes of the party.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 In a joint evaluation all parties compute the outputs f of the current model on the held-out rows, or on the training
 rows if no rows are held out. The active party has the labels and leads; passive parties have none. After an evaluation
 the leading party may send the decision to continue, to stop, or to roll back: to return to an earlier model and to
-continue with shorter steps. A round is one update on a batch of rows.
+continue with shorter steps. A round is one update on a batch of rows. A session is a part of a run that is not
+interrupted; an interrupted run resumes in another session.
 """
 
 from __future__ import annotations

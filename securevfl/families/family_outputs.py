@@ -3,7 +3,8 @@
 A protocol family is one way to train a model together. An output is a set of numbers that a run discloses to a party
 (`securevfl.disclosure.outputs`). A leak is a disclosure that a job must accept by name, because it may reveal labels or
 columns. People of a party accept a consent sheet before a run; it states the disclosures to each party. The audit runs
-a job on test data and compares received values with declared ones.
+a job on test data and compares received values with declared ones. A party's ledger records the disclosures of all its
+jobs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
 """The base class of one party in a training or a prediction: training rounds, scores, metrics and stored state.
 
 Every protocol family has a subclass of it. `RowSlices` are rows that are read slice by slice; a request for scores of
-new rows also has their ids (`RowsToScore`). The requesting party is the party that asks for scores.
+new rows also has their ids (`RowsToScore`). The requesting party is the party that asks for scores. An exchange is one
+transfer of outputs, residuals or shares between the parties. To roll back is to return to an earlier model and to
+continue with shorter steps. Evaluated rows are those on which metrics are computed: the held-out rows, or the training
+rows if none are held out. Reason codes name the columns that affect a score most. An offline phase generates random
+numbers before the training.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The public sizes of a run, derived from its job, its schedule and the tables that are available in this process.
 
-The active party has the labels, passive parties have none, and helpers have no columns.
+The active party has the labels, passive parties have none, and helpers have no columns. Weights of evidence replace the
+bins of a column by the log odds of the classes in each bin. A party's ledger records the disclosures of all its jobs.
 """
 
 from __future__ import annotations

@@ -7,9 +7,11 @@ All K parties update their blocks of weights theta_k at once: theta_k -= lr / K 
 X_k are the party's columns in n rows, g the residuals and c the largest curvature of the loss. This is Newton's step on
 one block, with a bound in place of the Hessian H (Boehning and Lindsay 1988). With lr = 1 the sum of K such steps never
 overshoots: the eigenvalues of P H, with the matrix P of all blocks, are between 0 and 1. `momentum` is the heavy-ball
-method for lr <= 1 on all rows (`heavy_ball`), otherwise Nesterov's (1983): gradients at points extrapolated by
-(t - 1) / (t + 2) in iteration t. Its factors are known in advance and a party computes P_k alone, so this optimizer can
-train on secret shares. It needs few iterations on large batches.
+method for lr <= 1 on all rows (`heavy_ball`), otherwise Nesterov's (1983): gradients at points extrapolated by (t - 1)
+/ (t + 2) in iteration t. Its factors are known in advance and a party computes P_k alone, so this optimizer can train
+on secret shares. It needs few iterations on large batches. An evaluation opens the sum of the losses on held-out rows
+to the party with labels. If the loss has increased, the training may roll back: it returns to its best model and takes
+shorter steps.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ outputs are H_k, f is the sum of all outputs, and g the residual, the derivative
 P_k is the inverse of the bound on the block's curvature (`securevfl.optim.curvature`). m is reduced, to 1 at the least,
 when the loss increases. a counts rounds since the latest restart of the extrapolation (Nesterov 1983), which a party
 restarts when it would move against its gradient (O'Donoghue and Candes 2015). FedBCD (Liu et al. 2019) is related.
+
+An interrupted run resumes in another session, from the states that its checkpoints have stored.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ eta. If K parties move at once, the objective does not increase if each takes 1 
 
     eta_k = 1 / (K * Q * (c * lambda + l2))
 
-No party learns the step size of another. If the parties move in turn, K counts as 1.
+No party learns the step size of another. If the parties move in turn, K counts as 1. An exchange is one transfer of
+outputs and a residual between the parties.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ Protocols: "shares" trains on additive secret shares; the others send residuals,
 the model's outputs. The leak checks refuse a job that would disclose too much, unless the job accepts that by name.
 Defaults never send residuals in the clear and never accept a leak. An optimizer without a protocol trains on shares if
 it can, and otherwise with residuals encrypted under CKKS. An optimizer that stops early gets the rows and the number of
-iterations of a job without one. Keys that the user has set are never changed.
+iterations of a job without one. Keys that the user has set are never changed. A step is safe if it cannot increase the
+loss, whatever columns the parties have; longer steps may be undone after an evaluation.
 """
 
 from __future__ import annotations

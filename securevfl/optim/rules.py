@@ -9,7 +9,8 @@ residuals, the derivatives of the loss by these outputs, for one batch.
 A *linear* rule (SGD, proximal, momentum) uses only +, - and products with constants that are fixed in advance. It also
 runs on additive shares, where the changes that the share holders compute add up to the change of the weights. A rule
 that is not linear (AdaGrad, Adam) squares, divides or takes roots of gradients, and runs only on numpy arrays. The
-gradient that a rule receives includes the l2 penalty (`Linear.regularised`); it is not decoupled as in AdamW.
+gradient that a rule receives includes the l2 penalty (`Linear.regularised`); it is not decoupled as in AdamW. In a
+local step, a party updates its weights with a residual that it already has.
 """
 
 from __future__ import annotations

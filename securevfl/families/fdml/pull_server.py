@@ -149,7 +149,7 @@ class PullServer:
     """The server's side: it stores the latest payloads of all batches and answers pulls.
 
     Args:
-        context: the context of a sum whose collector is this server.
+        context: the server's channel, and the roles of all parties in the sums that it receives.
         pace: how many iterations workers may be apart.
         stored: the object that adds payloads.
         lead: name of the leading party, which has the labels.

@@ -134,7 +134,7 @@ class ServerPullClient(PullClient):
     """A worker's client for pushes to a server and pulls from it.
 
     Args:
-        context: the context of a sum whose collector is the server.
+        context: this party's channel, and the roles of all parties in the sums that the server receives.
         pace: how many iterations workers may be apart.
         stored: the object that conceals outputs and reveals sums.
         readers: the workers that receive sums.

@@ -40,7 +40,7 @@ class StoredWorker(ABC):
     """The object with which one worker conceals outputs and reveals sums in one session; not thread-safe.
 
     Args:
-        context: the context of a sum whose collector is the server.
+        context: this party's channel, and the roles of all parties in the sums that the server receives.
         needs_all: whether a total must contain a payload of every worker, as it must if payloads are hidden from the
             server.
     """
@@ -149,7 +149,7 @@ class StoredServer(ABC):
     """The object with which the server adds payloads in one session. It has no secret.
 
     Args:
-        context: the context of a sum whose collector is the server.
+        context: this party's channel, and the roles of all parties in the sums that the server receives.
         needs_all: whether a total must contain a payload of every worker.
     """
 
@@ -208,7 +208,7 @@ class StoredSum(MessageProtocol):
         """Create a worker's object; all workers and the server do so at the same point, as keys may be exchanged.
 
         Args:
-            context: the context of a sum whose collector is the server.
+            context: this party's channel, and the roles of all parties in the sums that the server receives.
             readers: the workers that receive sums.
 
         Returns:
@@ -220,7 +220,7 @@ class StoredSum(MessageProtocol):
         """Create the server's object, at the same point as the workers.
 
         Args:
-            context: the context of a sum whose collector is the server.
+            context: this party's channel, and the roles of all parties in the sums that the server receives.
             readers: the workers that receive sums.
 
         Returns:

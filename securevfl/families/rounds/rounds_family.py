@@ -6,7 +6,9 @@
 4. Every party computes its gradient J_k^T g, with the Jacobian J_k of its outputs by its weights, and updates them.
 
 The active party has the labels, and all parties have columns. The optimizer determines the updates and how many
-exchanges they use. The sum protocol and the residual protocol determine which party can read H_k and g.
+exchanges they use. The sum protocol and the residual protocol determine which party can read H_k and g. A consent sheet
+states what a party sends and learns. The audit runs a job on test data and compares the values that parties receive
+with the declared ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a party of a training by rounds can learn from its messages, in words for its consent sheet.
 
 The active party has the labels, passive parties have none. n is the number of rows of a batch, c the number of outputs
-of a row, p the number of weights of a party, d its number of columns.
+of a row, p the number of weights of a party, d its number of columns. To open a gradient means that the active party
+decrypts it for a passive party. Weights of evidence are the log odds of the classes in the bins of a column.
 """
 
 from __future__ import annotations

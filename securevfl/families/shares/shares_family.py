@@ -8,7 +8,9 @@ The two *share holders* are the active party, which has the labels, and its *par
 3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
 All parties learn sizes; the active party also learns metrics and the agreed scores. `protocols.shares.iteration`
-describes the messages, `shares_plan` the optimizers that fit, and `shares_participant` one party.
+describes the messages, `shares_plan` the optimizers that fit, and `shares_participant` one party. A consent sheet
+states what a party sends and learns. The audit runs a job on test data and compares the values that parties receive
+with the declared ones.
 """
 
 from __future__ import annotations

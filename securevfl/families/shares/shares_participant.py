@@ -6,7 +6,8 @@ the offline phase. A measurement (an evaluation of the model) opens, that is dis
 losses; that of the final model also opens pairs of a rounded score and a label in random order. After each chunk, the
 parties count the model outputs outside the lookup table's range, for which training gets wrong residuals. A rollback
 returns the training to the model of an earlier iteration. A party's score ledger records the rows that were trained on
-and the scores that were disclosed. A state is what a party stores of a training, to resume it or to predict.
+and the scores that were disclosed. A state is what a party stores of a training, to resume it or to predict. Workers
+are processes (Dask) that store a party's rows. Reason codes name the columns that affect a score most.
 """
 
 from __future__ import annotations
@@ -82,9 +83,10 @@ SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
 INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
-LARGE_TABLE_NUMBERS = 1 << 18  # for tables with more numbers than this, freed memory is returned to the system
+LARGE_TABLE_NUMBERS = 1 << 18  # for tables with more values than this, freed memory is returned to the system
 _ROLLBACK_REASON = (
-    "the loss increased, because steps of twice the safe size are too long for these columns. The step size is halved"
+    "the loss increased, because steps longer than the safe step are too long for these columns. The step size is "
+    "halved"
 )
 
 

@@ -9,7 +9,8 @@ larger step. Each iteration computes
 
 The numbers a and b result from applying the update rule to numbers. If the rule remembers earlier iterations
 (momentum), theta is a linear combination of all u; its coefficients result from applying the rule to vectors with one
-entry for each iteration. A rollback returns the training to the weights of an earlier iteration.
+entry for each iteration. A rollback returns the training to the weights of an earlier iteration. A step is safe if it
+cannot increase the loss, whatever columns the parties have.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ The guest has the labels, the host has none (`securevfl.families.transfer.taylor
 
 Comments refer to these steps by number. The matrix of step 3 is the guest's Phi^T Phi, which depends on labels, or the
 host's mean of u^T u, which depends on columns. Already one decrypted gradient discloses the direction of Phi almost as
-well, to a cosine of 0.99 (`tests/security/test_transfer_leaks.py`).
+well, to a cosine of 0.99 (`tests/security/test_transfer_leaks.py`). A residual protocol
+(`securevfl.protocols.residuals`) sends the vectors in place of residuals.
 """
 
 from __future__ import annotations
