@@ -96,7 +96,7 @@ def make_plan(
         batches: number of batches of an epoch.
         parties: number of parties.
         inputs: number of inputs of all parties together, with the intercept; only a job with l2 needs it.
-        rollbacks: see `Rollbacks`.
+        rollbacks: for each rollback, the number of iterations before it and the iteration that it returned to.
 
     Returns:
         The plan.
@@ -313,7 +313,7 @@ def _block_descent(
         optimizer: the options of block descent, such as its step size.
         iterations: number of iterations.
         parties: number of parties.
-        rollbacks: see `Rollbacks`.
+        rollbacks: for each rollback, the number of iterations before it and the iteration that it returned to.
         momentum: the form of the momentum while steps are safe; longer ones use Nesterov's.
         penalty: the l2 penalty, or None.
 
