@@ -80,7 +80,7 @@ class FixedJacobian:
     parameters = 0  # no protocol reads it, because the number of columns of X differs from call to call
 
     def rows(self, X: Floats) -> int:
-        """Return the number of rows of X, since the residual has one row for each."""
+        """Return the number of rows of X, because the residual has one row for each."""
         return len(X)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:

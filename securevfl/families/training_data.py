@@ -89,7 +89,8 @@ class TrainingData:
         self.offsets: Floats | None = None
         self.target_classes: NDArray[Any] | None = None
         if party.y is not None:
-            # all rows determine the classes, as training rows may lack a rare one; training rows scale numeric labels
+            # classes are those of all rows, because training rows may lack a rare class; the location and the scale of
+            # numeric labels are those of the training rows
             rows = None if loss.classifies else np.sort(schedule.batch_order)
             self.target_classes = self.classes = classes_of(party, loss, rows, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)

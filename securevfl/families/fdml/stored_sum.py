@@ -205,7 +205,7 @@ class StoredSum(MessageProtocol):
 
     @abstractmethod
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        """Create a worker's object; all workers and the server do so at the same point, as keys may be exchanged.
+        """Create a worker's object. All workers and the server do so at the same point, because keys may be exchanged.
 
         Args:
             context: this party's channel, and the roles of all parties in the sums that the server receives.

@@ -588,7 +588,7 @@ class SharesParticipant(Participant):
         """Generate the preprocessing of a chunk, unless all parties already have it."""
         offline, number = training.offline, self._chunk_number(training, first)
         self._context.channel.clock.stage = Stage.OFFLINE
-        # create the session before chunks are generated in the background, since measurements use it at the same time
+        # the background thread that generates chunks and the measurements both use this session, so create it first
         if offline.is_holder:
             self.session.base.establish()
         if agree_on_chunk(offline.greet(), offline, number, len(chunk)):
