@@ -13,6 +13,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,12 @@ def tables(count: int, classes: int) -> list[vfl.Party]:
 
 
 def cases() -> dict[str, tuple[Job, list[vfl.Party | Helper]]]:
-    """Return all jobs with their parties, by name."""
+    """Return all jobs with their parties, by name; the table is new, and its jobs and parties are shared."""
+    return dict(_cases())
+
+
+@cache
+def _cases() -> dict[str, tuple[Job, list[vfl.Party | Helper]]]:
     base = {"batch_size": 40, "epochs": 2, "test_fraction": 0.25}
     result: dict[str, tuple[Job, list[vfl.Party | Helper]]] = {}
     variants = {name: (3, 2, options) for name, options in EXAMPLES.items()} | VARIANTS

@@ -156,7 +156,7 @@ def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outpu
         accepts=[*leak_kinds()],
     )
     ledgers, transcript = kept(tmp_path, parties), Transcript({"shop": 3 * outputs, "telco": 3 * outputs})
-    vfl.simulate(job, parties, ledgers=ledgers, observe=transcript)
+    vfl.simulate(job, parties, ledgers=ledgers, observe=transcript, workers=1)
     for (giver, learner, kind), numbers in transcript.numbers.items():
         debited = sum(n for like, n in entered(ledgers[giver]).items() if like[:2] == (kind, learner))
         assert debited == numbers, (giver, learner, kind)

@@ -87,8 +87,6 @@ def test_rare_classes_reach_the_optimum_with_more_iterations() -> None:
     ("rate", "keys", "noticed"),
     [
         (0.3, {}, False),
-        (0.02, {}, False),
-        (0.005, {}, False),
         (0.005, {"epochs": 41}, True),
         (0.005, {"epochs": 80}, False),
         (0.3, {"epochs": 5}, True),
