@@ -9,13 +9,13 @@ from typing import Any
 import securevfl as vfl
 from securevfl.data.party import Helper
 from securevfl.disclosure.ledger_contents import LedgerEntry
+from securevfl.disclosure.outputs import disclosures_of
 from securevfl.families.run_facts import pooled_run_facts
-from tests.builders import disclosures_in_run
 
 
 def planned(job: vfl.Job, parties: Sequence[vfl.Party | Helper]) -> dict[str, tuple[Counter[Any], Counter[Any]]]:
     """Return for each party the numbers that it sends and the counts about it, by kind, learner, owner and rows."""
-    expected = disclosures_in_run(job, pooled_run_facts(job, parties).shape)
+    expected = disclosures_of(pooled_run_facts(job, parties).outputs)
     plan: dict[str, tuple[Counter[Any], Counter[Any]]] = {}
     for party in parties:
         numbers, counts = plan[party.name] = Counter[Any](), Counter[Any]()
