@@ -327,9 +327,7 @@ def test_changed_bits_and_truncated_files_are_refused(account: Account) -> None:
 
 
 @pytest.mark.parametrize("way", ["cp", "backup"])
-def test_a_copy_of_a_stopped_party_is_the_newest_file_until_the_next_change(
-    way: str, account: Account, tmp_path: Path
-) -> None:
+def test_a_copy_is_the_newest_file_until_the_next_change(way: str, account: Account, tmp_path: Path) -> None:
     """Also a copy by SQLite, whose header has other counters of changes."""
     account.add()
     gc.collect()

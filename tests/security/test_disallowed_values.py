@@ -132,10 +132,10 @@ def table_tags(folder: Path) -> Act:
 def align(ids: int) -> Act:
     """Return an act that aligns this number of ids of two parties."""
 
-    def party(me: str) -> Callable[[Channel], object]:
+    def aligning(me: str) -> Callable[[Channel], object]:
         return lambda channel: align_privately(me, range(ids), channel, active="bank", passives=["shop"], ledger=None)
 
-    return lambda: run_threads({me: party(me) for me in ("bank", "shop")}, WallClock, timeout=3.0)
+    return lambda: run_threads({me: aligning(me) for me in ("bank", "shop")}, WallClock, timeout=3.0)
 
 
 def served(folder: Path) -> Act:
