@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import random
 import shutil
@@ -333,6 +334,47 @@ def test_changed_bits_and_truncated_files_are_refused(account: Account) -> None:
             account.count()
     account.path.write_bytes(content)
     assert account.count() == 2000
+
+
+@pytest.mark.parametrize("way", ["cp", "backup"])
+def test_a_copy_is_the_newest_file_until_the_next_change(way: str, account: Account, tmp_path: Path) -> None:
+    """Also a copy by SQLite, whose header has other counters of changes."""
+    account.add()
+    gc.collect()
+    copy = tmp_path / "copy.ledger"
+
+    def restore() -> None:
+        account.path.unlink()
+        shutil.copy(copy, account.path)
+
+    if way == "cp":
+        shutil.copy(account.path, copy)
+    else:
+        with closing(sqlite3.connect(account.path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        assert copy.read_bytes() != account.path.read_bytes()
+    restore()
+    assert account.count() == 1
+    account.add()
+    gc.collect()
+    restore()
+    with raises_code(DataError, "SVFL-LEDGER-DAMAGED"):
+        account.count()
+
+
+def test_a_seal_of_an_older_version_is_accepted(account: Account) -> None:
+    """Its digest is of the whole file."""
+    account.add()
+    gc.collect()
+    with closing(sqlite3.connect(account.path)) as connection:
+        (identifier,) = connection.execute("SELECT account FROM meta").fetchone()
+    counter = CommitCounter(identifier)
+    record = counter.read()
+    assert record is not None
+    assert record.seal
+    whole = hashlib.sha256(account.path.read_bytes()).digest()
+    counter.write(commit_counter.CommitRecord(record.number + 1, record.state, seal=whole))
+    assert account.count() == 1
 
 
 def test_an_interrupted_counter_write_leaves_the_other_slot(account: Account) -> None:
