@@ -31,7 +31,7 @@ from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.remote_columns import RemoteColumns
-from securevfl.protocols.shares.share_products import ProductQuery, Products, unpack_words
+from securevfl.protocols.shares.share_products import Products, unpack_words
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.runtime.codec import Message
 
@@ -76,11 +76,11 @@ class ForwardSums:
         products.greet()
         self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # step 0
         executor, width = products.executor(0), min(rows, ROWS_PER_PRODUCT)
-        for index, (name, r) in enumerate(state.peer_shares.items()):
+        for name, r in state.peer_shares.items():
             V = ring.reduce(params.rule_of(name).result(r, state.iterations))
             # step 0
-            products.send_queries(executor, [name], self._holders[0], {index: V}, columns=lambda _: width, uses=1)
-        self._queries = {name: products.recv(name, ProductQuery).ciphertext for name in products.other_holders}
+            products.send_queries(executor, [name], self._holders[0], {0: V}, columns=lambda _: width, uses=1)
+        self._queries = {name: products.receive_query(name, 0) for name in products.other_holders}
         label = f"sums on shares, {occasion} {number}"
         peers: tuple[str, ...] = ()
         if context.me == params.partner:

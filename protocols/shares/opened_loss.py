@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.carry_lift import CarryLift
@@ -246,4 +247,11 @@ def open_loss(
         products.send(context.active, LossSum(_RING.pack(total[None])), context.channel.permit(record))  # step 4
         return None
     (partner_total,) = unpack_words(params.partner, products.recv(params.partner, LossSum).total, _RING, (1,))  # step 4
-    return entries.mean(int(_RING.reduce(partner_total + total)))
+    loss_sum = int(_RING.reduce(partner_total + total))
+    if loss_sum > _MAX_ENTRY * index.size:
+        raise ProtocolError(
+            f"{params.partner} sent a share of a sum of losses that {index.size} table entries cannot have",
+            code="SVFL-PROTOCOL-VALUES",
+            party=params.partner,
+        )
+    return entries.mean(loss_sum)

@@ -134,6 +134,7 @@ class ScoringParams:
             spacing; None for those of `quantizer`.
         charge: a function that is called before a block is disclosed, with the number of rows that are scored and the
             number of rows that this party refuses.
+        max_finer: the number of lowest bits of a score that R may omit, at most; None for all but one.
     """
 
     model: bytes
@@ -143,6 +144,7 @@ class ScoringParams:
     max_bits: float = float("inf")
     coarser: Quantizer | None = None
     charge: Callable[[int, int], None] = lambda scored, refused: None
+    max_finer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -412,11 +414,11 @@ class ScoringSession:
 
     def _read_rounded(self, message: RoundedScores, shape: tuple[int, int]) -> Words:
         """Return the share (m, c) that R has sent, in levels of the agreed spacing s."""
-        bits = self._score_ring.bits
-        if not 0 <= message.finer < bits:
+        bits, limit = self._score_ring.bits, self._scoring.max_finer
+        if not 0 <= message.finer <= (bits - 1 if limit is None else limit):
             raise ProtocolError(
                 f"{self._rounding}, which rounds the scores, states that it omitted {message.finer} of the {bits} bits "
-                "of a score, which is impossible",
+                "of a score, which the job does not allow",
                 code="SVFL-PROTOCOL-VALUES",
                 party=self._rounding,
             )

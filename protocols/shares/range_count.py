@@ -27,6 +27,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.fixed_point import table_distances
@@ -113,4 +114,11 @@ def count_out_of_range(
     if not (packed := products.recv(params.partner, OutOfRangeCount).total):
         return None
     (partner_total,) = unpack_words(params.partner, packed, _RING, (1,))  # step 3
-    return int(_RING.reduce(partner_total + total))
+    count = int(_RING.reduce(partner_total + total))
+    if count > index.size:
+        raise ProtocolError(
+            f"{params.partner} sent a share of a count of {count} sums, and only {index.size} were counted",
+            code="SVFL-PROTOCOL-VALUES",
+            party=params.partner,
+        )
+    return count

@@ -17,7 +17,7 @@ from typing import TypeVar
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import TableError
+from securevfl.errors import ProtocolError, TableError
 from securevfl.organisations.order_check import check_order, keyed_order
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
@@ -27,6 +27,7 @@ from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.runtime.meter import Meter
+from securevfl.training.run_setup import MAX_COLUMNS
 
 T = TypeVar("T")
 
@@ -98,6 +99,13 @@ def exchange_table_shapes(party: Party, count: int, others: Sequence[str], chann
                 peer=name,
             )
         check_order(party.name, shape.order, name, other.order)
+        if not 0 <= other.count <= MAX_COLUMNS:
+            raise ProtocolError(
+                f"{name} announces {other.count:,} columns or groups, and at most {MAX_COLUMNS:,} are possible",
+                "ask the operator of that party for the reason",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=name,
+            )
     return shapes
 
 

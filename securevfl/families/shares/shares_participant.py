@@ -73,6 +73,7 @@ from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.remote_columns import RemoteColumns
 from securevfl.protocols.shares.residual_tables import ResidualTables
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
+from securevfl.protocols.shares.shares_options import MIN_SCORE_BITS
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
 from securevfl.runtime import eventlog
@@ -720,6 +721,7 @@ class SharesParticipant(Participant):
             self.max_bits_per_row,
             rounding,
             resources.charge_scores,
+            0 if exact or options.score_bits is not None else max(0, levels.bits - MIN_SCORE_BITS),
         )
         return ScoringSession(
             self.session.products,
