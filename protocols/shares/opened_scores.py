@@ -17,7 +17,8 @@ are processed in blocks:
 5. O -> Q     i_O, if Q is not O; it is uniform
    Q          computes the score (i_O + received number + 1/2) * s
 
-Comments refer to these steps by number. `ScoringSession` documents why nobody learns more.
+Comments refer to these steps by number. `ScoringSession` documents why nobody learns more. *Packed* integers take only
+the bytes that their bits need.
 """
 
 from __future__ import annotations
