@@ -42,6 +42,7 @@ from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, RO
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.pair_sums import ColumnsWithPairs, selected_rows
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import ROLE_PAIRS, Products, unpack_words
@@ -224,7 +225,7 @@ class ScoringSession:
         self._dither = Prg.fresh("dither of scores")
         self._sums: ForwardSums | None = None
 
-    def block(self, number: int, X: Floats, rows: RowsToScore) -> ScoreResult:
+    def block(self, number: int, X: Floats | ColumnsWithPairs, rows: RowsToScore) -> ScoreResult:
         """Score a block of rows.
 
         Args:
@@ -254,7 +255,7 @@ class ScoringSession:
             if decisions.stored.any() and is_holder:
                 shares[decisions.stored], lost[decisions.stored] = self._stored(decisions.query_of(decisions.stored))
             if decisions.fresh.any():
-                fresh = self._compute(number, X[decisions.fresh], decisions.query_of(decisions.fresh))
+                fresh = self._compute(number, selected_rows(X, decisions.fresh), decisions.query_of(decisions.fresh))
                 if fresh is not None:
                     shares[decisions.fresh] = fresh
             scores = self._disclose(shares[decisions.scored] if is_holder else None, decisions)
@@ -346,7 +347,7 @@ class ScoringSession:
             products.send(name, RowStates(states.tobytes()), permit)  # step 1
         return states
 
-    def _compute(self, number: int, X: Floats, query: ScoreQuery | None) -> Words | None:
+    def _compute(self, number: int, X: Floats | ColumnsWithPairs, query: ScoreQuery | None) -> Words | None:
         """Run steps 2 and 3: return this holder's share (n, c) of new scores, after storing it. None elsewhere."""
         if self._sums is None:
             self._sums = ForwardSums(self._products, self._params, self._state, "scores", self._number, self._rows)

@@ -64,10 +64,10 @@ from securevfl.protocols.shares.chunk_agreement import agree_on_chunk, wait_for_
 from securevfl.protocols.shares.column_blocks import ColumnBlocks, LocalColumns
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
-from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import FeatureParty, LabelParty, PartnerParty, SharedState, TrainingRole
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.opened_scores import ScoringParams, ScoringSession
+from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemoryStore, PreprocessingStore
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.remote_columns import RemoteColumns
