@@ -52,7 +52,7 @@ def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
 
 def with_chunk(phase: OfflinePhase, number: int = 0) -> OfflinePhase:
     """Add a chunk that was generated from the current state."""
-    phase.store.put(number, CHUNK_NAME, phase._iteration, [b""] * VISITS, base=phase._base())
+    phase.store.put(number, CHUNK_NAME, phase._iteration, [b""] * VISITS, base=phase.state_digest())
     return phase
 
 
@@ -94,7 +94,7 @@ CHANGES: dict[str, Any] = {
 def test_a_chunk_of_another_state_is_not_ready(change: str) -> None:
     there = with_chunk(ahead())
     assert there.usable_chunk(0, VISITS) == CHUNK_NAME
-    assert CHANGES[change]._base() != there._base()
+    assert CHANGES[change].state_digest() != there.state_digest()
     other = CHANGES[change]
     other.store = there.store
     assert other.usable_chunk(0, VISITS) == b""
@@ -119,7 +119,7 @@ def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, (), ())
     phase.store.write(
-        0, CHUNK_NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=phase._base()
+        0, CHUNK_NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=phase.state_digest()
     )
     phase.skip_chunk(0)
     assert phase._iteration == 10

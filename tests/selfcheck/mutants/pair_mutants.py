@@ -53,6 +53,6 @@ MUTANTS = [
         "precomputed material does not depend on the shares of products",
         "shares: material of pairs",
         "material",
-        patched(edited(OfflinePhase, "_base", ("self.pairs.columns.name + ", ""))),
+        patched(edited(OfflinePhase, "state_digest", ("self.pairs.columns.name + ", ""))),
     ),
 ]
