@@ -37,7 +37,7 @@ def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> OfflinePhase:
     """Return the preprocessing of a party that starts from this state."""
     phase = OfflinePhase.__new__(OfflinePhase)
     phase._context = SimpleNamespace(me="a")  # type: ignore[assignment]
-    phase._names, phase.store = SpentChunks(), MemoryStore()
+    phase._names, phase.store, phase.pairs = SpentChunks(), MemoryStore(), None
     phase.set_state(visits, state() if r is None else r)
     return phase
 
