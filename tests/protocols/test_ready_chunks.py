@@ -119,7 +119,12 @@ def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, (), ())
     phase.store.write(
-        0, CHUNK_NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=phase.state_digest()
+        0,
+        CHUNK_NAME,
+        7,
+        3,
+        ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)),
+        base=phase.state_digest(),
     )
     phase.skip_chunk(0)
     assert phase._iteration == 10
