@@ -41,6 +41,7 @@ class Output:
         rho: privacy parameter of a complete run (zero-concentrated differential privacy) if noise protects the values.
         leaks: names of the leaks (`securevfl.disclosure.leaks`) that are checked for this output.
         basis: a description of the equations, such as "every residual", for people who read the ledger.
+        explanation: a sentence that defines a word of `name`, for people who read the consent sheet.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Output:
     rho: float = 0.0
     leaks: tuple[str, ...] = ()
     basis: str = ""
+    explanation: str = ""
 
     @property
     def total_numbers(self) -> int:

@@ -79,6 +79,8 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "No program can delete": "tests/disclosure/test_ledger.py::test_tables_that_share_rows_count_together",
     "The digest identifies": DIGEST,
     "Date and version": DIGEST,
+    "These two sentences": OUTPUTS,
+    "The value of 5%": "tests/cli/test_ledger.py::test_the_limit_that_a_sheet_advises_bounds_the_default_job",
     "The sample has neither": SHEET,
     "Then it lists the leaks": CONSENT + "test_the_first_screen_lists_disclosures_and_no_messages",
     "All parties learn": SIZES,
@@ -213,10 +215,10 @@ def test_the_page_follows_the_whole_sheet() -> None:
         words, at = words[:place] + "~" + words[place + len(item) :], place
     left = Counter(re.findall(r"[\w()]+", words))
     explained = (
-        "Bits the size of one value Share the part of these labels or columns that follows from all these values "
+        "Bits the size of one value a value of bits is one of Share the part of these labels or columns that all "
+        "these values together reveal all means everything means that the values follow from other lines of this table "
+        "or that the share is unknown or has no bound"
     )
-    explained += "together all everything the values follow from other lines of this table or the share is unknown "
-    explained += "here or has no bound"
     heads = f"readable model rows columns {3 * 'bank columns of shop '} What follows from it"
     heads += " bank (active holds the labels) could bank learns also"
     assert left == Counter(f"{explained} {heads}".split())
