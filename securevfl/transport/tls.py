@@ -200,6 +200,6 @@ def require_tls13(port: int, credentials: Credentials, host: str = "localhost") 
         return
     raise ConfigError(
         "gRPC in this process accepts TLS 1.2, and only TLS 1.3 is allowed",
-        "see securevfl.transport.grpc_tls13",
+        "import securevfl.transport.grpc_tls13 before grpc in this process",
         code="SVFL-TLS-VERSION",
     )
