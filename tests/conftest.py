@@ -24,7 +24,6 @@ if "SECUREVFL_STATE" not in os.environ:
 
 # user data of fixtures that several tests share: a new folder for each process, which no earlier run has written
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="securevfl-data-")
-atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,6 +32,8 @@ from securevfl.errors import TransportError
 from securevfl.families.batch_participant import BatchParticipant
 from securevfl.runtime import worker_backend
 from tests.small_keys import small
+
+atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 LEFT_OUT = pytest.StashKey[int]()

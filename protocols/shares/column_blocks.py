@@ -24,7 +24,7 @@ _CACHE_BYTES = 1 << 27  # bytes of the cache of encoded blocks if there is no te
 _CACHE_BYTES_WITH_SPILL = 1 << 24  # bytes of the same cache if a temporary file stores the blocks that do not fit
 _WIDE_COLUMNS = 512  # from this number of columns on, computing X @ P takes long, so more blocks of W are cached
 _CACHE_BYTES_WIDE = 1 << 29  # bytes of the cache for `_WIDE_COLUMNS` or more columns
-_ROWS_PER_ENCODING = 4096
+_ROWS_PER_ENCODING = 4096  # number of rows that are encoded at a time, to limit memory
 
 
 class ColumnBlocks(ABC):

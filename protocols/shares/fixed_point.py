@@ -10,8 +10,8 @@ matrix by which a party multiplies its gradients. The values and their fractiona
     theta               weights, weighted sums of W^T g               f_W + f_g + m
     H = X @ theta       forward sums, the outputs of the model        f_x + f_W + f_g + m
 
-m is the number of fractional bits of the coefficients in the update rule. An entry of W is finer than eta / n by w
-bits. Terms:
+m is the number of fractional bits of the coefficients in the update rule. The last bit of an entry of W is worth about
+2^-w * eta / n. Terms:
 - *table*: residuals are read from a table of 2^b entries (`table_bits`), at forward sums spaced 2^step apart. Party k
   computes its index floor(h_k / 2^s) modulo 2^b from its share h_k, with s = f_x + f_W + f_g + m + step. The *knots*
   of a table are the forward sums of its entries. A *fine* table has 256 entries; a *coarse* one covers the whole ring.
@@ -53,17 +53,17 @@ FINE_ENTRY_BITS = 16
 class FixedPointEncoding:
     """The numbers of bits of all values, on which the parties have agreed.
 
-    m is the number of fractional bits of the coefficients in the update rule that turns W^T g into weights; w is the
-    number of bits that describe an entry of W. f_W depends on n, eta and public bounds, never on data. Columns arrive
-    clipped and rounded (`securevfl.data.scaling`), so clipping and rounding them again here changes nothing. L is
-    rounded up to whole bytes, and w uses some of the bits gained. If P divides by a curvature of the loss, w starts
-    log2(curvature) bits higher. If L would exceed the limit, w is reduced down to three bits, and then f_g to seven
-    (`FixedPointEncoding.finest`). An entry of W has a rounding error of at most 2^-w / sqrt(12) standard deviations of
-    its column, independent between rows. The error of W^T g therefore falls with n like the sampling error of n rows,
-    and remains far below it.
+    m is the number of fractional bits of the coefficients in the update rule that turns W^T g into weights. f_W depends
+    on n, eta and public bounds, never on data. Columns arrive clipped and rounded (`securevfl.data.scaling`), so
+    clipping and rounding them again here changes nothing. L is rounded up to whole bytes, and W gets up to `spare` of
+    the additional bits as fractional bits. `FixedPointEncoding.finest` begins with w = 7, or with log2(curvature) bits
+    more if P divides by a curvature of the loss. While L exceeds 56 bits, it reduces w down to 3, and then f_g to 7.
+    The rounding error of an entry of W has a standard deviation of at most 2^-w / sqrt(12), in units of eta / n times
+    the standard deviation of its column, and is independent between rows. The error of W^T g therefore falls with n
+    like the sampling error of n rows, and remains far below it.
 
-    In a batch that is smaller than the largest one, W has k fewer fractional bits; 2^k is the ratio of the two sizes,
-    rounded down to a power of two. The products W^T g of that batch are multiplied by 2^k afterwards
+    In a batch that is smaller than the largest one, W has j fewer fractional bits; 2^j is the ratio of the two sizes,
+    rounded down to a power of two. The products W^T g of that batch are multiplied by 2^j afterwards
     (`FixedPointEncoding.lift`). Entries of W thus have similar sizes in all batches.
 
     Residuals are read from a table of 2^b entries, whose forward sums are spaced 2^step apart. Two parties A and B have
@@ -102,7 +102,7 @@ class FixedPointEncoding:
         table_bits: b; a table of residuals has 2^b entries.
         step: log2 of the spacing of table entries.
         clip: largest absolute value of a column's entry.
-        spare: how many of the bits that rounding L up to whole bytes adds may be used for W, at most.
+        spare: the largest number of bits that W gets of those that rounding L up to whole bytes adds.
         step_bits: entries of W are clipped to [-2^step_bits, 2^step_bits]; None does not clip them.
         has_headroom: whether the ring can represent larger sums than the table.
         lift_bits: k, 8 or 16, if table entries are sent with k bits and lifted to L bits later; 0 if they have L bits.
@@ -204,10 +204,11 @@ class FixedPointEncoding:
         """Return the largest random error of each product that is part of a forward sum.
 
         Args:
-            products: the number of products in a forward sum: X @ r for each pair of a party and a share holder.
+            products: the number of encrypted products that are added to a forward sum: one for each pair of a share
+                holder and another party.
 
         Returns:
-            The largest standard deviation of a product's error, where 2^f is an error of 1.0.
+            The largest standard deviation of a product's error, in units of the last bit of a forward sum, 2^-f.
         """
         return math.ldexp(1.0, self.f_x + self.f_theta - _SUM_ERROR_BITS) / math.sqrt(products)
 
@@ -293,7 +294,10 @@ class FixedPointEncoding:
         return np.rint(clipped, out=clipped).astype(np.int64)
 
     def lift(self, rows: int) -> int:
-        """Return how many fractional bits fewer W has in a batch of this size than in the largest batch."""
+        """Return how many fractional bits fewer W has in a batch of this size than in the largest batch.
+
+        It does not concern the lift of table entries.
+        """
         return (self.rows // rows).bit_length() - 1
 
     def encode_steps(self, X: Floats, rate: float, P: Floats | None = None, *, rows: int | None = None) -> Integers:

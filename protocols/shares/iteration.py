@@ -3,10 +3,11 @@
 Party A has the labels (role "active"), B is its partner, and C is any further party (role "passive"). A and B are the
 share holders. Every party k has columns X_k (n, d) and weights theta_k (d, c), for n rows of a batch and c outputs of
 the model per row. W_k (n, d) is X_k scaled by the step size. All values are integers modulo 2^L in fixed point
-(fixed_point.py). Weights, forward sums H = sum_k X_k @ theta_k, residuals g (n, c) and gradients are additively shared:
-each party has a random-looking summand. The offline phase (offline_phase.py) computes *chunks* of material, products
-with random vectors for some epochs, in advance. In iterations of many rows, table entries are short; they are *lifted*
-to L bits by messages 8a and 8b (`TrainingRole`). The material gives:
+(fixed_point.py); messages contain them *packed*, in as few bytes as their bits need. Weights, forward sums
+H = sum_k X_k @ theta_k, residuals g (n, c) and gradients are additively shared: each party has a random-looking
+summand. The offline phase (offline_phase.py) computes *chunks* of material, products with random vectors for some
+epochs, in advance. In iterations of many rows, table entries are short; they are *lifted* to L bits by messages 8a and
+8b (`TrainingRole`). The material gives:
 
     theta_k = s_k + sum_h r_kh     party k has s_k, and every holder h other than k has r_kh
     g = psi_A + psi_B + delta      psi_h is a random mask (n, c) that only holder h knows; delta is sent in step 9
@@ -153,7 +154,7 @@ def lookup_requests(blocks: int, *, lifts: bool) -> list[RequestStep]:
     Returns:
         The requests.
     """
-    # lag: how many requests after the request for a block contains the delta of this block
+    # lag: the delta of a block is sent with the request that comes `lag` requests after the request for the block
     steps, lag = list[RequestStep](), 4 if lifts else 2
 
     def one(number: int, distance: int) -> range:
@@ -273,7 +274,7 @@ class TrainingRole(ABC):
         """
 
     def _begin(self, number: int) -> str:
-        """Return the name of a chunk. Raises ProtocolError if its unused part does not start at the next iteration."""
+        """Return the name of a chunk. Raises ProtocolError unless its unused material starts at the next iteration."""
         chunk = self._offline.store.chunk(number)
         if chunk.first + chunk.next != self.state.iterations:
             raise ProtocolError(

@@ -490,7 +490,7 @@ class OfflinePhase:
     def _query_of_steps(self, vectors: Mapping[int, int], name: str, block: int) -> bytes:
         """Receive a holder's encrypted psi for a block whose product is stored until the last block of its batch.
 
-        CryptoError is raised if it has another layout than holders use (`ShareScheme.check_query`).
+        `ShareScheme.check_query` raises CryptoError if the query has another layout than the public sizes determine.
         """
         products, params = self.session.products, self._params
         query, rows = products.receive_query(name, block), params.blocks[block].rows
@@ -514,7 +514,9 @@ class OfflinePhase:
         return query
 
     def _advance(self, name: str, batches: Sequence[int], counts: Mapping[int, int], v: ByBatch) -> ByBatch:
-        """Apply the update rule to r of one other party, over all iterations of a chunk.
+        """Compute r, this holder's share of another party's weights, before each iteration of a chunk.
+
+        Calls after this one continue with r after the chunk.
 
         Args:
             name: name of the other party.

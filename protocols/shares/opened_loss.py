@@ -18,8 +18,8 @@ The protocol reads the entry just below or just above H at random, so that the m
 two. Values of the table are the coefficients of the L2 projection of the loss on linear splines (projection.py), so
 that interpolation has no bias. They may be slightly negative, and a constant makes them positive. A multiplies them by
 a scale that no other party knows, so that the largest one just fits into 15 bits, and rounds them up or down at random.
-The rounding of H is the larger error: it adds about 0.4 * (the table's spacing) * (the mean slope of the loss) /
-sqrt(n) to the mean, for a spacing of 1/4 some 0.04 / sqrt(n).
+The rounding of H is the larger error. Its standard deviation in the mean is about 0.4 * (the table's spacing) * (the
+mean slope of the loss) / sqrt(n): some 0.04 / sqrt(n) for a spacing of 1/4.
 
 A party A that deviates can put any words into its tables, and then learns the sum of the words that it wrote: 32 bits
 of its choice about the columns of the other parties. B counts 32 bits about these columns for every sum.
@@ -115,7 +115,7 @@ class LossTable(NamedTuple):
 
 
 class LossTransfers(NamedTuple):
-    """The oblivious transfers of A or B: precomputed random pads, so that B can read table entries in secret.
+    """The oblivious transfers of A or B: random pads, so that B reads one table entry and A does not learn which.
 
     Attributes:
         tables: transfers that select an entry of a fine table, with pads of 16 bits.
@@ -209,7 +209,8 @@ def open_loss(
     """Compute the mean loss of the current model on some rows, together with all other parties.
 
     Args:
-        products: this party's session of encrypted products with the shares of the weights (share_products.py).
+        products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
+            columns by shares of the weights.
         transfers: at A and B, the session's oblivious transfers; None elsewhere.
         params: the agreed parameters of the training.
         state: this party's shares of the weights.

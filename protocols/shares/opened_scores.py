@@ -187,7 +187,8 @@ class ScoringSession:
     does not protect a column that dominates the model, because it can be read from the score.
 
     Args:
-        products: this party's session of encrypted products with the shares of the weights (share_products.py).
+        products: this party's session of encrypted matrix products (share_products.py), with which step 2 multiplies
+            columns by shares of the weights.
         params: the agreed parameters of the training.
         state: this party's shares of the weights.
         scoring: this party's parameters for the scoring.
@@ -298,9 +299,8 @@ class ScoringSession:
         scored = np.logical_and.reduce([requested != ROW_REFUSED, *(state != ROW_REFUSED for state in states.values())])
         stored = scored & (states[self._rounding] == ROW_STORED)
         if self._other in states:
-            scored &= ~stored | (
-                states[self._other] == ROW_STORED
-            )  # a row whose share O has lost gets no new score either
+            # if R has stored its share of a row's score and O has lost its share, the row gets no new score either
+            scored &= ~stored | (states[self._other] == ROW_STORED)
             stored &= scored
         fresh = scored & ~stored
         if context.me != requester:
@@ -436,7 +436,8 @@ def _read_states(name: str, data: bytes, rows: int) -> NDArray[np.uint8]:
     states = np.frombuffer(data, np.uint8)
     if len(states) != rows:
         raise ProtocolError(
-            f"{name} answered for {len(states)} rows, whether they may be scored, instead of {rows}",
+            f"{name} sent {len(states)} answers to the question whether a row may be scored, instead of one for each "
+            f"of {rows} rows",
             code="SVFL-PROTOCOL-SIZE",
             party=name,
         )

@@ -72,7 +72,7 @@ class WeightQuantizer:
 
         Args:
             rows: the number of training rows.
-            curvature: the largest second derivative of a row's loss with respect to its sum.
+            curvature: the largest second derivative of a row's loss with respect to the model's output.
 
         Returns:
             The quantizer.

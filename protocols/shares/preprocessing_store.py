@@ -75,7 +75,7 @@ class PreprocessingStore(ABC):
     def put(
         self, number: int, name: bytes, first: int, records: Sequence[bytes], *, base: bytes = bytes(NAME_BYTES)
     ) -> None:
-        """Store a chunk whose iterations have just one record each; see `write`."""
+        """Store a chunk whose iterations have a single block of rows, and so a single record each; see `write`."""
         parts = ((index, 0, record) for index, record in enumerate(records))
         self.write(number, name, first, len(records), parts, base=base)
 

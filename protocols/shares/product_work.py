@@ -79,8 +79,8 @@ class ProductExecutor:
             op: the name of the operation, under which the meter counts its time.
             calls: functions without arguments that compute one result each; the iterator is advanced only when an
                 executor can accept the next call.
-            started: whether a call is already running at a worker when it is created, so that calling it only waits
-                for the result.
+            started: whether `calls` contains calls that workers are already computing, so that each only waits for its
+                result.
 
         Yields:
             The results.

@@ -77,7 +77,8 @@ def count_out_of_range(
     """Count the rows that are out of range, together with all other parties.
 
     Args:
-        products: this party's session of encrypted products with the shares of the weights (share_products.py).
+        products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
+            columns by shares of the weights.
         transfers: at A and B, oblivious transfers for tables that are indexed by the highest bits of sums.
         params: the agreed parameters of the training.
         state: this party's shares of the weights.

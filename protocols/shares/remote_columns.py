@@ -126,7 +126,7 @@ class RemoteBlock:
 
 
 class _WorkerTime(threading.local):
-    """The computing time of workers in one period without a pause, that is while at least one result is awaited.
+    """The computing time of workers in one period in which the main process always awaits at least one result.
 
     `busy` contains the seconds of each worker, `counted` the seconds that the meter has counted, and `pending` the
     number of awaited results.

@@ -8,8 +8,9 @@ batch, and a reply about it is as long as one about a single block. So the evalu
 replies after the last block. After the other blocks it sends an empty reply, so that the share holder does not send
 queries faster than they are processed.
 
-All parties derive from public sizes which replies are empty (`ends_sum`). A block of fewer rows than a polynomial has
-coefficients may have another layout, so it gets a reply of its own.
+All parties derive from public sizes which replies are empty (`ends_sum`). Ciphertexts are polynomials with 4,096
+coefficients. A block of fewer rows may be placed in them in another *layout* (order of the coefficients), so that its
+product cannot be added to the others; it gets a separate reply.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 MAX_SUMMED_COLUMNS = 128
 """Products with wider W are not added up, because the sum would need too much memory until it is sent."""
 MIN_SUMMED_ROWS = DEGREE
+"""Products of blocks with fewer rows are not added up."""
 
 
 def ends_sum(scheme: ShareScheme, params: SharesParams, party: str, block: RowBlock) -> bool:

@@ -127,13 +127,14 @@ def open_pairs(
     """Evaluate the current model on some rows, together with all other parties.
 
     Args:
-        products: this party's session of encrypted products with the shares of the weights (share_products.py).
+        products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
+            columns by shares of the weights.
         shuffle: at A and B, an unused shuffle with a block of n words for each output; None elsewhere.
         params: the agreed parameters of the training.
         state: this party's shares of the weights; each state is evaluated at most once in a session.
         X: this party's columns (n, d) of the rows.
         pair_words: the format of the words that are shuffled.
-        inputs: at the active party, the labels and the shifts of its scores; None elsewhere.
+        inputs: at the active party, the codes of the rows and the values that it subtracts; None elsewhere.
         clip_transfers: at A and B, oblivious transfers for a fine table, with which scores beyond the range are
             clipped; if None, such scores wrap modulo 2^k levels.
 

@@ -6,7 +6,8 @@ two random-looking shares, integers modulo 2^L whose sum is the product. V_h bel
 
 0. all -> all   a nonce (32 random bytes) and an X25519 key                  once a session
 1. h -> k       the holder's public keys: one for each purpose, the name of a use of products such as "steps"
-2. h -> k       a query: V_h, encrypted under the holder's key; if V_h is uniform, a seed and a remainder of each entry
+2. h -> k       a query: V_h, encrypted under the holder's key. If V_h shall be uniformly random, h draws it together
+                with its ciphertext, which k computes from a seed and a small number for each entry
 3. k -> h       a reply: W_k^T V_h minus k's random share, encrypted         => one share at k, one at h
 
 Comments refer to these steps by number. Keys and masks depend on a coin: 32 bytes computed from the nonces of all
@@ -151,14 +152,13 @@ def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.
     offsets = np.frombuffer(data, np.uint8)
     if len(offsets) != rows:
         raise ProtocolError(
-            f"{name} sent {len(offsets)} indices of the lookup table of residuals instead of one for each of {rows} "
-            "rows",
+            f"{name} sent {len(offsets)} indices into lookup tables instead of one for each of {rows} rows",
             code="SVFL-PROTOCOL-SIZE",
             party=name,
         )
     if (offsets >= entries).any():
         raise ProtocolError(
-            f"{name} sent an index of the lookup table of residuals that is not below {entries}",
+            f"{name} sent an index into a lookup table that is not below {entries}, the number of its entries",
             code="SVFL-PROTOCOL-VALUES",
             party=name,
         )
@@ -565,7 +565,7 @@ class Products:
         return shares
 
     def _replies(self, name: str, batches: Collection[int], ends: Callable[[int], bool]) -> Iterator[bytes]:
-        """Receive the replies of one party. Raises ProtocolError if one is not empty that has to be."""
+        """Receive the replies of one party. Raises ProtocolError if a reply without a product is not empty."""
         for batch in batches:
             reply = self._ciphertext_of(name, batch, self.recv(name, ProductReply))
             if ends(batch):

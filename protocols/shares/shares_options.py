@@ -21,8 +21,8 @@ MIN_COVERED_SUM = 16.0
 """Quantizers can represent at least forward sums up to this absolute value."""
 
 METRIC_BITS = 7
-"""Number of bits of the quantized sums from which metrics are computed, at most. A code of two bits for the label in
-place of one leaves a bit less, so that a pair has as many bits."""
+"""Maximum number of bits of a rounded sum from which metrics are computed, if the label in its pair has one bit. If the
+label has two bits, the sum has one bit less, so that a pair never has more than eight bits."""
 
 MIN_SCORE_BITS = 4
 """The holder that rounds scores may reduce their number of bits to this, and no further."""
@@ -39,8 +39,9 @@ class Shares(MessageProtocol):
     partner: str | None = None
     """The second share holder, in addition to the party with labels. Default: the party with the most columns."""
     table_bits: int = Field(default=6, ge=3, le=8)
-    """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link;
-    for a smaller `step` as many as cover the same sums, up to 8."""
+    """The derivative of the loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log
+    link. If you set a smaller `step` than its default, the table gets more entries, so that it covers the same sums; at
+    most 2^8."""
     step: float | None = Field(default=None, gt=0, le=1024)
     """Spacing of table entries, a power of two. Default: 1 for classes, 1/4 for numbers, 1/8 for quantiles,
     1/16 for models with a log link."""
@@ -52,13 +53,14 @@ class Shares(MessageProtocol):
 
     metrics: Literal["pairs", "loss"] = "pairs"
     """What the final evaluation opens: "loss" opens one sum of losses; "pairs" also opens one pair of a rounded score
-    and a label for each row, in random order, if the loss allows it. The AUC, for example, needs pairs. Counts and
-    amounts are rounded at random to one of four values first; their pairs are opened from 2,000 measured rows on, if
-    rows have neither weights nor an exposure."""
+    and a label for each row, in random order, if the loss allows it. The AUC, for example, needs pairs. Labels that are
+    counts or amounts are rounded at random to one of four values first; their pairs are opened only if at least 2,000
+    rows are measured, and rows have neither weights nor an exposure."""
     metrics_step: float | None = Field(default=None, gt=0, le=1024)
     """Resolution of the sums that metrics are computed from, a power of two. These sums are disclosed once, with labels
-    and in a hidden order, and have at most 7 bits (6 for counts and amounts). Default: metrics_range / 64 (/ 32),
-    or without it 1/8 for classes, counts and amounts, and 1/4 of a standard deviation for other numbers."""
+    and in a hidden order, and have at most 7 bits (6 for counts and amounts). Default: metrics_range / 64, or
+    metrics_range / 32 for counts and amounts. If metrics_range is not set either: 1/8 for classes, counts and amounts,
+    and 1/4 of a standard deviation of the labels for other numbers."""
     metrics_range: float | None = Field(default=None, ge=1, le=1024)
     """Range of model outputs that metrics cover: [-range, range]. Outputs beyond 0.75 * range are
     clipped for classes, counts and amounts; for other numbers they wrap around and the party with labels is warned.
@@ -72,7 +74,8 @@ class Shares(MessageProtocol):
     needs. Between organisations, the party that rounds the scores (normally the partner) may reduce this to as few as
     4 bits to protect its columns."""
     scores: Literal["levels", "exact", "none"] = "levels"
-    """What new rows reveal: quantized scores ("levels"), exact scores (to be accepted by name), or nothing."""
+    """What a request for scores of new rows discloses: scores rounded to levels ("levels"), exact scores ("exact"; each
+    party must accept them by the name "exact_scores"), or nothing ("none")."""
 
     library: Library = "own"
     """Implementation of products with encrypted vectors. "own": this package's arithmetic, which tests compare with
@@ -179,7 +182,7 @@ class Shares(MessageProtocol):
 
         Args:
             spacing: the default spacing of table entries for the loss, as in `step_bits`.
-            max_bits: the number of bits beyond which a score would reveal too much about the party's columns.
+            max_bits: the largest number of bits of a score that does not reveal too much about the party's columns.
 
         Returns:
             The quantizer.

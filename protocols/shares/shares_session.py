@@ -4,9 +4,10 @@ The party with labels and its partner are the share holders. A product of a hold
 ends as one additive share at each of the two: random-looking integers that add up to the product. An oblivious transfer
 lets one holder read an entry of a table of the other, which does not learn the entry's index; *pads*, random numbers,
 hide all other entries. The offline phase of a training, and requests for scores of its model, are separate sessions.
-Each session has its subchannel, nonces and keys, so that sessions can run concurrently. Tables of the training list
-residuals, *fine tables* (256 entries) losses. The *lift* turns two shares of k bits into shares of L bits, so that
-short table entries can be sent.
+Each session has its subchannel, nonces and keys, so that sessions can run concurrently. A table lists one number for
+each of 2^b values of the model's output: the training reads residuals (derivatives of the loss) from tables. *Fine
+tables* have 256 entries and list losses, or shifts of scores. Entries may be sent with k bits only: the *lift* turns
+the two holders' shares of an entry that was read into shares of L bits.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class SharesSession:
     def carry_transfers(self) -> Transfers | None:
         """Transfers of one of two pads, for the lift of table entries; None if this party is no share holder.
 
-        They are generated apart from those for tables: a choice bit of the lift must not be part of a table's index.
+        They are generated apart from those for tables: the random bit that selects a pad for the lift must not be one
+        of the random bits that select a table entry.
         """
         return self._transfers_for("carries", 1) if self._lifts else None
 

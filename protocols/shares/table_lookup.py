@@ -72,7 +72,8 @@ def look_up_shares(
         partner: the name of party B.
         index: this party's table index for each sum (any shape).
         bits: the number b; the table has 2^b entries.
-        tables: at the active party, a function that returns the tables of all sums from given indices on.
+        tables: at the active party, a function that returns the table of every sum, rotated to start at the index that
+            it receives for this sum; None at the partner.
         ring: the ring of the entries, which are integers modulo a power of two.
 
     Returns:

@@ -9,8 +9,9 @@ transfers*, by fast symmetric cryptography (crypto/transfers/field_transfers.py)
 0. partner -> active   the offer of the base transfers                                           once a session
    active -> partner   its 129 choices
    partner -> active   sums of trees, with a consistency check (crypto/transfers/punctured_seeds.py)
-   both                derive seeds for this session and purpose: of 43 blocks the partner has 8 seeds each, and the
-                       active party all of them except a secret one
+   both                compute the seeds: 43 blocks of 8. The partner has all of them. The active party lacks one seed
+                       of each block; which one is its secret, and follows from its choices. From these seeds both
+                       derive others for each subchannel and purpose
 1. partner -> active   correction bits for the rows of some iterations, and a consistency check
    active              can compute all 2^b pads of each row; it does so when the iteration begins
    partner             chi and pad(chi) of each row
@@ -20,7 +21,7 @@ the receiver. Both receive uniform bits only.
 
 All transfers of a session have this direction, so one set of base transfers suffices for all its subchannels and
 purposes. The active party's secret is the same for all of them, and the derived seeds differ. A partner that deviates
-can guess some of its bits in a consistency check, and a wrong guess ends the session. Using the same base
+can guess some bits of this secret in a consistency check, and a wrong guess ends the session. Using the same base
 transfers for several purposes therefore gives it no more successful guesses than using them for one purpose as often.
 """
 

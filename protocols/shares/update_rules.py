@@ -61,8 +61,8 @@ class LinearRule(ABC):
     def result(self, state: Words, iteration: int) -> Words:
         """Return this party's share (d, c) of the model that a training has after `iteration` iterations.
 
-        It is measured, and it is the final model if the training ends here. The next gradient is computed at the
-        weights `theta`, which may differ from the model: some methods return a mean of their latest weights.
+        Evaluations use this model, and it is the final model if the training ends here. The next gradient is computed
+        at the weights `theta`, which may differ from the model: some methods return a mean of their latest weights.
         """
         return self.theta(state, iteration)
 

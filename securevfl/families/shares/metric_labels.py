@@ -4,10 +4,10 @@ A *measurement* (an evaluation of the model) *opens* (reveals) one pair (score, 
 the party with labels. For classes, the score is the model output and the flag is the label. For numbers, the party
 subtracts the targets (labels in the encoding of the loss) from the outputs, so the scores are residuals.
 
-Scores are integers modulo a range. Numeric targets are clipped to half of the range, so that scores do not wrap around.
-Rows with a clipped target are *far*, and their pairs are flagged. It is unknown which flagged pair belongs to which far
-row, so metrics are the means of the two extreme ways to pair them; R2 and RMSE count as measured if these ways differ
-by less than two standard errors.
+Scores outside the range [-reach, reach] wrap around. Numeric targets are therefore clipped to half of this range. Rows
+with a clipped target are *far*, and their pairs are flagged. It is unknown which flagged pair belongs to which far row.
+A metric is therefore computed for two extreme assignments, and its value is the mean of the two. It counts as measured
+if they differ by at most two standard errors.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class MetricLabels:
             pairs: the opened pairs.
 
         Returns:
-            The mean change over the classes, and whether `metrics` returns an AUC without it. It does not for several
-            classes.
+            The mean change over the classes, and whether `metrics` subtracts it from the AUC, which it does only if
+            there are two classes.
         """
         if self.subtracted is not None or not self.spacing:
             return 0.0, False
@@ -133,7 +133,7 @@ class MetricLabels:
         return pair_metrics.class_standard_errors(self.loss, pairs.f, pairs.marked, self.classes)
 
     def unmeasured(self, pairs: ScoreLabelPairs) -> list[str]:
-        """Return the metrics that these pairs do not determine within one standard error."""
+        """Return the metrics that count as not measured, because of far rows whose pairs are unknown (see above)."""
         if self.subtracted is None:
             return []
         least, largest = self._residual_metrics(pairs)
@@ -145,7 +145,8 @@ class MetricLabels:
         """Return the metrics of a regression without the effect of rounding scores up or down at random.
 
         Rounding adds spacing^2 / 6 to the mean square of a smooth distribution (Sheppard's correction for a random
-        rounding). Scores of 0 are those of labels on either side of the prediction, so half of them count as covered.
+        rounding). `coverage` is the share of labels at or below the prediction. A rounded score of 0 can belong to a
+        label below or above it, so only half of these scores count.
         """
         added = self.spacing**2 / 6
         if "rmse" in values:
@@ -157,7 +158,10 @@ class MetricLabels:
         return values
 
     def _residual_metrics(self, pairs: ScoreLabelPairs) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the metrics twice: with outputs and targets of far rows paired in equal, and in opposite order."""
+        """Return the metrics for both assignments of pairs to far rows.
+
+        The first assigns the smallest outputs to the smallest targets, the second to the largest ones.
+        """
         equal, opposite = (
             pair_metrics.residual_metrics(self.loss, self._residuals(pairs, order), self.targets, self.classes)
             for order in (1, -1)

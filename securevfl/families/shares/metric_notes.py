@@ -1,7 +1,7 @@
-"""Statements for the report of a training on secret shares: which metrics are not measured, and why.
+"""Statements for the report of a training on secret shares: which metrics are not measured or imprecise, and why.
 
-Pairs of a rounded score and a label are opened in random order, and sums of losses over all rows. Some metrics need
-more than that.
+The evaluation of the final model opens (discloses to the party with labels) a sum of losses over all measured rows, and
+pairs of a rounded score and a label in random order. Some metrics need more than that.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def rounded_auc(bias: float, levels: int, *, subtracted: bool) -> str:
 
 
 def no_ranking(*, weighed: bool = False, few_rows: bool = False) -> str:
-    """Return the statement that a model of counts or amounts has no metrics but its loss.
+    """Return the statement that only the loss of a model of counts or amounts is measured.
 
     Args:
         weighed: whether the reason is that rows have weights or an exposure.
@@ -95,7 +95,7 @@ def no_ranking(*, weighed: bool = False, few_rows: bool = False) -> str:
 
 
 def imprecise(names: Collection[str]) -> str:
-    """Return the statement that the rounding of labels leaves no precise value of these metrics."""
+    """Return the statement that these metrics are not measured, because rounded labels would make them imprecise."""
     return (
         f"{', '.join(names)} would be imprecise and {'are' if len(names) > 1 else 'is'} not measured, because labels "
         f"are rounded at random: the standard error would exceed {MAX_ROUNDED_ERROR:g}, or {MAX_ROUNDED_ERROR:.0%} of "

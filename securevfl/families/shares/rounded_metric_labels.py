@@ -30,7 +30,7 @@ class RoundedMetricLabels:
 
     Attributes:
         loss: the loss function that the training minimises (`securevfl.models.loss`).
-        classes: 0 and the mean label of the training.
+        classes: the two numbers that define the scale of the labels: 0, and the mean label of the training rows.
         targets: the labels in the encoding of the loss (n, 1).
         labels: the labels (n,).
         knots: the values of the codes in rising order; None if too few rows would have one of the codes.
@@ -59,7 +59,7 @@ class RoundedMetricLabels:
         Args:
             loss: the loss function that the training minimises (`securevfl.models.loss`).
             labels: the labels (n,) of the measured rows.
-            classes: 0 and the mean label of the training.
+            classes: the two numbers that define the scale of the labels: 0, and the mean label of the training rows.
             reach: the largest absolute score that a pair can represent.
             spacing: the distance between two scores that can be represented.
 
@@ -88,15 +88,15 @@ class RoundedMetricLabels:
         return {} if ranked is None else dict(ranked.errors)
 
     def auc_bias(self, pairs: ScoreLabelPairs) -> tuple[float, bool]:
-        """Return no bias: counts and amounts have no AUC."""
+        """Return a bias of 0: counts and amounts have no AUC."""
         return 0.0, False
 
     def by_class(self, pairs: ScoreLabelPairs) -> dict[str, dict[str, float]]:
-        """Return no figures of classes."""
+        """Return an empty dict: counts and amounts have no classes."""
         return {}
 
     def unmeasured(self, pairs: ScoreLabelPairs) -> list[str]:
-        """Return no names: the standard errors contain the rounding."""
+        """Return an empty list: the standard errors include the effect of rounding labels, so all metrics count."""
         return []
 
     def _ranked(self, pairs: ScoreLabelPairs) -> RankedMetrics | None:

@@ -26,7 +26,7 @@ from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 # measured with 16 iterations on 40,000 rows at a time; each figure is for one row, one output and one iteration
 TRANSFER_BIT_BYTES = 43 / 8  # bytes of an oblivious transfer for each bit of its index
 SEEDED_PRODUCT_BYTES = 20  # bytes of a share holder's query and its reply, for each other party, with one output
-PRODUCT_BYTES = 32  # the same with several outputs, whose queries are sent without seeds
+PRODUCT_BYTES = 32  # the same with several outputs, because their queries cannot be shortened by seeds
 BASE_SECONDS = 7.4e-6  # seconds of processor time of two parties together
 COLUMN_SECONDS = 4.8e-8  # additional seconds of processor time for each column
 PARTY_SECONDS = 1.8e-6  # additional seconds of processor time for each party beyond two
@@ -40,7 +40,7 @@ TABLE_ROW_BYTES = 100  # bytes for each row of the table
 BLOCK_ENTRY_BYTES = 12  # bytes for each entry of a block
 BLOCK_TABLE_FACTOR = 8  # factor on the bytes of a block's lookup tables
 INTEGER_BYTES = 6  # bytes for each entry that is stored as an integer on disk
-LINE_BYTES_PER_SECOND = 300e6 / 8
+LINE_BYTES_PER_SECOND = 300e6 / 8  # of a line of 300 Mbit/s, for the estimated time of a run between organisations
 
 # fitted to measurements of `securevfl train` with all tables in one process (`python -m benchmarks.estimates`)
 ONE_PROCESS_BYTES = 2.75e8
@@ -168,7 +168,7 @@ def preprocessing_bytes(job: SharesJob, facts: RunFacts) -> int:
     """
     schedule, numbers = facts.schedule, facts.plan().numbers
     epochs = chunk_epochs(job, len(schedule.train), facts.shape.outputs)
-    # without growing subsets all chunks use equally many rows, so computing one is enough
+    # only growing subsets of rows make chunks differ in size; otherwise the first chunk is as large as any
     starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)
     chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
     transfer_bytes = 16 * (len(symbol_widths(numbers.table_bits)) + (numbers.lift_bits > 0))

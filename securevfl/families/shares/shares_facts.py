@@ -30,8 +30,8 @@ class SharesFacts:
         batches: number of batches of an epoch.
         trained_rows: number of training rows.
         has_ids: whether the rows of the table have ids.
-        information_bits: information in one row of this party's columns, in bits.
-        rollbacks: for each rollback, the iteration before it and the iteration that it returned to.
+        information_bits: the number of bits of information in one row of this party's columns (estimated entropy).
+        rollbacks: for each rollback, the iteration after which it took place, and the iteration that it returned to.
         first_plan: the plan of the training before any rollback, if it is already known.
     """
 

@@ -149,11 +149,11 @@ class SharesFamily(Family[SharesJob]):
                 )
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
-        """Accept an active leading party and passive parties."""
+        """Return whether a party may have a role: the leading party must be active, all others passive."""
         return role == (ACTIVE if leads else PASSIVE)
 
     def complete_roles(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
-        """Assign the role of partner to the passive party that the job names; by default to the widest table.
+        """Assign the role of partner to the passive party that the job names; by default the one with most columns.
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -213,7 +213,7 @@ class SharesFamily(Family[SharesJob]):
         return job.protocol.shares.clip if job.model.scales else None
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        """Return jobs with small chunks, opened weights, counts, trees, and scores for the partner."""
+        """Return jobs for tests, by name: with small chunks, opened weights, counts, trees, and scores for a peer."""
         base = {"model": Logistic(), "optimizer": FedSGD(lr=0.3)}
         counts = {"model": Poisson(), "optimizer": FedSGD(lr=0.03), "protocol": Protocol(shares=Shares())}
         trees = {"model": Trees(trees=2, depth=2), "protocol": Protocol(shares=Shares()), "batch_size": "all"}
@@ -267,7 +267,7 @@ class SharesFamily(Family[SharesJob]):
         return "additive shares"
 
     def strength(self, job: SharesJob) -> str:
-        """Return one line about the security assumption and the accuracy of lookup tables."""
+        """Return one line that names the security assumptions and the accuracy of lookup tables."""
         options, loss = job.protocol.shares, job.model.loss
         step = 2.0 ** options.step_bits(loss.spacing)
         reach = (2 ** (options.table_bits - 1) - 1) * step
@@ -334,13 +334,13 @@ class SharesFamily(Family[SharesJob]):
         )
 
     def participant(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Participant:
-        """Create the object that does one party's side of the training."""
+        """Create the object that runs one party's side of the training."""
         return SharesParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
         """Return the job for the audit's ideal run, in which messages disclose only declared outputs.
 
-        It is this job itself, because messages on secret shares disclose nothing else.
+        It is the same job, because its messages disclose nothing else.
         """
         return job
 

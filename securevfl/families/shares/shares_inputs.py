@@ -1,8 +1,9 @@
 """A party's inputs to a model on secret shares, computed when they are read.
 
-Inputs are columns, or features that a model derives from them (`securevfl.models.inputs`), such as leaves of trees.
-Inputs are fitted to training rows, for example to choose cuts of trees. Rows of a table may be stored at worker
-processes (Dask); inputs are then computed there. Preprocessing is random material that the parties generate in advance.
+Inputs are columns, or features that a model derives from them (`securevfl.models.inputs`), such as the leaves of trees.
+The derivation is fitted to training rows first, for example to choose the thresholds of trees. Rows of a table may be
+stored at worker processes (Dask); inputs are then computed there. Preprocessing is random material that the parties
+generate in advance.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def remote_inputs(
 
     Args:
         chunk: scaled columns of the rows.
-        inputs: the inputs of the party's model.
-        positions: see `fitted_positions`.
+        inputs: computes the party's model inputs from its columns.
+        positions: the result of `fitted_positions` for these rows (m,).
         roots: square roots of the row weights (m,), by which inputs are multiplied; None for equal weights.
         clip: inputs are clipped to [-clip, clip].
         width: number of inputs of a row.
@@ -118,10 +119,7 @@ def read_inputs(file: Path) -> State:
 
 
 def fitted_positions(data: TrainingData, rows: Rows) -> Rows:
-    """Return the position of each row (k,) among the rows to which the inputs were fitted; -1 for any other row.
-
-    Inputs are fitted to training rows.
-    """
+    """Return the position of each row (k,) among the training rows to which the inputs were fitted; -1 for others."""
     fitted = data.schedule.fitting_rows
     positions = np.minimum(np.searchsorted(fitted, rows), len(fitted) - 1)
     return np.where(fitted[positions] == rows, positions, -1)

@@ -70,7 +70,7 @@ def trains_on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
 
 
 def takes_scalar_steps(job: SharesJob) -> bool:
-    """Return whether block descent multiplies gradients by one public number, so that l2 is a penalty on shares.
+    """Return whether block descent multiplies gradients by one public number, as a penalty l2 on shares requires.
 
     The penalty's gradient is l2 * theta. If every step is a number times a gradient, the weights shrink by a known
     factor, and a share holder multiplies its share by it. If a party multiplied gradients by a matrix that only it
@@ -83,8 +83,9 @@ def opens_pairs(job: SharesJob, rows: int | None = None) -> bool:
     """Return whether the final evaluation opens (score, label) pairs.
 
     The pairs of classes and of differences f - y are opened for any number of rows; a job must accept pairs of few rows
-    by name. The pairs of counts and amounts have rounded labels, and serve the ranking and the calibration only. They
-    are opened if there are enough rows, and if all rows count once, because no party knows the weight of a pair.
+    by name. The pairs of counts and amounts have rounded labels, and are used only for metrics of ranking (gini) and of
+    calibration. They are opened if there are enough rows, and if all rows have the same weight, because no party knows
+    to which row a pair belongs.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -99,7 +100,7 @@ def opens_pairs(job: SharesJob, rows: int | None = None) -> bool:
 
 
 def weighs_rows(job: SharesJob) -> bool:
-    """Return whether rows have weights of a column, or an exposure."""
+    """Return whether the job weighs rows: by a column of weights, or by an exposure."""
     return job.exposure is not None or (job.weights is not None and job.weights.column is not None)
 
 

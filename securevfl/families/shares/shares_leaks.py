@@ -7,9 +7,9 @@
   party can match pairs to rows that are extreme in its columns. A malicious party can choose what measurements
   disclose, so all their bits count against the bits of the other parties' columns, at most `MAX_EVALUATION_SHARE` of
   them.
-- *Scores*: a scored row discloses c scores of k bits, and reason codes. They must be at most a fourth of the
-information
-  in a row of another party's columns. The *rounder*, the party that rounds scores, uses as many bits as this allows.
+- *Scores*: a scored row discloses c scores of k bits for c model outputs, and *reason codes*, the names of the columns
+  that affect the score most. Together they may disclose at most a fourth of the information in a row of another party's
+  columns. The *rounder*, the party that rounds scores, uses as many bits as this allows.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MAX_COLUMN_SHARE = 0.5  # maximum share of the information in a row that a singl
 def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Disclosure]) -> Iterator[Leak]:
     """Yield the leaks of parties that learn too many weights, or weights of too many bits.
 
-    Both are checked for each party. If one leak took the place of the other, a job that accepts only the first would be
-    refused after few disclosures and admitted after many.
+    A party may have both leaks, and then both are yielded: a job that accepts only one of them is refused because of
+    the other.
 
     Args:
         outputs: the values that the run discloses: which party receives which numbers, how often.
@@ -94,7 +94,7 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
 
 
 def metric_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Disclosure] = ()) -> Iterator[Leak]:
-    """Yield leaks by metrics of few rows, by many measurements of the same rows, or by many bits about columns.
+    """Yield a leak for metrics of few rows, for many measurements of the same rows, and for many bits about columns.
 
     Args:
         outputs: the values that the run discloses: which party receives which numbers, how often.

@@ -1,9 +1,11 @@
 """The measurements of one training on secret shares: metrics, sums of losses and counts of out-of-range rows.
 
-An evaluation *opens* (discloses) one sum of losses; that of the final model also opens (score, label) pairs, from which
-all other metrics follow. A lookup table converts a row's output to its residual, wrongly if the output is outside the
-table's range. A *shuffle* is random material, generated in advance, with which the two share holders put rows in a
-random order that neither knows.
+A measurement (an evaluation of the model) *opens* one sum of losses, that is, discloses it to the active party, which
+has the labels; that of the final model also opens (score, label) pairs, from which all other metrics follow. A lookup
+table converts a row's output to its residual, wrongly if the output is outside the table's range. A *shuffle* is random
+material with which the active party and its partner, the share holders, reorder rows at random, so that the active
+party does not learn the order. It is generated with the preprocessing of the last *chunk* of epochs. A party's ledger
+records how often its rows were measured. A *rollback* returns the training to the model of an earlier iteration.
 """
 
 from __future__ import annotations
@@ -95,10 +97,10 @@ def loss_has_risen(losses: Sequence[float], measurement: Measurement, factor: fl
     Args:
         losses: the losses of all evaluations so far, the latest one last.
         measurement: the latest measurement.
-        factor: the ratio of the latest loss to an earlier one above which it exceeds that by too much.
+        factor: the latest loss exceeds an earlier one by too much if it is larger than `factor` times that loss.
 
     Returns:
-        Whether it does.
+        Whether the training must roll back.
     """
     start_limit = measurement.start_loss + TOLERATED_ROUNDINGS * measurement.loss_rounding
     return not losses[-1] <= min([start_limit, *(factor * loss for loss in losses[:-1])])
@@ -138,7 +140,6 @@ class Measurements:
         training: the training that is measured.
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-
     """
 
     def __init__(self, training: MeasuredTraining, job: SharesJob, context: PartyContext) -> None:
@@ -171,7 +172,8 @@ class Measurements:
             return Measurement(notes=[statement])
         mean_loss = self._losses.get(state.iterations)
         with_pairs = last and opens_pairs(self._job, len(rows))
-        # pairs are counted again in each session, because the active party could rejoin to have them opened again
+        # the ledger counts opened pairs again in each session: by restarting, the active party could have other pairs
+        # of the same model opened
         if mean_loss is None or (with_pairs and state.iterations not in self._recorded):
             self._record_evaluation(data, rows)
             self._recorded.add(state.iterations)
@@ -193,7 +195,7 @@ class Measurements:
         return replace(mean_loss, metrics=values, notes=[*mean_loss.notes, ONLY_LOSS])
 
     def reuse(self, iterations: int, measurement: Measurement) -> None:
-        """Use a loss that an earlier session measured after this number of iterations, in place of another sum."""
+        """Use the loss that an earlier session measured after `iterations`, so that no further sum is opened."""
         self._losses.setdefault(iterations, measurement)
 
     def roll_back(self, iterations: int, target: int) -> None:
@@ -333,11 +335,10 @@ class Measurements:
             raise_divergence(rounds, remedy)
 
     def count_out_of_range(self, data: TrainingData, state: SharedState | None, iteration: Iteration) -> None:
-        """Count rows of an iteration whose outputs are outside the lookup table's range, and warn if there are any.
+        """Count rows of an iteration whose outputs are outside the lookup table's range.
 
-        A few of them cause a warning, and a share above MAX_WRAPPED_SHARE raises DivergenceError.
-
-        The partner's ledger limits the number of counts.
+        A few of them cause a warning, and a share above MAX_WRAPPED_SHARE raises DivergenceError. The partner's ledger
+        limits the number of counts.
 
         Args:
             data: the training data of this party.
@@ -439,7 +440,7 @@ class Measurements:
             self._shuffles[first] = shuffle
 
     def _record_evaluation(self, data: TrainingData, rows: ScaledRows) -> None:
-        """Record in this party's ledger that the active party measures these rows; refuse if that is too often."""
+        """Record in this party's ledger that the active party measures these rows; raise LeakageError if too often."""
         context = self._context
         if context.me == context.active or context.resources.simulated:
             return
@@ -457,7 +458,7 @@ class Measurements:
 
         Args:
             data: the training data of this party.
-            start: number of rounds that were finished before a resume.
+            start: number of rounds that an earlier session has finished, if the training resumes; otherwise 0.
         """
         context = self._context
         if data.metric_weights(data.evaluated.rows) is not None and supports_pairs(self._job.model.loss):

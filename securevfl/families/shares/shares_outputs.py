@@ -89,7 +89,7 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
 
 
 def measurements_of(job: SharesJob, shape: RunShape) -> int:
-    """Return the largest number of measurements of a run with these public sizes."""
+    """Return the largest number of measurements (evaluations of the model) in a run with these public sizes."""
     return EvaluationSchedule.of_run(job, shape).remaining(shape.start)
 
 
@@ -117,7 +117,8 @@ def _about_columns(job: SharesJob, shape: RunShape) -> dict[str, Any]:
     """Return the attributes of outputs that are counted in bits about the columns of the passive parties.
 
     The active party can choose whose columns the bits are about, so all of them count for each passive party. The
-    capacity is the smallest number of bits that the columns of a passive party hold, among the available tables.
+    capacity is the number of bits that the columns of a passive party contain, of the party with the fewest among
+    those whose tables are available in this process.
     """
     known = [shape.information[party].bits for party in shape.passives if party in shape.information]
     return {
@@ -167,7 +168,8 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
 def loss_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of sums of losses, one for each evaluated model."""
     rows = measured_rows(shape)
-    times = max(1, measurements_of(job, shape)) if rows else 0  # even a run that resumes at its end measures its model
+    # a run that resumes after its last iteration still measures the final model, hence at least 1
+    times = max(1, measurements_of(job, shape)) if rows else 0
     return Output(
         LOSS_SUMS,
         occasion="evaluation",
@@ -239,9 +241,6 @@ def partner_of(job: SharesJob, passives: Sequence[str], columns: Mapping[str, in
 
 
 def rounding_party(job: SharesJob, shape: RunShape) -> str:
-    """Return the party that rounds scores: the partner, unless the partner receives the scores.
-
-    Then the active party.
-    """
+    """Return the party that rounds scores: the partner, or the active party if the partner receives the scores."""
     partner = partner_of(job, shape.passives, shape.columns)
     return shape.active if job.protocol.shares.scores_to == partner else partner

@@ -2,8 +2,11 @@
 
 Every party has a share of its own weights; the two share holders, the active party (with labels) and its partner, also
 have shares of all other weights. Preprocessing is random material that is generated for a chunk of epochs at a time, in
-the offline phase. Measurements open pairs of a rounded score and a label in random order, or one sum of losses if such
-pairs do not determine the metrics. After each chunk, the parties count the outputs outside the lookup table's range.
+the offline phase. A measurement (an evaluation of the model) opens, that is discloses to the active party, one sum of
+losses; that of the final model also opens pairs of a rounded score and a label in random order. After each chunk, the
+parties count the model outputs outside the lookup table's range, for which training gets wrong residuals. A rollback
+returns the training to the model of an earlier iteration. A party's score ledger records the rows that were trained on
+and the scores that were disclosed. A state is what a party stores of a training, to resume it or to predict.
 """
 
 from __future__ import annotations
@@ -140,7 +143,7 @@ class SharesParticipant(Participant):
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         columns: number of columns of this party.
-        state: the state to resume from, or the model state to predict with; None to start a training.
+        state: the stored state of a training to resume or of a model to predict with; None to start a training.
 
     Raises:
         ConfigError: if the state comes from a training with another number of parties.
@@ -483,9 +486,10 @@ class SharesParticipant(Participant):
         return self._training
 
     def _check_iterations(self, data: TrainingData, start: Floats | None) -> None:
-        """Issue a notice if the iterations are too few for this loss.
+        """Issue a notice if the job has too few iterations to reach the optimum.
 
-        That is so if its mean curvature is small, because classes are rare or rows have weights.
+        The smaller the mean curvature of the loss, the more iterations are needed. It is small if a class is rare, or
+        if the weights of rows differ much.
 
         Args:
             data: the training data of the active party.
@@ -503,17 +507,18 @@ class SharesParticipant(Participant):
             self._check_penalised_iterations()
             return
         if self._job.epochs * self.facts.batches < TOLERATED_SHARE * needed:
-            cause = "the rarest class has few rows" if self._model.loss.classifies else "the residual is flat"
-            cause += "" if data.weights is None else ", or weights differ much"
+            flat = "the loss has little curvature for most rows"
+            cause = "the rarest class has few rows" if self._model.loss.classifies else flat
+            cause += "" if data.weights is None else ", or weights of rows differ much"
             statement = (
-                f"{cause}, so {self._job.epochs} iterations may leave coefficients some standard errors from the "
-                f"optimum. Set epochs to {rounded_iterations(needed)} or more."
+                f"{cause}, so after {self._job.epochs} iterations the coefficients may be several standard errors away "
+                f"from the optimum. Set epochs to {rounded_iterations(needed)} or more."
             )
             self._statements.append(statement)
             warnings.warn(f"party {self._context.me}: {statement}", DataNotice, stacklevel=2)
 
     def _check_penalised_iterations(self) -> None:
-        """Issue a notice if the iterations are too few for the job's l2, because it is small."""
+        """Issue a notice if the job has too few iterations to reach the optimum, because its l2 is small."""
         needed, iterations = penalised_iterations(self._job, self.facts.inputs), self._job.epochs * self.facts.batches
         if iterations < TOLERATED_SHARE * needed:
             statement = (
@@ -536,7 +541,7 @@ class SharesParticipant(Participant):
         return self._model.loss.constant_outputs(data.targets[rows], weights)
 
     def _column_blocks(self, data: TrainingData, numbers: FixedPointEncoding, batches: Sequence[Rows]) -> ColumnBlocks:
-        """Return this party's columns in all batches, wherever they are stored."""
+        """Return this party's columns in all batches, in this process or at the workers that store them."""
         rate, P = self.facts.plan.rate, self._preconditioner(data)
         if data.is_remote:
             return RemoteColumns(
@@ -560,7 +565,7 @@ class SharesParticipant(Participant):
         Args:
             data: the training data.
             rows: positions of the rows.
-            roots: factors of the rows (n,); None for no factor.
+            roots: square roots of the rows' weights (n,), by which inputs are multiplied; None for equal weights.
             clip: inputs are clipped to [-clip, clip].
 
         Returns:
@@ -624,7 +629,7 @@ class SharesParticipant(Participant):
         return inputs_at(self._inputs, data.scaled(rows), fitted_positions(data, rows))
 
     def _fit_inputs(self, data: TrainingData) -> Inputs:
-        """Return the fitted inputs that existing preprocessing was generated for, or fit new ones."""
+        """Return this party's model inputs: those of the preprocessing on disk if it exists, or newly fitted ones."""
         rows, folder = data.schedule.fitting_rows, self._context.resources.preprocessing
         file = None if folder is None else folder / INPUTS_FILE
         stored = None if file is None or not file.exists() else read_inputs(file)
@@ -646,7 +651,7 @@ class SharesParticipant(Participant):
         return inputs
 
     def _input_shape(self, columns: int, rows: int, name: str | None = None) -> InputShape:
-        """Return the public description of a party's inputs, such as their number; of this party's by default."""
+        """Return the public sizes that determine the number of a party's model inputs; of this party by default."""
         context, party = self._context, name or self._context.me
         opened = party in self._options.open_weights
         return InputShape(party == context.active, columns, context.outputs, len(context.parties), rows, opened)
@@ -657,12 +662,12 @@ class SharesParticipant(Participant):
 
     @property
     def rollbacks(self) -> Rollbacks:
-        """For each rollback so far, the iteration before it and the earlier iteration whose model was restored."""
+        """For each rollback so far, the iteration after which it took place, and that whose model was restored."""
         return () if self._facts is None else self._facts.rollbacks
 
     @property
     def params(self) -> SharesParams:
-        """The parameters of the training, without the sizes of single batches."""
+        """The parameters of the training for scores and measurements: they contain only one batch, the largest one."""
         return self._params_for((self.facts.rows,))
 
     def _params_for(self, batch_rows: tuple[int, ...]) -> SharesParams:

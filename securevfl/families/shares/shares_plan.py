@@ -44,11 +44,14 @@ RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
 MIN_LIFTED_ROWS = 2048
 # bits of a short table entry: for losses whose residuals lie in an interval of length 1, and for all other losses
 UNIT_LIFT_BITS, WIDE_LIFT_BITS = 8, 16
-MEAN_WEIGHT_POWER = 2  # an exponent: iterate t has the weight t^2 in the mean of iterates
+# in a mean of iterates (the weights after each iteration), iterate t has the weight t^MEAN_WEIGHT_POWER
+MEAN_WEIGHT_POWER = 2
 MEAN_FRACTION = 5  # with the heavy-ball method, the result is the mean of the latest fifth of all iterates
 ROUNDING_CARRY = 1.4  # factor by which momentum amplifies rounding errors (1.24 to 1.55 in simulations)
 MAX_REMEMBERED_ITERATIONS = 2048
-ROOTS_PER_TRAINING = 1.5  # iterations with l2, in units of the root of the condition number: leaves an error of e^-3
+# a training with l2 needs this number of iterations times the square root of the condition number of its objective; the
+# error of the weights is then e^-3 of that at the start
+ROOTS_PER_TRAINING = 1.5
 
 Combination = Callable[[int], Floats]
 """A function that maps t, a number of iterations, to the coefficients (t,) of their gradients."""
@@ -57,7 +60,7 @@ Rollbacks = Sequence[tuple[int, int]]
 
 
 class MomentumMethod(Enum):
-    """The momentum of block descent: the heavy-ball method, Nesterov's, or Nesterov's with a mean of all points."""
+    """The momentum of block descent: the heavy-ball method, Nesterov's, or Nesterov's with a mean of all iterates."""
 
     HEAVY_BALL = "heavy_ball"
     NESTEROV = "nesterov"
@@ -134,8 +137,10 @@ class Penalty:
     """The l2 penalty in relation to the bound of the objective's curvature.
 
     Attributes:
-        decay: the share of the weights that a safe step removes: l2 divided by the bound; 0 for an intercept.
-        root: the square root of the condition number. The objective's curvature is at least l2 in all directions.
+        decay: the share of the weights that the penalty removes in a step of the size 1 / bound: l2 / bound; 0 for an
+            intercept.
+        root: the square root of the condition number bound / l2, because the curvature is at least l2 in all
+            directions.
     """
 
     decay: float
@@ -165,7 +170,11 @@ def _penalty_of(job: SharesJob, bound: float) -> Penalty:
 
 
 def scalar_step(job: SharesJob, *, inputs: int, parties: int) -> float:
-    """Return the number by which all parties multiply gradients; the plan's rate contains 1 / `parties` of it."""
+    """Return the number by which all parties multiply gradients, in addition to the plan's rate.
+
+    The rate is the optimizer's first step size divided by the number of parties, so this number is multiplied by
+    `parties`.
+    """
     return parties / curvature_sum(job, inputs)
 
 
@@ -208,7 +217,7 @@ def reason_code_bits(job: SharesJob, name: str, columns: int) -> float:
 
 
 def _residual_bits(bound: float) -> int:
-    """Return the number of fractional bits of residuals: one less for each doubling of their bound above 64."""
+    """Return the number of fractional bits of residuals: 8 for a bound up to 64, one less for each doubling of it."""
     return RESIDUAL_BITS - max(0, math.ceil(math.log2(bound / 64)))
 
 
@@ -295,10 +304,9 @@ def _block_descent(
     """Return the step size and the rule of block descent.
 
     Gradients are computed at points y, and the model is the last y or a mean of the latest ones (`_mean_weights`), also
-    if the training ends early.
-    After a rollback the training continues from the y of an earlier iteration with half the step size, and momentum
-    starts again. The gradients since that iteration have no effect. Steps of the first `optimizer.warm_up` iterations
-    are at most 1.
+    if the training ends early. A step of size 1 is safe: it decreases the loss for any columns. After a rollback the
+    training continues from the y of an earlier iteration with half the step size, and momentum starts again. The
+    gradients since that iteration have no effect. Steps of the first `optimizer.warm_up` iterations are at most 1.
 
     Args:
         optimizer: the optimizer.
@@ -374,7 +382,7 @@ def _combinations(
 def _steps(
     optimizer: BlockDescent, momentum: MomentumMethod, step: float, iterations: int, root: float | None
 ) -> list[tuple[float, float]]:
-    """Return step sizes and momentum factors of the heavy-ball method for the remaining iterations; else empty."""
+    """Return (step size, momentum factor) of each remaining iteration; empty unless the heavy-ball method is used."""
     is_safe = optimizer.first * step <= 1
     return heavy_ball(iterations, root) if momentum == MomentumMethod.HEAVY_BALL and is_safe else []
 
@@ -384,8 +392,9 @@ def _mean_weights(momentum: MomentumMethod, iterations: int, is_heavy_ball: bool
 
     They are empty if the model is the last iterate alone.
 
-    A mean removes most of the rounding of sums (`sum_rounding`). For precise coefficients it contains all points but
-    the start, weighted by the square of their numbers. After the heavy-ball method it contains the latest fifth.
+    A mean removes most of the rounding of sums (`sum_rounding`). If the model reports standard errors, the mean
+    contains all iterates but the start, weighted by the square of their numbers. With the heavy-ball method it contains
+    the latest fifth of them.
     """
     if momentum == MomentumMethod.SMOOTHED:
         return (np.arange(1.0, iterations + 1) ** MEAN_WEIGHT_POWER).tolist()

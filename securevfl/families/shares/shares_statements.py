@@ -1,7 +1,9 @@
 """The disclosures of a training on secret shares, in words for the parties' consent sheets.
 
-A lookup table converts the output of a row to its residual; outputs outside its range get wrong residuals. Scores of
-new rows are rounded to a few bits by one party, the rounder.
+A consent sheet lists what a party sends and learns. Evaluations open (disclose to the party with labels) sums of losses
+and, for the final model, pairs of a rounded score and a label. A lookup table converts the output of a row to its
+residual; outputs outside its range get wrong residuals. One party, the rounder, rounds scores of new rows to a few
+bits. The *capacity* of a disclosure is the number of bits of the data that it is about.
 """
 
 from __future__ import annotations
@@ -134,7 +136,10 @@ def _measurements(facts: RunFacts) -> tuple[int, int, int, bool]:
 
 
 def stop_decisions_text(job: SharesJob) -> str:
-    """Return words for a consent sheet: which decisions a party without labels learns; empty if there are none."""
+    """Return words for a consent sheet: the decisions about the training that a party without labels learns.
+
+    Examples are whether the training stops or rolls back. The text is empty if the job allows no such decision.
+    """
     rolls_back = can_roll_back(job)
     facts = ["the training stops"] * job.stops_early
     facts += ["this model is the best so far"] * (job.stops_early or rolls_back)
