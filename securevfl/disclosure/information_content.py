@@ -45,10 +45,10 @@ class InformationContent:
     def in_words(self, bits: int, outputs: int) -> str:
         """Describe in words how much of a row can be revealed by its scores, `outputs` numbers of `bits` bits each."""
         sent = bits * outputs
+        numbers = f"{outputs} number{'s' * (outputs > 1)} of {bits} bits"
         if sent >= self.bits:
-            return f"all {self.bits:.0f} bits of a row"
-        numbers = f", as {outputs} numbers of {bits} bits" if outputs > 1 else ""
-        return f"{sent} of the {self.bits:.0f} bits of a row ({sent / self.bits:.0%}{numbers})"
+            return f"all {self.bits:.0f} bits of a row, by {numbers}"
+        return f"{sent} of the {self.bits:.0f} bits of a row ({sent / self.bits:.0%}), by {numbers}"
 
     @classmethod
     def of(cls, X: Floats) -> InformationContent:

@@ -97,8 +97,8 @@ def test_a_sheet_says_that_a_verdict_follows_from_labels() -> None:
     early = trains_on_shares(open_weights=()).model_copy(
         update={"target": vfl.Target(metric="loss", value=0.3), "evaluate_every": 1}
     )
-    assert "which depends on labels" in vfl.explain(early, both)
-    assert "which depends on labels" not in vfl.explain(trains_on_shares(open_weights=()), both)
+    assert "yes-or-no answers that depend on labels" in vfl.explain(early, both)
+    assert "yes-or-no answers that depend on labels" not in vfl.explain(trains_on_shares(open_weights=()), both)
 
 
 def test_the_party_with_labels_is_told_of_rows_that_stand_alone() -> None:

@@ -107,7 +107,7 @@ def test_the_command_adopts_a_ledger_without_its_counter(tmp_path: Path, monkeyp
         assert "to allow 100,000 scores from now on, set --limit scores=1000100000" in done.output
         gc.collect()
     low = CliRunner().invoke(app, ["ledger", "--ledger", str(path), "--limit", "scores=100000"]).output
-    (more,) = re.findall(r"as in --limit (scores=\d+) for 1,000 more", low)
-    enough = CliRunner().invoke(app, ["ledger", "--ledger", str(path), "--limit", more]).output
+    needed = max(map(int, re.findall(r"as in --limit scores=(\d+) for 1,000 more", low)))
+    enough = CliRunner().invoke(app, ["ledger", "--ledger", str(path), "--limit", f"scores={needed}"]).output
     assert "is used up" not in enough
     assert "anybody" in CliRunner().invoke(app, ["ledger", "--ledger", str(path)]).output
