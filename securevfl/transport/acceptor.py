@@ -1,5 +1,7 @@
 """A party's port: accepts connections and passes each stream to its session.
 
+gRPC listens on a Unix socket behind a `Listener`, which limits the connections of strangers.
+
 A stream is one gRPC call on which both sides send messages; a line (`securevfl.transport.line`) is the connection of
 two parties, which may use several streams one after the other. A client names the session by 16 random bytes, in
 hexadecimal, in the metadata of its gRPC call. It names no session if the party has only one. TLS alone identifies the
@@ -15,15 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from securevfl.errors import ConfigError, PeerLost, SecureVFLError
+from securevfl.errors import PeerLost, SecureVFLError
 from securevfl.runtime import eventlog
 from securevfl.runtime.codec import encode_message
 from securevfl.transport.certificate_checks import check_peer
-from securevfl.transport.free_port import require_free
 from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.handshakes import HandshakeCounter
 from securevfl.transport.line import Line
 from securevfl.transport.line_messages import MAX_PIECE_BYTES, RefuseStream
+from securevfl.transport.listener import listen_on
 from securevfl.transport.peers import split_address
 from securevfl.transport.tls import Credentials, identify_caller, require_tls13
 
@@ -59,7 +61,8 @@ class Acceptor:
         streams: maximum number of streams at a time.
 
     Raises:
-        ConfigError: the port cannot be used, or gRPC would accept TLS 1.2 on it.
+        ConfigError: another program listens on the port, the address is not of this machine, or gRPC would accept
+            TLS 1.2 on it.
     """
 
     def __init__(
@@ -79,32 +82,30 @@ class Acceptor:
         host, port = split_address(self.me, listen or address)
         if listen is None and host != "localhost" and not host.startswith("127."):
             host = "::"
-        bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._listener = listen_on(self.me, host, port)
         self._server = grpc.server(
             ThreadPoolExecutor(streams, thread_name_prefix="stream"),
             handlers=[_Handler(self._serve_stream)],
             options=GRPC_OPTIONS,
             maximum_concurrent_rpcs=streams,
         )
-        require_free(self.me, host, port)
         try:
-            self._server.add_secure_port(bind, credentials.identity.server_credentials(self.handshakes.begin))
-        except RuntimeError:
-            raise ConfigError(
-                f"party {self.me} cannot listen on {bind}",
-                "check that the address belongs to this computer and that no other process uses it",
-                code="SVFL-ADDRESS",
-                party=self.me,
-                address=bind,
-            ) from None
-        self._server.start()
-        require_tls13(port, credentials, "localhost" if host == "::" else host)
+            server_credentials = credentials.identity.server_credentials(self.handshakes.begin)
+            self._server.add_secure_port(f"unix:{self._listener.server_path}", server_credentials)
+            self._server.start()
+            self._listener.start()
+            require_tls13(port, credentials, "localhost" if host == "::" else host)
+        except BaseException:
+            self._listener.stop()
+            raise
         self.handshakes.forget()
+        bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         eventlog.emit(self.me, "listening", {"at": bind})
 
     def stop(self, grace: float | None = REFUSAL_SECONDS) -> None:
         """Close all streams after `grace` seconds, or at once if None."""
         self._server.stop(grace).wait()
+        self._listener.stop()
 
     def _serve_stream(self, requests: Any, context: Any) -> Iterator[bytes]:
         name = ""
@@ -115,7 +116,7 @@ class Acceptor:
             stream = self._line_of(_session_id(context), name).begin(calling=False)
         except SecureVFLError as error:
             self._refused(name, error)
-            eventlog.warn(self.me, "refused", {"from": str(context.peer()), "reason": str(error)})
+            eventlog.warn(self.me, "refused", {"from": name or "a caller without a valid name", "reason": str(error)})
             yield encode_message(RefuseStream(str(error), True, isinstance(error, PeerLost)))
             return
 

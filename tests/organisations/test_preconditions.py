@@ -39,7 +39,7 @@ from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training.run_setup import run_key
 from securevfl.training.session import material_folder
-from securevfl.transport import free_port as free_port_module
+from securevfl.transport import listener as listener_module
 from securevfl.transport.peers import Peers
 from tests.builders import cancer_parties, write_tables
 from tests.forked import Forked
@@ -311,7 +311,7 @@ def test_nothing_is_sent_and_nothing_is_entered(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("SECUREVFL_ALLOW", "net.py:network")
     monkeypatch.setattr(database, "_LOCK_TIMEOUT", 0.2)
-    monkeypatch.setattr(free_port_module, "_WAIT", 0.1)
+    monkeypatch.setattr(listener_module, "_RELEASE_SECONDS", 0.1)
     account = _account(command.party)
     before = _entered(command.party)
     gc.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
 import sys
@@ -23,7 +24,10 @@ from securevfl.organisations.http_api import application
 from securevfl.organisations.http_server import HttpAddress
 from securevfl.organisations.join import join
 from securevfl.training.model_part import ModelPart
+from securevfl.transport.acceptor import Acceptor
+from securevfl.transport.listener import CONNECTIONS_IN_ALL
 from securevfl.transport.peers import split_address
+from securevfl.transport.tls import Credentials
 from tests.transport.processes import at_each
 
 TOKEN = "a token of an application"
@@ -50,9 +54,25 @@ def strangers(port: int, counts: tuple[int, int, int], kind: str) -> Iterator[No
         process.communicate()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("counts", COUNTS)
-def test_the_gateway_answers_within_a_second(meet: Any, counts: tuple[int, int, int]) -> None:
+@contextmanager
+def party_port(meet: Any) -> Iterator[int]:
+    """Open the port in peers.toml, as `join` and `serve` do."""
+    meeting = meet(2)
+    address = meeting.peers.address["bank"]
+    acceptor = Acceptor(Credentials(meeting.kit("bank"), "bank"), ["shop"], address, lambda *_: _no_line(), streams=2)
+    try:
+        yield split_address("bank", address)[1]
+    finally:
+        acceptor.stop()
+
+
+def _no_line() -> Any:
+    raise AssertionError("a stranger has reached the party")
+
+
+@contextmanager
+def http_port(meet: Any) -> Iterator[int]:
+    """Open a port for HTTP clients, as `score --http` and `serve --monitor` do."""
     meeting, port = meet(2), meet.free_port()
     kit = meeting.kit("bank")
     fake: Any = SimpleNamespace(party="bank", types={}, id_columns=None, connected=True, waiting=0, blocks=0)
@@ -62,19 +82,36 @@ def test_the_gateway_answers_within_a_second(meet: Any, counts: tuple[int, int, 
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    anyone = ssl.create_default_context()
-    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
-    seconds = []
     try:
-        with strangers(port, counts, "gateway"):
-            for _ in range(10):
-                began = time.monotonic()
-                assert httpx.get(f"https://127.0.0.1:{port}/health", verify=anyone, timeout=30).status_code == 200
-                seconds.append(time.monotonic() - began)
-                time.sleep(0.3)
+        yield port
     finally:
         server.stop()
         thread.join(60)
+
+
+@pytest.mark.parametrize("open_port", [party_port, http_port])
+def test_silent_connections_are_closed_at_every_port(meet: Any, open_port: Any) -> None:
+    with open_port(meet) as port:
+        silent = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(CONNECTIONS_IN_ALL + 20)]
+        deadline = time.monotonic() + 60  # gRPC alone holds a silent connection for 120 s
+        for connection in silent:
+            with connection:
+                connection.settimeout(max(0.1, deadline - time.monotonic()))
+                assert connection.recv(1) == b""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("counts", COUNTS)
+def test_the_gateway_answers_within_a_second(meet: Any, counts: tuple[int, int, int]) -> None:
+    anyone = ssl.create_default_context()
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    seconds = []
+    with http_port(meet) as port, strangers(port, counts, "gateway"):
+        for _ in range(10):
+            began = time.monotonic()
+            assert httpx.get(f"https://127.0.0.1:{port}/health", verify=anyone, timeout=30).status_code == 200
+            seconds.append(time.monotonic() - began)
+            time.sleep(0.3)
     print(f"{sum(counts):,} strangers at the gateway: /health in {max(seconds):.2f} s at most")
     assert max(seconds) < HEALTH_SECONDS, seconds
 
