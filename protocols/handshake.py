@@ -9,7 +9,7 @@ the labels.
                                 model is the best so far
 
 A RunHello contains no secret: only sizes, digests of public agreements, and digests that only the parties can compute,
-because they are keyed.
+because they are keyed. A party's disclosure ledger records what its jobs have disclosed, by receiver.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class Pieces:
     """The pieces of one ciphertext, in their order. Iteration waits for pieces that have not arrived.
 
     Args:
-        first: the first piece.
+        first: the first piece, which has already arrived.
         more: function that receives the next piece.
         again: True to store all pieces, so that they can be iterated repeatedly and from any thread; False to delete
             each piece after its first use.

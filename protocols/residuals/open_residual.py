@@ -10,7 +10,8 @@ by its parameters.
 A passive party learns g. The sign of g reveals the label of a row, and the label and g reveal f. By subtracting its
 outputs from f, the passive party obtains the sum of all other parties' outputs. Over a run, these sums span the columns
 of those parties (the leak `columns`). This protocol hides very little; it is the baseline for encrypted residuals. A
-`defence` (see `securevfl.protocols.residuals.defences`) adds noise to g before it is sent.
+`defence` (see `securevfl.protocols.residuals.defences`) adds noise to g before it is sent. An exchange is one residual
+with all uses of it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ sum_h r_kh: party k has s_k, and every share holder h other than k has r_kh (ite
    B        its share of H: h_B plus all kappa
 
 Comments refer to these steps by number. An *occasion* is one use of this protocol: an evaluation after a round, or one
-request for scores. Every received value is a ciphertext under another party's key, or uniform (share_products.py).
+request for scores. Every received value is a ciphertext under another party's key, or uniform (share_products.py). A
+session has its own subchannel and keys (shares_session.py). Columns may be stored at workers, other processes of the
+party. *Packed* integers take only the bytes that their bits need.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class ForwardSums:
 
     Args:
         products: this party's session of encrypted matrix products (share_products.py).
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         occasion: the purpose of the sums, such as "scores" or "loss"; encryption keys are derived from it.
         number: a number that no other use for the same purpose has in this session.

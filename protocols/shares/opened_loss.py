@@ -22,7 +22,9 @@ The rounding of H is the larger error. Its standard deviation in the mean is abo
 mean slope of the loss) / sqrt(n): some 0.04 / sqrt(n) for a spacing of 1/4.
 
 A party A that deviates can put any words into its tables, and then learns the sum of the words that it wrote: 32 bits
-of its choice about the columns of the other parties. B counts 32 bits about these columns for every sum.
+of its choice about the columns of the other parties. B counts 32 bits about these columns for every sum. A session has
+its own subchannel and keys (shares_session.py). In an oblivious transfer, *pads* are random numbers that hide all table
+entries from B except the one that it reads.
 """
 
 from __future__ import annotations
@@ -212,7 +214,7 @@ def open_loss(
         products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
             columns by shares of the weights.
         transfers: at A and B, the session's oblivious transfers; None elsewhere.
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         number: a number that no other evaluation with the same `occasion` has in this session.
         X: this party's columns (n, d) of the rows.

@@ -189,7 +189,7 @@ class ScoringSession:
     Args:
         products: this party's session of encrypted matrix products (share_products.py), with which step 2 multiplies
             columns by shares of the weights.
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         scoring: this party's parameters for the scoring.
         top_transfers: returns oblivious transfers for a table that is indexed by the highest bits of sums; None if no

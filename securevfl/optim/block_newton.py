@@ -10,6 +10,8 @@ outputs are H_k, f is the sum of all outputs, and g the residual, the derivative
 P_k is the inverse of the bound on the block's curvature (`securevfl.optim.curvature`). m is reduced, to 1 at the least,
 when the loss increases. a counts rounds since the latest restart of the extrapolation (Nesterov 1983), which a party
 restarts when it would move against its gradient (O'Donoghue and Candes 2015). FedBCD (Liu et al. 2019) is related.
+
+An interrupted run resumes in another session, from the states that its checkpoints have stored.
 """
 
 from __future__ import annotations
@@ -155,8 +157,8 @@ def report_unconverged(party: TrainingParty, name: str, decrease: float, toleran
         return
     statement = (
         "the training has not converged. It has used all of its rounds, and in the last one the loss still decreased "
-        f"by {decrease:.1g} of its value; it ends by itself below {tolerance:.1g}. Increase epochs, or leave epochs "
-        'out and accept the leak "columns", which limits the number of rounds.'
+        f"by a share of {decrease:.1g}; a training ends by itself when this share is below {tolerance:.1g}. Increase "
+        'epochs, or leave epochs out and accept the leak "columns", which limits the number of rounds.'
     )
     party.statements.append(statement)
     warnings.warn(f"party {name}: {statement}", DataNotice, stacklevel=2)

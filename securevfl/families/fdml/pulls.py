@@ -58,7 +58,7 @@ class PullReply(DisclosingMessage, frozen=True):
     """The reply to the push of an iteration.
 
     Attributes:
-        iteration: the iteration.
+        iteration: the iteration of the push that is answered.
         total: the sum of the batch's stored payloads; empty for a worker that receives no sums.
         versions: for each worker, in the order of the run's roles, the iteration of its payload; -1 without a payload.
         finished: number of iterations that the leading party has finished.
@@ -95,7 +95,7 @@ class PullClient(ABC):
         """Announce the first iteration of this worker, and restore its pushes of an earlier session.
 
         Args:
-            iteration: the first iteration.
+            iteration: number of the first iteration of this session, counted from 0.
             restored: (batch, version, outputs H (n, c)) of each push to restore.
         """
 
@@ -134,7 +134,7 @@ class ServerPullClient(PullClient):
     """A worker's client for pushes to a server and pulls from it.
 
     Args:
-        context: the context of a sum whose collector is the server.
+        context: this party's channel, and the roles of all parties in the sums that the server receives.
         pace: how many iterations workers may be apart.
         stored: the object that conceals outputs and reveals sums.
         readers: the workers that receive sums.

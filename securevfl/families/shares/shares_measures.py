@@ -96,7 +96,7 @@ def loss_has_risen(losses: Sequence[float], measurement: Measurement, factor: fl
 
     Args:
         losses: the losses of all evaluations so far, the latest one last.
-        measurement: the latest measurement.
+        measurement: the measurement of the current model, to which the last loss belongs.
         factor: the latest loss exceeds an earlier one by too much if it is larger than `factor` times that loss.
 
     Returns:
