@@ -416,6 +416,23 @@ def check_granted(work: AlignmentWork, begin: AlignmentStart) -> None:
         )
 
 
+def check_protocol(work: AlignmentWork, begin: AlignmentStart) -> None:
+    """Raise ProtocolError if the numbers of rows require the other protocol of the PRF than the active party starts.
+
+    Large sets are aligned by transfers and small ones by points. With three parties or more, this party does not know
+    the numbers of rows of all others, so it cannot refuse transfers.
+    """
+    large = work.granted is None and max(begin.rows, work.rows) >= work.min_transfer_rows
+    if begin.transfers != large and (large or len(work.passives) == 1):
+        started, needed = ("transfers", "points") if begin.transfers else ("points", "transfers")
+        raise ProtocolError(
+            f"{work.active} started an alignment by {started}, but these numbers of rows need {needed}",
+            "install the same version of securevfl at all parties",
+            code="SVFL-PROTOCOL-VALUES",
+            party=work.active,
+        )
+
+
 def check_size(sender: str, what: str, raw: bytes, width: int, number: int, rows: int) -> None:
     """Raise ProtocolError unless chunk `number` of a list has the right size.
 

@@ -40,13 +40,15 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.carry_lift import CarryLift
 from securevfl.protocols.shares.fixed_point import FINE_BITS, FINE_ENTRY_BITS, FixedPointEncoding, table_distances
-from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
+from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.lifted_shares import declares_lift, lift_shares
+from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.projection import projected
 from securevfl.protocols.shares.rotated_tables import TableStarts, rotated_tables
 from securevfl.protocols.shares.share_products import Products, unpack_words
@@ -246,4 +248,11 @@ def open_loss(
         products.send(context.active, LossSum(_RING.pack(total[None])), context.channel.permit(record))  # step 4
         return None
     (partner_total,) = unpack_words(params.partner, products.recv(params.partner, LossSum).total, _RING, (1,))  # step 4
-    return entries.mean(int(_RING.reduce(partner_total + total)))
+    loss_sum = int(_RING.reduce(partner_total + total))
+    if loss_sum > _MAX_ENTRY * index.size:
+        raise ProtocolError(
+            f"{params.partner} sent a share of a sum of losses that {index.size} table entries cannot have",
+            code="SVFL-PROTOCOL-VALUES",
+            party=params.partner,
+        )
+    return entries.mean(loss_sum)

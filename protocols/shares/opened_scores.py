@@ -17,7 +17,8 @@ are processed in blocks:
 5. O -> Q     i_O, if Q is not O; it is uniform
    Q          computes the score (i_O + received number + 1/2) * s
 
-Comments refer to these steps by number. `ScoringSession` documents why nobody learns more.
+Comments refer to these steps by number. `ScoringSession` documents why nobody learns more. *Packed* integers take only
+the bytes that their bits need.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, RO
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.pair_sums import ColumnsWithPairs, selected_rows
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import ROLE_PAIRS, Products, unpack_words
@@ -134,6 +136,7 @@ class ScoringParams:
             spacing; None for those of `quantizer`.
         charge: a function that is called before a block is disclosed, with the number of rows that are scored and the
             number of rows that this party refuses.
+        max_finer: the number of lowest bits of a score that R may omit, at most; None for all but one.
     """
 
     model: bytes
@@ -143,6 +146,7 @@ class ScoringParams:
     max_bits: float = float("inf")
     coarser: Quantizer | None = None
     charge: Callable[[int, int], None] = lambda scored, refused: None
+    max_finer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,7 @@ class ScoringSession:
         self._dither = Prg.fresh("dither of scores")
         self._sums: ForwardSums | None = None
 
-    def block(self, number: int, X: Floats, rows: RowsToScore) -> ScoreResult:
+    def block(self, number: int, X: Floats | ColumnsWithPairs, rows: RowsToScore) -> ScoreResult:
         """Score a block of rows.
 
         Args:
@@ -251,7 +255,7 @@ class ScoringSession:
             if decisions.stored.any() and is_holder:
                 shares[decisions.stored], lost[decisions.stored] = self._stored(decisions.query_of(decisions.stored))
             if decisions.fresh.any():
-                fresh = self._compute(number, X[decisions.fresh], decisions.query_of(decisions.fresh))
+                fresh = self._compute(number, selected_rows(X, decisions.fresh), decisions.query_of(decisions.fresh))
                 if fresh is not None:
                     shares[decisions.fresh] = fresh
             scores = self._disclose(shares[decisions.scored] if is_holder else None, decisions)
@@ -343,7 +347,7 @@ class ScoringSession:
             products.send(name, RowStates(states.tobytes()), permit)  # step 1
         return states
 
-    def _compute(self, number: int, X: Floats, query: ScoreQuery | None) -> Words | None:
+    def _compute(self, number: int, X: Floats | ColumnsWithPairs, query: ScoreQuery | None) -> Words | None:
         """Run steps 2 and 3: return this holder's share (n, c) of new scores, after storing it. None elsewhere."""
         if self._sums is None:
             self._sums = ForwardSums(self._products, self._params, self._state, "scores", self._number, self._rows)
@@ -412,11 +416,11 @@ class ScoringSession:
 
     def _read_rounded(self, message: RoundedScores, shape: tuple[int, int]) -> Words:
         """Return the share (m, c) that R has sent, in levels of the agreed spacing s."""
-        bits = self._score_ring.bits
-        if not 0 <= message.finer < bits:
+        bits, limit = self._score_ring.bits, self._scoring.max_finer
+        if not 0 <= message.finer <= (bits - 1 if limit is None else limit):
             raise ProtocolError(
                 f"{self._rounding}, which rounds the scores, states that it omitted {message.finer} of the {bits} bits "
-                "of a score, which is impossible",
+                "of a score, which the job does not allow",
                 code="SVFL-PROTOCOL-VALUES",
                 party=self._rounding,
             )

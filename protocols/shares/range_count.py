@@ -27,11 +27,13 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.fixed_point import table_distances
-from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
+from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import Products, unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams
@@ -113,4 +115,11 @@ def count_out_of_range(
     if not (packed := products.recv(params.partner, OutOfRangeCount).total):
         return None
     (partner_total,) = unpack_words(params.partner, packed, _RING, (1,))  # step 3
-    return int(_RING.reduce(partner_total + total))
+    count = int(_RING.reduce(partner_total + total))
+    if count > index.size:
+        raise ProtocolError(
+            f"{params.partner} sent a share of a count of {count} sums, and only {index.size} were counted",
+            code="SVFL-PROTOCOL-VALUES",
+            party=params.partner,
+        )
+    return count

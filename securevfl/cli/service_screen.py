@@ -1,8 +1,8 @@
-"""The screen of a service: it shows its operator sessions, rate of rows, refusals and budgets.
+"""The screen of a service shows the operator its sessions, the rate of scored rows, refusals and budgets.
 
 A *service* is a command that keeps running: a server (`securevfl serve`), which answers requests for scores, or a
 gateway (`securevfl score --http`), which requests scores from servers for its party's applications. A *budget* is the
-unused part of a limit of the disclosure ledger.
+unused part of a limit of the disclosure ledger, the party's record of what its table has disclosed.
 
 On a terminal the screen is redrawn in place, within 80 columns. Elsewhere one line is printed when the service starts,
 one when its figures have changed (at most once a minute), and one when it ends.
@@ -50,11 +50,11 @@ class ServiceFigures:
     Attributes:
         sessions: the number of running sessions.
         max_sessions: the maximum number of sessions.
-        requests: requests that were answered; at a gateway blocks of rows that the servers have answered.
-        rows: rows that were scored.
-        refused: requests that were refused; at a gateway rows that have no score.
-        failed: requests that failed; None at a gateway, because its applications repeat failed requests themselves.
-        waiting: rows that wait for an answer; None if the service has no queue.
+        requests: number of answered requests; at a gateway, number of blocks of rows that the servers have answered.
+        rows: number of scored rows.
+        refused: number of refused requests; at a gateway, number of rows without a score.
+        failed: number of failed requests; None at a gateway, because its applications repeat failed requests.
+        waiting: number of rows that wait for an answer; None if the service has no queue.
         refusal: why the latest refused request was refused; empty if none was refused, and at a gateway.
     """
 

@@ -123,21 +123,28 @@ class BlockNewton(RoundsTraining):
         """Run a passive party's rounds, and yield after each."""
         model, memory = _linear(party), cast(BlockMemory, party.memory)
         preconditioners = Preconditioners(model, party.loss, link.me)
+        limit = INITIAL_MULTIPLE * party.loss.step_factor
         for batch in party.batches():
             theta = model.theta
             z = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
             P_batch = preconditioners.of(batch)  # computed while the active party minimises over its block
             decision = link.recv_broadcast(Pace, pace.PACE_SUBCHANNEL)
+            if decision.stop and self.relative_tolerance(party.loss, len(batch.X)) == 0:
+                raise ProtocolError(
+                    f"{link.me}: the active party ends the training early, but optimizer.tolerance is 0",
+                    "ask the operator of that party for the reason",
+                    code="SVFL-PROTOCOL-VALUES",
+                )
             if decision.stop:
                 return
-            limit = INITIAL_MULTIPLE * party.loss.step_factor
             if not 1.0 <= decision.multiple <= limit:
                 raise ProtocolError(
                     f"{link.me}: the active party multiplies the step size by {decision.multiple:g}, and only factors "
                     f"from 1 to {limit:g} are allowed",
                     code="SVFL-PROTOCOL-VALUES",
                 )
+            limit = decision.multiple  # the factor never grows
             gradient = model.regularised(link.reply().gradient(model, batch) / len(batch.X))
             model.theta = z - decision.multiple / len(link.passives) * (P_batch @ gradient)
             memory.record_step(theta, uphill=float(np.vdot(gradient, model.theta - theta)) > 0)

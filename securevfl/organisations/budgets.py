@@ -17,7 +17,8 @@ class Budget(NamedTuple):
 
     Attributes:
         kind: the kind of disclosure.
-        peer: the party that has learned something, or `ALL_PEERS`; empty if nobody has learned anything yet.
+        peer: the only party to which something of this kind was disclosed; `ALL_PEERS` if there are several; empty if
+            nothing was disclosed yet.
         limit: the limit in words.
         left: the part of the limit that is not used up, in words.
     """
@@ -29,10 +30,10 @@ class Budget(NamedTuple):
 
 
 def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
-    """Return the unused part of each limit, which holds for all peers together.
+    """Return the unused part of each limit of a ledger.
 
-    Of several tables, the one with the least left is shown. Disclosures about other tables that share rows with it
-    count, too.
+    A limit holds for each table and for all peers together. Of several tables, the one with the smallest unused part is
+    shown. Disclosures about other tables count, too, if they share rows with it.
     """
     contents = ledger.read()
     by_table = [ledger.table_disclosures(name)[0] for name in dict.fromkeys(entry.table for entry in contents.counted)]

@@ -148,6 +148,7 @@ class ServerPullClient(PullClient):
         self._pace, self._stored, self._reads_sums = pace, stored, context.me in readers
         self._other_readers = [name for name in readers if name != context.me]
         self._unanswered: deque[int] = deque()
+        self._lead_finished = 0  # the number of iterations that the leading party has finished, as stated last
 
     def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
         """Send the restored outputs and the first iteration to the server."""
@@ -193,6 +194,15 @@ class ServerPullClient(PullClient):
                 code="SVFL-PROTOCOL-MESSAGE",
                 peer=self._server,
             )
+        if not self._lead_finished <= message.finished <= len(self._pace.batches):
+            raise ProtocolError(
+                f"{self._channel.me}: {self._server} states that the leading party has finished {message.finished} "
+                f"iterations, after {self._lead_finished} of {len(self._pace.batches)}",
+                "check that both parties run the same job",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=self._server,
+            )
+        self._lead_finished = message.finished
         if not self._reads_sums:
             return PulledSum(t, None, message.finished)
         versions = {name: v for name, v in zip(self._workers, message.versions, strict=True) if v >= 0}

@@ -10,7 +10,7 @@ The two *share holders* are the active party, which has the labels, and its *par
 All parties learn sizes; the active party also learns metrics and the agreed scores. `protocols.shares.iteration`
 describes the messages, `shares_plan` the optimizers that fit, and `shares_participant` one party. A consent sheet
 states what a party sends and learns. The audit runs a job on test data and compares the values that parties receive
-with the declared ones.
+with the declared ones. To open a value means to disclose it to a party.
 """
 
 from __future__ import annotations

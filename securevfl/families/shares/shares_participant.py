@@ -64,15 +64,16 @@ from securevfl.protocols.shares.chunk_agreement import agree_on_chunk, wait_for_
 from securevfl.protocols.shares.column_blocks import ColumnBlocks, LocalColumns
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
-from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import FeatureParty, LabelParty, PartnerParty, SharedState, TrainingRole
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.opened_scores import ScoringParams, ScoringSession
+from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemoryStore, PreprocessingStore
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.remote_columns import RemoteColumns
 from securevfl.protocols.shares.residual_tables import ResidualTables
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
+from securevfl.protocols.shares.shares_options import MIN_SCORE_BITS
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
 from securevfl.runtime import eventlog
@@ -720,6 +721,7 @@ class SharesParticipant(Participant):
             self.max_bits_per_row,
             rounding,
             resources.charge_scores,
+            0 if exact or options.score_bits is not None else max(0, levels.bits - MIN_SCORE_BITS),
         )
         return ScoringSession(
             self.session.products,

@@ -10,7 +10,9 @@ larger step. Each iteration computes
 The numbers a and b result from applying the update rule to numbers. If the rule remembers earlier iterations
 (momentum), theta is a linear combination of all u; its coefficients result from applying the rule to vectors with one
 entry for each iteration. A rollback returns the training to the weights of an earlier iteration. A step is safe if it
-cannot increase the loss, whatever columns the parties have.
+cannot increase the loss, whatever columns the parties have. An evaluation computes the loss on the held-out rows. To
+open weights means to disclose them to the party that they belong to. Reason codes name the columns that affect a score
+most.
 """
 
 from __future__ import annotations
