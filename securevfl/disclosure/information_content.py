@@ -51,7 +51,8 @@ class InformationContent:
         numbers = f"{outputs} number{'s' * (outputs > 1)} of {bits} bits"
         if sent >= self.bits:
             return f"all {self.bits:.0f} bits of a row, by {numbers}"
-        return f"{sent} of the {self.bits:.0f} bits of a row ({sent / self.bits:.0%}), by {numbers}"
+        by_numbers = f", by {numbers}" if outputs > 1 else ""
+        return f"{sent} of the {self.bits:.0f} bits of a row ({sent / self.bits:.0%}){by_numbers}"
 
     @classmethod
     def of(cls, X: Floats) -> InformationContent:

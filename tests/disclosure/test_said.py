@@ -41,7 +41,7 @@ def trains_on_shares(**keys: Any) -> vfl.Job:
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
     """As for a sealed gradient of this number of columns on one batch of all rows."""
     sheet = vfl.explain(trains_on_shares(), noise_tables(rows, 200))
-    assert ("would be refused: shop: its opened weights are 200 numbers" in sheet) == refused
+    assert ("would be refused: disclosure to shop: its opened weights are 200 numbers" in sheet) == refused
     if refused:
         with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("rank",)):
             vfl.simulate(trains_on_shares(), noise_tables(rows, 200))

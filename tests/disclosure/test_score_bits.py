@@ -86,7 +86,8 @@ def test_where_no_score_is_told_none_is_weighed() -> None:
 
 
 def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
-    assert InformationContent(19.0, 0.2).in_words(6, 1) == "6 of the 19 bits of a row (32%), by 1 number of 6 bits"
+    assert InformationContent(19.0, 0.2).in_words(6, 1) == "6 of the 19 bits of a row (32%)"
+    assert InformationContent(40.0, 0.2).in_words(3, 4) == "12 of the 40 bits of a row (30%), by 4 numbers of 3 bits"
     assert InformationContent(8.0, 0.2).in_words(6, 2) == "all 8 bits of a row, by 2 numbers of 6 bits"
     assert InformationContent(0.0, 0.0).in_words(6, 1) == "all 0 bits of a row, by 1 number of 6 bits"
 
