@@ -23,7 +23,7 @@ the bytes that their bits need.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -137,6 +137,8 @@ class ScoringParams:
         charge: a function that is called before a block is disclosed, with the number of rows that are scored and the
             number of rows that this party refuses.
         max_finer: the number of lowest bits of a score that R may omit, at most; None for all but one.
+        max_pair_bits: for a model with pairs and at a share holder, the number of bits that scores of such models may
+            disclose about all of this party's rows together; None elsewhere.
     """
 
     model: bytes
@@ -147,6 +149,7 @@ class ScoringParams:
     coarser: Quantizer | None = None
     charge: Callable[[int, int], None] = lambda scored, refused: None
     max_finer: int | None = None
+    max_pair_bits: float | None = None
 
 
 @dataclass(frozen=True)
@@ -264,6 +267,22 @@ class ScoringSession:
                 self._store_scores(scores, decisions)
             return ScoreResult.of(scores, decisions.scored, decisions.fresh)
 
+    def check_request(self, ids: Sequence[bytes]) -> None:
+        """Check before the first block that this party's ledger permits the scores of a whole request.
+
+        Args:
+            ids: the ids of all rows of the request.
+
+        Raises:
+            LeakageError: the scores of a model with pairs would exceed this party's limit.
+        """
+        scoring = self._scoring
+        if scoring.ledger is None or scoring.max_pair_bits is None or self._context.me == self._requester:
+            return
+        query = scoring.ledger.query(scoring.model, self._requester, ids, b"")
+        bits = self._quantizer.bits * self._params.outputs
+        scoring.ledger.check_pair_scores(query, bits=bits, max_pair_bits=scoring.max_pair_bits)
+
     def _decide(self, rows: RowsToScore, ledger: ScoreLedger, claim: str) -> RowDecisions:
         """Run steps 0 and 1: agree with all parties on the rows that receive a score."""
         context, scoring, requester, products = self._context, self._scoring, self._requester, self._products
@@ -338,6 +357,7 @@ class ScoringSession:
             rows.raw[open_rows],
             bits=self._quantizer.bits * self._params.outputs,
             max_bits=scoring.max_bits,
+            max_pair_bits=scoring.max_pair_bits,
             me=context.me,
             claim=claim,
         )
