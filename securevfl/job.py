@@ -94,6 +94,11 @@ class Job(FamilyJob):
                 f"optimizer: {self.optimizer.name} trains {', '.join(supported)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
             )
+        if self.model.pair_rank and not family.trains_pairs:
+            raise ValueError(
+                f"model.pairs: {family.name} does not train products of two parties' components; use protocol = "
+                '"shares", or leave pairs out'
+            )
         supports_weights = family.supports_row_weights and (self.model.by_column or self.model.family == family.name)
         if self.weights is not None and not supports_weights:
             raise ValueError(

@@ -22,7 +22,7 @@ Comments refer to these steps by number. `ScoringSession` documents why nobody l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,6 +41,7 @@ from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, RO
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.pair_sums import ColumnsWithPairs, selected_rows
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import ROLE_PAIRS, Products, unpack_words
@@ -134,6 +135,8 @@ class ScoringParams:
             spacing; None for those of `quantizer`.
         charge: a function that is called before a block is disclosed, with the number of rows that are scored and the
             number of rows that this party refuses.
+        max_pair_bits: for a model with pairs and at a share holder, the number of bits that scores of such models may
+            disclose about all of this party's rows together; None elsewhere.
     """
 
     model: bytes
@@ -143,6 +146,7 @@ class ScoringParams:
     max_bits: float = float("inf")
     coarser: Quantizer | None = None
     charge: Callable[[int, int], None] = lambda scored, refused: None
+    max_pair_bits: float | None = None
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,7 @@ class ScoringSession:
         self._dither = Prg.fresh("dither of scores")
         self._sums: ForwardSums | None = None
 
-    def block(self, number: int, X: Floats, rows: RowsToScore) -> ScoreResult:
+    def block(self, number: int, X: Floats | ColumnsWithPairs, rows: RowsToScore) -> ScoreResult:
         """Score a block of rows.
 
         Args:
@@ -251,7 +255,7 @@ class ScoringSession:
             if decisions.stored.any() and is_holder:
                 shares[decisions.stored], lost[decisions.stored] = self._stored(decisions.query_of(decisions.stored))
             if decisions.fresh.any():
-                fresh = self._compute(number, X[decisions.fresh], decisions.query_of(decisions.fresh))
+                fresh = self._compute(number, selected_rows(X, decisions.fresh), decisions.query_of(decisions.fresh))
                 if fresh is not None:
                     shares[decisions.fresh] = fresh
             scores = self._disclose(shares[decisions.scored] if is_holder else None, decisions)
@@ -259,6 +263,22 @@ class ScoringSession:
                 scores[lost] = np.nan
                 self._store_scores(scores, decisions)
             return ScoreResult.of(scores, decisions.scored, decisions.fresh)
+
+    def check_request(self, ids: Sequence[bytes]) -> None:
+        """Check before the first block that this party's ledger permits the scores of a whole request.
+
+        Args:
+            ids: the ids of all rows of the request.
+
+        Raises:
+            LeakageError: the scores of a model with pairs would exceed this party's limit.
+        """
+        scoring = self._scoring
+        if scoring.ledger is None or scoring.max_pair_bits is None or self._context.me == self._requester:
+            return
+        query = scoring.ledger.query(scoring.model, self._requester, ids, b"")
+        bits = self._quantizer.bits * self._params.outputs
+        scoring.ledger.check_pair_scores(query, bits=bits, max_pair_bits=scoring.max_pair_bits)
 
     def _decide(self, rows: RowsToScore, ledger: ScoreLedger, claim: str) -> RowDecisions:
         """Run steps 0 and 1: agree with all parties on the rows that receive a score."""
@@ -334,6 +354,7 @@ class ScoringSession:
             rows.raw[open_rows],
             bits=self._quantizer.bits * self._params.outputs,
             max_bits=scoring.max_bits,
+            max_pair_bits=scoring.max_pair_bits,
             me=context.me,
             claim=claim,
         )
@@ -343,7 +364,7 @@ class ScoringSession:
             products.send(name, RowStates(states.tobytes()), permit)  # step 1
         return states
 
-    def _compute(self, number: int, X: Floats, query: ScoreQuery | None) -> Words | None:
+    def _compute(self, number: int, X: Floats | ColumnsWithPairs, query: ScoreQuery | None) -> Words | None:
         """Run steps 2 and 3: return this holder's share (n, c) of new scores, after storing it. None elsewhere."""
         if self._sums is None:
             self._sums = ForwardSums(self._products, self._params, self._state, "scores", self._number, self._rows)

@@ -129,10 +129,11 @@ def check_weights(part: ModelPart, task: str) -> None:
     Raises:
         ConfigError: if the part has no weights of columns, or the party does not know them.
     """
-    if not Job.from_dict(part.job).model.by_column:
+    model = Job.from_dict(part.job).model
+    if not model.by_column or model.pair_rank:
         raise ConfigError(
-            f"{task}: the model of {part.name} has no weights of columns",
-            "train a linear model",
+            f"{task}: the model of {part.name} has no weights of columns" + " alone" * (model.pair_rank > 0),
+            "train a linear model without pairs" if model.pair_rank else "train a linear model",
             code="SVFL-MODEL-UNSUPPORTED",
             party=part.name,
         )

@@ -45,7 +45,6 @@ from securevfl.models.loss import Loss
 from securevfl.models.pair_metrics import code_bits, pair_metric_names, supports_pairs
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.opened_loss import (
     MIN_LOSS_ROWS,
@@ -55,6 +54,7 @@ from securevfl.protocols.shares.opened_loss import (
     rounding_deviation,
     select_measured,
 )
+from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
 from securevfl.protocols.shares.score_label_pairs import PairInputs, PairWords, open_pairs
