@@ -481,9 +481,7 @@ def compare(
             if search.grid:
                 comparison = search.tuning(job, parties, ledgers, on_model)
             else:
-                comparison = compare_models(
-                    job, parties, ledgers=ledgers, on_model=on_model, interactions=interactions
-                )
+                comparison = compare_models(job, parties, ledgers=ledgers, on_model=on_model, interactions=interactions)
         console().print(str(comparison))
     else:
         data = tables.data or [""]
@@ -508,9 +506,7 @@ def compare(
         if search.grid:
             comparison = party_commands.tune_at(job_file, table, peers, consent, session, search)
         else:
-            comparison = party_commands.compare_at(
-                job_file, table, peers, consent, session, interactions=interactions
-            )
+            comparison = party_commands.compare_at(job_file, table, peers, consent, session, interactions=interactions)
     if comparison is not None:
         report.write("tune" if search.grid else "compare", comparison.plain, comparison.page)
 
