@@ -62,7 +62,7 @@ def receive_choice(channel: Channel, active: str, alternatives: int) -> int:
         The number of the chosen alternative.
 
     Raises:
-        ProtocolError: the number is none of an alternative.
+        ProtocolError: no alternative has this number.
     """
     index = channel.recv(active, AlternativeChoice).index  # step 1
     if not 0 <= index < alternatives:

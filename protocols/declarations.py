@@ -44,7 +44,7 @@ class MessageDeclaration:
     """One message type of a protocol, with its sender, its receiver, and the information that it discloses.
 
     Attributes:
-        message: the message type.
+        message: the class of the message.
         sender: role of the sender.
         receiver: role of the receiver.
         reveals: the information that the receiver obtains.

@@ -42,8 +42,8 @@ class Jacobian:
         return self.matrix.T @ g if self.shares_outputs else (self.matrix.T @ g.reshape(-1, 1))[:, 0]
 
 
-def _rows(stretch: RowChunk) -> Floats:
-    return np.concatenate([block for _, block in stretch.blocks()])
+def _rows(chunk: RowChunk) -> Floats:
+    return np.concatenate([block for _, block in chunk.blocks()])
 
 
 class Differentiable(Protocol):
@@ -69,7 +69,7 @@ class Differentiable(Protocol):
         """Return the gradient J^T g for an unencrypted residual g (n, c), in the shape of the parameters."""
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """Return the Jacobian J of the outputs on rows X by the weights."""
+        """Return the Jacobian J: the derivatives of the outputs on rows X by the parameters."""
 
 
 class FixedJacobian:
@@ -80,7 +80,7 @@ class FixedJacobian:
     parameters = 0  # no protocol reads it, because the number of columns of X differs from call to call
 
     def rows(self, X: Floats) -> int:
-        """Return the number of rows of X, since the residual has one row for each."""
+        """Return the number of rows of X, because the residual has one row for each."""
         return len(X)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:

@@ -9,7 +9,7 @@ the labels.
                                 model is the best so far
 
 A RunHello contains no secret: only sizes, digests of public agreements, and digests that only the parties can compute,
-because they are keyed.
+because they are keyed. A party's disclosure ledger records what its jobs have disclosed, by receiver.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from securevfl.base.roles import LEAD, Roles
+from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime.abort import Abort
@@ -85,6 +86,40 @@ def exchange_hellos(channel: Channel, parties: Iterable[str], hello: RunHello) -
         channel.send(peer, hello, permit=permit_sizes(channel, peer))  # step 1
     received = {peer: channel.recv(peer, RunHello) for peer in peers}  # step 1
     return {name: received.get(name, hello) for name in parties}
+
+
+def receive_decision(
+    channel: Channel, lead: str, *, may_stop: bool, may_improve: bool, may_roll_back: bool
+) -> StopDecision:
+    """Receive the leading party's decision after a joint evaluation.
+
+    Args:
+        channel: the channel of another party.
+        lead: the leading party.
+        may_stop: whether the job may end after this evaluation.
+        may_improve: whether the evaluated model may be the best so far, to which the training can return.
+        may_roll_back: whether the training may roll back after this evaluation.
+
+    Returns:
+        The decision.
+
+    Raises:
+        ProtocolError: the job does not allow this decision after this evaluation.
+    """
+    decision = channel.recv(lead, StopDecision)  # step 2
+    allowed = {"stop": may_stop, "is_best": may_improve, "roll_back": may_roll_back}
+    refused = [name for name, permitted in allowed.items() if getattr(decision, name) and not permitted]
+    if decision.roll_back and (decision.stop or decision.is_best):
+        refused.append("roll_back")
+    if refused:
+        raise ProtocolError(
+            f"{channel.me}: {lead} sent the decision {refused[0]!r} after an evaluation for which the job does not "
+            "allow it",
+            "ask the operator of that party for the reason",
+            code="SVFL-PROTOCOL-VALUES",
+            peer=lead,
+        )
+    return decision
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:

@@ -9,7 +9,8 @@ which have only columns, learn nothing.
 
 If a party requests scores of new rows, other parties may refuse some of them; `ScoreResult` has the state of each row.
 A sum protocol may disclose more than the sum; its declarations state that. Rows are processed in blocks, so that a
-table of any length fits in memory and in messages of limited size.
+table of any length fits in memory and in messages of limited size. Reason codes name the columns that affect a row's
+score most.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class ScoreResult:
 
     @classmethod
     def of(cls, f: Floats | None, scored: NDArray[np.bool_], fresh: NDArray[np.bool_] | None = None) -> ScoreResult:
-        """Return the result of rows that all parties have, and about which nothing was known before."""
+        """Return the result of rows that all parties have, and that were neither trained on nor requested before."""
         nothing = np.zeros(len(scored), np.bool_)
         return cls(f, scored, scored if fresh is None else fresh, nothing, nothing, ~nothing)
 

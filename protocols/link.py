@@ -116,7 +116,7 @@ class ActiveLink(Link):
         """Send the residual of a batch.
 
         Args:
-            g: the residual (n, c).
+            g: the residual (n, c) to send.
             batch: the batch of n rows.
             to: the receivers; all passive parties if None.
             resend_of: the record of this residual, if it was already sent before the training was resumed.

@@ -1,6 +1,7 @@
 """Base class of the message protocols that a job can name.
 
-An audit can run each of them and compare its messages with the protocol's declarations.
+An audit can run each of them and compare its messages with the protocol's declarations. A residual is the derivative of
+each row's loss by the model's outputs; the party with labels sends it.
 """
 
 from __future__ import annotations

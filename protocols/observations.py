@@ -37,8 +37,8 @@ class SumFinished:
 class GradientLearned:
     """The party has learned its gradient J^T g on batch `index`.
 
-    In the group "bins" it has learned J^T y instead: J (n, k) marks the bin of each of all training rows, and y (n, 1)
-    holds their classes, -1 or +1.
+    If `group` is "bins", it has learned J^T y instead, from which the class counts of k bins follow: J (n, k) is 1 if a
+    training row falls into a bin and 0 otherwise, and y (n, 1) contains the classes of the rows, -1 or +1.
     """
 
     index: int

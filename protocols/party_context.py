@@ -3,7 +3,9 @@
 A party is one organisation that takes part in a training. It sends messages to the others through its channel, which
 has named subchannels. A role ("active", "passive", "collector", "contributor") is the part that a party plays in one
 protocol. The active party has the labels. Passive parties have only columns. Contributors hold the summands of a sum,
-and the collector receives it.
+and the collector receives it. A party's account is a file in which it records its disclosures. Its score ledger, a part
+of the account, records the scores and the evaluations of its rows; an evaluation computes metrics of a model on a set
+of rows.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ class LocalResources:
         simulated: whether the tables of all parties are in this one process, so that nothing is disclosed to anybody.
         charge_scores: function that is called before a block of scores is sent, with the number of rows that will be
             scored and the number of rows that this party refuses to have scored.
-        use_reserved_evaluation: function that is called before each evaluation whose rows the score ledger has already
-            counted; it raises LeakageError if no such evaluation is left. None if evaluations are counted one by one.
+        use_reserved_evaluation: a search over several trainings has all its evaluations counted in the score ledger at
+            its start, and sets this function. It is called before each evaluation, and raises LeakageError if none of
+            them is left. None if each evaluation is counted when it takes place.
     """
 
     run: str = ""

@@ -2,7 +2,8 @@
 
 A training either sums the forward outputs of all parties with a sum protocol and sends residuals back with a residual
 protocol, or it replaces both by secret shares. Forward outputs are the contributions of one party's model part to the
-outputs of the model. A residual is the derivative of each row's loss by these outputs.
+outputs of the model. A residual is the derivative of each row's loss by these outputs. An engine is an encryption
+scheme with its parameters. The contributors of a sum are the parties whose outputs are added.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 
 _HALF_BYTES = 16
 _TAGS_PER_MESSAGE = 1 << 20
+_MAX_TAGS = 1 << 31
 
 
 class TableTags(Message, frozen=True):
@@ -150,10 +151,12 @@ class TableClient:
 
     def __init__(self, channel: Channel, server: str) -> None:
         self._channel, self._server = channel, server
-        parts, remaining = list[bytes](), 1
+        parts, remaining = list[bytes](), -1  # the first message states the length of the list
         while remaining:
             message = channel.recv(server, TableTags)  # step 0
-            if len(message.tags) % _HALF_BYTES or not message.tags or not 0 <= message.remaining < 1 << 40:
+            expected = message.remaining if remaining < 0 else remaining - len(message.tags) // _HALF_BYTES
+            valid = 0 <= message.remaining == expected < _MAX_TAGS
+            if len(message.tags) % _HALF_BYTES or not message.tags or not valid:
                 raise ProtocolError(
                     f"{server} sent an invalid list of digests of ids", code="SVFL-PROTOCOL-VALUES", party=server
                 )

@@ -46,6 +46,7 @@ from securevfl.protocols.alignment.psi_work import (
     TwiceBlinded,
     check_count,
     check_granted,
+    check_protocol,
 )
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.permits import permit_sizes
@@ -72,6 +73,7 @@ def align_active(work: AlignmentWork) -> NDArray[np.intp]:
     hellos = {passive: work.channel.recv(passive, AlignmentHello) for passive in work.passives}  # step 0
     for passive, hello in hellos.items():
         check_count(passive, "rows", hello.rows, 1, 1 << 40)
+        check_count(passive, "chunks", hello.done, 0, 1 << 40 if hello.saved else 0)
     rows = {passive: hello.rows for passive, hello in hellos.items()}
     transfers = work.granted is None and max(work.rows, *rows.values()) >= work.min_transfer_rows
     saved = work.saved()
@@ -104,6 +106,7 @@ def align_passive(work: AlignmentWork) -> NDArray[np.intp]:
     begin = work.channel.recv(work.active, AlignmentStart)  # step 0
     check_count(work.active, "rows", begin.rows, 1, 1 << 40)
     check_granted(work, begin)
+    check_protocol(work, begin)
     fits = saved is not None and (saved.nonce, saved.transfers) == (begin.nonce, begin.transfers)
     if len(begin.nonce) != ALIGNMENT_NONCE_BYTES or (begin.resumes and not fits):
         raise ProtocolError(

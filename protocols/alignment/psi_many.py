@@ -17,7 +17,8 @@ the XOR of 16-byte values.
            P_1         v_i(x) = T_i(x) ^ F_i'(x); x is common if s_1(x) ^ (XOR over all i of v_i(x)) is 0
 3. P_1 -> P_i  the tags F_i"(x) of the common x, ascending
 
-Comments refer to these steps by number. `lead` documents who learns what.
+Comments refer to these steps by number. `lead` documents who learns what. Each party stores its completed work in a
+journal, so that an interrupted alignment can resume (psi_work.py).
 """
 
 from __future__ import annotations

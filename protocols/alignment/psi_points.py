@@ -12,7 +12,8 @@ P_1 learns it on its ids, which P_i does not see (Diffie-Hellman; Jarecki, Kiayi
    P_1         divides by a, and computes F_i(x) = Hash(H(x), b_i * H(x))
 
 Comments refer to these steps by number. P_i sees points that are pseudorandom under the decisional Diffie-Hellman
-assumption. P_1 learns F_i only on its ids. Lists are sent in chunks of 65,536 points.
+assumption. P_1 learns F_i only on its ids. Lists are sent in chunks of 65,536 points. Each party stores its completed
+work in a journal, so that an interrupted alignment can resume (psi_work.py).
 """
 
 from __future__ import annotations

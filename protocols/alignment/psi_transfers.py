@@ -199,7 +199,7 @@ def _receive_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> t
 
     Args:
         work: this party's state in the alignment: its ids, secrets, journal and channel.
-        passive: the passive party.
+        passive: name of the passive party P_i.
         slots: the number of entries of the vector OLE.
         done: the number of messages that the passive party received before an interruption.
 

@@ -46,6 +46,7 @@ TAG_BYTES = 16
 MIN_ROWS_FOR_TRANSFERS = 4096
 
 Progress = Callable[[int, int], None]
+"""Receives the number of completed operations of an alignment, and their total number."""
 IdRecorder = Callable[[str, Mapping[str, int]], None]
 """Receives the name of an alignment's secrets, and the number of ids that each peer can test with them. It enters them
 in this party's account, or raises an error to refuse them."""
@@ -305,7 +306,7 @@ class AlignmentWork:
         self._recorder = recorder
 
     def record_ids(self, ids: Mapping[str, int]) -> None:
-        """Enter how many ids each peer can test, before any message that depends on this party's ids is sent."""
+        """Record in the account how many ids each peer can test; call it before any message about this party's ids."""
         if self._recorder is not None:
             self._recorder(self.journal.name, ids)
 
@@ -321,8 +322,7 @@ class AlignmentWork:
         previous = b""
         for number in range(chunks(rows)):
             if number >= self.journal.count("theirs"):
-                # steps 1 and 2 of psi_points.py both send this message
-                points = self.channel.recv(sender, Points).points
+                points = self.channel.recv(sender, Points).points  # step 1 of psi_points.py
                 check_size(sender, "points", points, POINT_BYTES, number, rows)
                 previous = check_ascending(sender, "points", points, POINT_BYTES, previous)
                 self.journal.append("theirs", self.blinder.blind(points, self.executor))
@@ -412,6 +412,23 @@ def check_granted(work: AlignmentWork, begin: AlignmentStart) -> None:
             f"started a request about {begin.rows:,}{flow}; nothing was disclosed",
             "send the request again",
             code="SVFL-PROTOCOL-LIMIT",
+            party=work.active,
+        )
+
+
+def check_protocol(work: AlignmentWork, begin: AlignmentStart) -> None:
+    """Raise ProtocolError if the numbers of rows require the other protocol of the PRF than the active party starts.
+
+    Large sets are aligned by transfers and small ones by points. With three parties or more, this party does not know
+    the numbers of rows of all others, so it cannot refuse transfers.
+    """
+    large = work.granted is None and max(begin.rows, work.rows) >= work.min_transfer_rows
+    if begin.transfers != large and (large or len(work.passives) == 1):
+        started, needed = ("transfers", "points") if begin.transfers else ("points", "transfers")
+        raise ProtocolError(
+            f"{work.active} started an alignment by {started}, but these numbers of rows need {needed}",
+            "install the same version of securevfl at all parties",
+            code="SVFL-PROTOCOL-VALUES",
             party=work.active,
         )
 

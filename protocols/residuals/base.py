@@ -7,7 +7,8 @@ residual with all requests about it. If g is encrypted, the active party decrypt
 decryption is an opening. A reply is a residual as a passive party received it.
 
 A `ResidualProtocol` can be combined with any sum protocol. It is an immutable option of a job that creates one role
-object for each party.
+object for each party. A local step is an update of the weights that a party computes from its own columns and a
+residual that it already has. An observer in the same process, such as an audit, may read the gradients.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class ActiveResidual(ABC):
         Args:
             g: the residual (n, c).
             epoch: number of the epoch.
-            to: the receivers.
+            to: names of the passive parties that receive it.
             resend_of: the record of this residual if it was already sent before the training was interrupted. It is
                 then sent with the same noise as before, and allows only the openings that were not used.
         """

@@ -124,8 +124,17 @@ class Exchanges:
             return exchange
 
     def forget(self, passive: str, number: int | None) -> None:
-        """Close an exchange to a passive party. None closes all exchanges, and the party may send no more requests."""
+        """Close an exchange to a passive party. None closes all exchanges, and the party may send no more requests.
+
+        Raise ProtocolError if no residual with this number was sent.
+        """
         with self._changed:
+            if number is not None and not 0 <= number < self._published:
+                raise ProtocolError(
+                    f"{self._context.me}: {passive} closed residual number {number}, which was not sent",
+                    code="SVFL-PROTOCOL-VALUES",
+                    party=passive,
+                )
             if number is None:
                 self.asking.discard(passive)
             for exchange in [*self.open] if number is None else [number]:
@@ -160,7 +169,7 @@ class Pieces:
     """The pieces of one ciphertext, in their order. Iteration waits for pieces that have not arrived.
 
     Args:
-        first: the first piece.
+        first: the first piece, which has already arrived.
         more: function that receives the next piece.
         again: True to store all pieces, so that they can be iterated repeatedly and from any thread; False to delete
             each piece after its first use.

@@ -10,7 +10,8 @@ by its parameters.
 A passive party learns g. The sign of g reveals the label of a row, and the label and g reveal f. By subtracting its
 outputs from f, the passive party obtains the sum of all other parties' outputs. Over a run, these sums span the columns
 of those parties (the leak `columns`). This protocol hides very little; it is the baseline for encrypted residuals. A
-`defence` (see `securevfl.protocols.residuals.defences`) adds noise to g before it is sent.
+`defence` (see `securevfl.protocols.residuals.defences`) adds noise to g before it is sent. An exchange is one residual
+with all uses of it.
 """
 
 from __future__ import annotations
@@ -121,10 +122,19 @@ class OpenPassive(PassiveResidual):
     def __init__(self, context: PartyContext) -> None:
         super().__init__(context)
         self._subchannel = f"{context.subchannel}/residual"
+        self._latest = -1  # the number of the latest residual
 
     def receive(self) -> Reply:
-        """Receive the next residual that the active party publishes."""
+        """Receive the next residual. Raise ProtocolError if its number is not larger than that of the one before."""
         residual = self.context.channel.recv(self.context.active, Residual, self._subchannel)  # step 1
+        if residual.exchange <= self._latest:
+            raise ProtocolError(
+                f"{self.context.me}: {self.context.active} sent residual {residual.exchange} after residual "
+                f"{self._latest}",
+                code="SVFL-PROTOCOL-VALUES",
+                party=self.context.active,
+            )
+        self._latest = residual.exchange
         check_bits(self.context.active, residual.g, self.context.reals.bits)
         return OpenReply(residual.exchange, np.asarray(residual.g, np.float64), self.context)
 

@@ -15,7 +15,9 @@ any J. An exchange is one residual with all requests about it. An opening is the
    passive             subtracts r; raises a ProtocolError unless the check values match
 4. passive -> active   a message that it sends no more requests about one exchange, or about all
 
-Comments refer to these steps by number. `SealedResidual` documents who learns what, also if a party deviates.
+Comments refer to these steps by number. `SealedResidual` documents who learns what, also if a party deviates. The
+engine is the encryption scheme. A defence is noise or rounding of g. In a local step, a passive party updates its
+weights with a residual that it has received before.
 """
 
 from __future__ import annotations

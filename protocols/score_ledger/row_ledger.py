@@ -5,6 +5,8 @@ Too many scores reveal columns or weights. The ledger counts, for each row, the 
 received, and refuses a row whose limits are reached: individually and without a reason. A score of k bits for each of c
 outputs counts as c * k bits. Rows are stored as keyed digests of their ids, on disk before the answer is sent. One
 transaction looks a row up, admits it and updates its bits; other sessions wait for it. `ScoreLedger` lists the limits.
+Reason codes, which name the columns that affect a score most, count as well. An evaluation computes metrics of a model,
+such as the AUC, on a set of rows.
 """
 
 from __future__ import annotations
@@ -203,7 +205,7 @@ class ScoreLedger:
 
         Args:
             model: name of the model.
-            peer: the requesting party.
+            peer: name of the requesting party; `SELF` for this party.
             ids: ids of the requested rows.
             commitments: the commitments that the peer sent, `COMMITMENT_BYTES` for each row.
 
@@ -299,7 +301,7 @@ class ScoreLedger:
 
         Args:
             tables: the SQL tables of the ledger, inside a transaction.
-            query: the query.
+            query: a peer's request for scores, as the ledger identifies its rows.
             contents: digests of this party's columns of the rows.
             columns: the number of this party's columns.
             bits: number of bits that a score of a row discloses.
@@ -479,7 +481,7 @@ class ScoreLedger:
             limited: whether to enforce the limit on evaluations.
             me: name of this party, for the log.
             times: number of evaluations.
-            alongside: makes another change of the account, which is on disk if and only if the evaluations are.
+            alongside: makes a further change to the account in the same transaction, so that both or none are on disk.
 
         Raises:
             LeakageError: the number of evaluations would exceed the limit. Nothing is recorded then.
@@ -494,7 +496,7 @@ class ScoreLedger:
         eventlog.emit(me, "metrics disclosed", {"peer": peer, "rows": len(rows)})
 
     def evaluation_count(self, ids: Iterable[bytes]) -> int:
-        """Return the number of evaluations of that row, among these, which was evaluated most often."""
+        """Return how often the most frequently evaluated of these rows was used for an evaluation."""
         with self._file.reading() as tables:
             return max_count(tables, self._digests(ids), EVALUATION)
 
@@ -565,7 +567,7 @@ class ScoreLedger:
         """Store a value for each row of a query. The values are on disk when this method returns.
 
         Args:
-            query: the query.
+            query: the rows, model and peer to which the values belong.
             values: the values, one for each row.
             of: "part" if the values are this party's shares of scores, "score" if they are scores that it received.
         """

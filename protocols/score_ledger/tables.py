@@ -2,7 +2,8 @@
 
 A score ledger is the part of a party's account (an SQLite file, `securevfl.account`) in which it records which scores
 and metrics about its rows other parties ("peers") have received. Rows are identified by digests of their ids. `content`
-is a digest of a row's columns.
+is a digest of a row's columns. Reason codes name the columns that affect a row's score most. An evaluation computes
+metrics of a model, such as the AUC, on a set of rows.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ scored: one record for each row, requesting peer and model.
 alike: how many rows a peer has requested (`asked`), and how many of them equal a training row.
 codes: bits that reason codes have disclosed about a row.
 times: counters of evaluations for each row.
-reserved: evaluations that are counted in `times` and that a training of a search may still make.
+reserved: evaluations that are already counted in `times`, and that trainings of a search (`securevfl tune`) may still
+    make.
 pairs: bits of all scores of a model with pairs, whose requesting party chooses what each score shows.
 """
 
@@ -115,9 +117,10 @@ def disclosed_bits(tables: Tables, row: bytes) -> tuple[float, float]:
 
 
 def use_up_everything(tables: Tables) -> None:
-    """Record that every model may have been scored and every row evaluated as often as allowed.
+    """Make the ledger refuse all further scores and evaluations of the models and rows that it contains.
 
-    Searches that had been interrupted may not evaluate any further model either.
+    An account that was restored from an older copy may lack disclosures, so the worst case is recorded: every limit is
+    reached. Interrupted searches may not evaluate any further model either.
 
     Args:
         tables: the SQL tables of the ledger, inside a transaction.

@@ -105,7 +105,7 @@ class LocalColumns(ColumnBlocks):
         self._ring = ShareRing(encoding.bits)
         self._integer_cache: dict[RowBlock, tuple[Integers, Integers]] = {}
         self._factor_cache: dict[RowBlock, tuple[IntegerFactor, IntegerFactor]] = {}
-        # with a preconditioner P, each entry of W takes d multiplications
+        # with a preconditioner P, each entry of W takes d multiplications, so more blocks are cached if d is large
         wide = P is not None and len(P) >= _WIDE_COLUMNS
         in_memory = _CACHE_BYTES_WIDE if wide else _CACHE_BYTES
         self._free_bytes = in_memory if folder is None else _CACHE_BYTES_WITH_SPILL

@@ -198,7 +198,7 @@ def _lock_folder(folder: Path) -> int:
     """Lock a folder, and return the file descriptor of the lock. The lock ends with the process at the latest.
 
     Args:
-        folder: the preprocessing folder.
+        folder: the folder with the files of the preprocessed chunks.
 
     Returns:
         The file descriptor.

@@ -43,10 +43,10 @@ _SUM_ERROR_BITS = 10  # the noise of a forward sum has a standard deviation of a
 _MIN_RESIDUAL_BITS = 7  # smallest f_g, the number of fractional bits of residuals
 
 FINE_BITS = 8
-"""The number of bits that index a fine table, which has the width of a residual table and more entries."""
+"""The number of bits that index a fine table, which covers the same sums as a residual table with more entries."""
 
 FINE_ENTRY_BITS = 16
-"""The number of bits of an entry of a fine table, at most."""
+"""The maximum number of bits of an entry of a fine table."""
 
 
 @dataclass(frozen=True)
@@ -371,7 +371,7 @@ def table_distances(knots: Floats, centres: Floats) -> Floats:
 
     Args:
         knots: a forward sum for each index (2^b,).
-        centres: the centres (n,).
+        centres: the forward sum at the centre of each table (n,).
 
     Returns:
         The distances (2^b, n).

@@ -13,7 +13,9 @@ sum_h r_kh: party k has s_k, and every share holder h other than k has r_kh (ite
    B        its share of H: h_B plus all kappa
 
 Comments refer to these steps by number. An *occasion* is one use of this protocol: an evaluation after a round, or one
-request for scores. Every received value is a ciphertext under another party's key, or uniform (share_products.py).
+request for scores. Every received value is a ciphertext under another party's key, or uniform (share_products.py). A
+session has its own subchannel and keys (shares_session.py). Columns may be stored at workers, other processes of the
+party. *Packed* integers take only the bytes that their bits need.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.pair_sums import ColumnSource, ColumnsWithPairs
 from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.remote_columns import RemoteColumns
-from securevfl.protocols.shares.share_products import ProductQuery, Products, unpack_words
+from securevfl.protocols.shares.share_products import Products, unpack_words
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.runtime.codec import Message
 
@@ -54,7 +56,7 @@ class ForwardSums:
 
     Args:
         products: this party's session of encrypted matrix products (share_products.py).
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         occasion: the purpose of the sums, such as "scores" or "loss"; encryption keys are derived from it.
         number: a number that no other use for the same purpose has in this session.
@@ -72,11 +74,11 @@ class ForwardSums:
         products.greet()
         self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # step 0
         executor, width = products.executor(0), min(rows, ROWS_PER_PRODUCT)
-        for index, (name, r) in enumerate(state.peer_shares.items()):
+        for name, r in state.peer_shares.items():
             V = ring.reduce(params.rule_of(name).result(r, state.iterations))
             # step 0
-            products.send_queries(executor, [name], self._holders[0], {index: V}, columns=lambda _: width, uses=1)
-        self._queries = {name: products.recv(name, ProductQuery).ciphertext for name in products.other_holders}
+            products.send_queries(executor, [name], self._holders[0], {0: V}, columns=lambda _: width, uses=1)
+        self._queries = {name: products.receive_query(name, 0) for name in products.other_holders}
         label = f"sums on shares, {occasion} {number}"
         peers: tuple[str, ...] = ()
         if context.me == params.partner:

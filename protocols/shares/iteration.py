@@ -240,7 +240,7 @@ class TrainingRole(ABC):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        params: the agreed parameters.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         columns: this party's columns.
         offline: this party's offline phase, which provides the precomputed material.
         state: the state of the weights to resume from; None starts with zero weights.
@@ -393,7 +393,8 @@ class TrainingRole(ABC):
         """Split the other holder's values of several blocks. Raises ProtocolError if `data` has another size."""
         if len(data) != sum(sizes):
             raise ProtocolError(
-                f"received {len(data)} bytes about {len(sizes)} blocks of rows instead of {sum(sizes)}",
+                f"the other share holder sent {len(data)} bytes about {len(sizes)} blocks of rows instead of "
+                f"{sum(sizes)}",
                 "use the same job at both parties",
                 code="SVFL-PROTOCOL-SIZE",
             )
@@ -412,7 +413,7 @@ class LabelParty(TrainingRole):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        params: the agreed parameters.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         columns: this party's columns.
         offline: this party's offline phase, which provides the precomputed material.
         tables: returns the tables of a block, one for each of its rows and outputs.
@@ -625,7 +626,7 @@ class PartnerParty(TrainingRole):
         """Receive the answer to a request; compute the bits of step 8a, and the residuals of blocks that are complete.
 
         Args:
-            request: the request.
+            request: one of the partner's requests, whose answer arrives next.
             requested: the blocks whose tables have not arrived; this method removes the block of the request.
             opened: the blocks whose entries are not lifted yet.
             carries: the packed bits of step 8a by block, to which this method adds.

@@ -8,7 +8,8 @@ L > k. All numbers are below 2^(k-1). The arithmetic, and the reason why it reve
 1. B -> A   e = c ^ (the top bit of B's share)                       one bit for each number
 2. A -> B   Y_0, Y_1                                                 two words of L - k bits for each number
 
-Comments refer to these steps by number. All received values are uniform.
+Comments refer to these steps by number. All received values are uniform. A session has its own subchannel and keys
+(shares_session.py). *Packed* integers take only the bytes that their bits need.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ For each chunk, each holder h and each other party k:
 4. A, B     oblivious transfers for every row of every iteration (table_transfers.py): one that selects a table entry,
             and one of a single bit if table entries are lifted (carry_lift.py)
 
-Comments refer to these steps by number. Products, transfers and records cover blocks of rows of a public size.
+Comments refer to these steps by number. Products, transfers and records cover blocks of rows of a public size. The
+offline phase is a session, with its own subchannel, keys and nonces (random numbers that are used once).
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class OfflinePhase:
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        params: the agreed parameters.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         scheme: the encryption scheme of the products.
         factors: returns the matrices X and W (n, d) of a block.
         store: stores the precomputed material.

@@ -22,7 +22,9 @@ The rounding of H is the larger error. Its standard deviation in the mean is abo
 mean slope of the loss) / sqrt(n): some 0.04 / sqrt(n) for a spacing of 1/4.
 
 A party A that deviates can put any words into its tables, and then learns the sum of the words that it wrote: 32 bits
-of its choice about the columns of the other parties. B counts 32 bits about these columns for every sum.
+of its choice about the columns of the other parties. B counts 32 bits about these columns for every sum. A session has
+its own subchannel and keys (shares_session.py). In an oblivious transfer, *pads* are random numbers that hide all table
+entries from B except the one that it reads.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.carry_lift import CarryLift
@@ -213,7 +216,7 @@ def open_loss(
         products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
             columns by shares of the weights.
         transfers: at A and B, the session's oblivious transfers; None elsewhere.
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         number: a number that no other evaluation with the same `occasion` has in this session.
         X: this party's columns (n, d) of the rows.
@@ -245,4 +248,11 @@ def open_loss(
         products.send(context.active, LossSum(_RING.pack(total[None])), context.channel.permit(record))  # step 4
         return None
     (partner_total,) = unpack_words(params.partner, products.recv(params.partner, LossSum).total, _RING, (1,))  # step 4
-    return entries.mean(int(_RING.reduce(partner_total + total)))
+    loss_sum = int(_RING.reduce(partner_total + total))
+    if loss_sum > _MAX_ENTRY * index.size:
+        raise ProtocolError(
+            f"{params.partner} sent a share of a sum of losses that {index.size} table entries cannot have",
+            code="SVFL-PROTOCOL-VALUES",
+            party=params.partner,
+        )
+    return entries.mean(loss_sum)

@@ -17,7 +17,8 @@ are processed in blocks:
 5. O -> Q     i_O, if Q is not O; it is uniform
    Q          computes the score (i_O + received number + 1/2) * s
 
-Comments refer to these steps by number. `ScoringSession` documents why nobody learns more.
+Comments refer to these steps by number. `ScoringSession` documents why nobody learns more. *Packed* integers take only
+the bytes that their bits need.
 """
 
 from __future__ import annotations
@@ -135,6 +136,7 @@ class ScoringParams:
             spacing; None for those of `quantizer`.
         charge: a function that is called before a block is disclosed, with the number of rows that are scored and the
             number of rows that this party refuses.
+        max_finer: the number of lowest bits of a score that R may omit, at most; None for all but one.
         max_pair_bits: for a model with pairs and at a share holder, the number of bits that scores of such models may
             disclose about all of this party's rows together; None elsewhere.
     """
@@ -146,6 +148,7 @@ class ScoringParams:
     max_bits: float = float("inf")
     coarser: Quantizer | None = None
     charge: Callable[[int, int], None] = lambda scored, refused: None
+    max_finer: int | None = None
     max_pair_bits: float | None = None
 
 
@@ -193,7 +196,7 @@ class ScoringSession:
     Args:
         products: this party's session of encrypted matrix products (share_products.py), with which step 2 multiplies
             columns by shares of the weights.
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         scoring: this party's parameters for the scoring.
         top_transfers: returns oblivious transfers for a table that is indexed by the highest bits of sums; None if no
@@ -433,11 +436,11 @@ class ScoringSession:
 
     def _read_rounded(self, message: RoundedScores, shape: tuple[int, int]) -> Words:
         """Return the share (m, c) that R has sent, in levels of the agreed spacing s."""
-        bits = self._score_ring.bits
-        if not 0 <= message.finer < bits:
+        bits, limit = self._score_ring.bits, self._scoring.max_finer
+        if not 0 <= message.finer <= (bits - 1 if limit is None else limit):
             raise ProtocolError(
                 f"{self._rounding}, which rounds the scores, states that it omitted {message.finer} of the {bits} bits "
-                "of a score, which is impossible",
+                "of a score, which the job does not allow",
                 code="SVFL-PROTOCOL-VALUES",
                 party=self._rounding,
             )

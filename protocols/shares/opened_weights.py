@@ -17,7 +17,8 @@ so the weight is rounded at random, without bias.
 A party that knows its weights can rank rows by their probable labels, by computing X_k @ theta_k. A party that deviates
 may multiply residuals by any numbers, such as powers of two, and the party with labels may use any table of the loss.
 Even then, a weight discloses at most b bits about labels and about the columns of all other parties. So each of these
-parties records b bits for each weight.
+parties records b bits for each weight. A permit states what a message discloses; without it, the channel does not send
+the message. *Packed* integers take only the bytes that their bits need.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def record_weights(
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        params: the agreed parameters.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         quantizer: how weights are rounded.
         named: the parties that the job names, which receive their weights.
 
@@ -129,7 +130,7 @@ def open_weights(
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        params: the agreed parameters.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         quantizer: how weights are rounded.
         permits: the permits from `record_weights`.

@@ -115,7 +115,12 @@ class PairColumns:
 
 
 def share_products(
-    session: SharesSession, params: PairParams, components: SmallIntegers, folder: Path | None
+    session: SharesSession,
+    params: PairParams,
+    components: SmallIntegers,
+    folder: Path | None,
+    *,
+    disk_rows: int = MIN_DISK_ROWS,
 ) -> PairColumns:
     """Compute the shares of all products together with the other share holder, unless both have stored them.
 
@@ -124,6 +129,7 @@ def share_products(
         params: the agreed parameters of pairs.
         components: this party's components (n, r) of the training rows, in the order of the batches.
         folder: the folder of preprocessing, which stores the shares for later runs; None to store nothing.
+        disk_rows: from this number of rows on, shares are read from a file in place of memory.
 
     Returns:
         This party's shares.
@@ -147,7 +153,7 @@ def share_products(
             code="SVFL-PROTOCOL-SIZE",
             party=peer,
         )
-    in_memory = rows < MIN_DISK_ROWS
+    in_memory = rows < disk_rows
     if path is not None and stored and stored == answer.name:
         return PairColumns(params, rows, stored, path.open("rb"), in_memory=in_memory)
     name = products.coin(context.active, 0, "name of pairs")[:NAME_BYTES]

@@ -7,6 +7,8 @@ Microsoft SEAL does not release the lock, so its products need an executor of pr
 executor that the user has chosen. Such an executor receives the input of one part, including a secret key, so it must
 belong to this party (`securevfl.runtime.executor`). Small products are computed in the calling thread, because starting
 a process takes longer. Other processes cannot reuse the encoding of a matrix that several products have in common.
+Workers are processes of a cluster that store the party's rows. The meter adds up the time of operations for the report
+of costs.
 """
 
 from __future__ import annotations

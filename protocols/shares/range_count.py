@@ -15,7 +15,7 @@ modulo 2^L can represent only the range of the training's table, sums beyond hal
 A learns the count; everything else that either party receives is uniform. If A deviates and uses other table entries,
 it learns their sum, which is 11 bits of its choice about the counted rows. B therefore discloses a count only as often
 as its score ledger allows for these rows (protocols/score_ledger). Afterwards it sends an empty count, and the training
-continues.
+continues. A session has its own subchannel and keys (shares_session.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.fixed_point import table_distances
@@ -81,7 +82,7 @@ def count_out_of_range(
         products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
             columns by shares of the weights.
         transfers: at A and B, oblivious transfers for tables that are indexed by the highest bits of sums.
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights.
         number: the number of this count in the session; no two counts may have the same.
         X: this party's columns (n, d) of the rows.
@@ -114,4 +115,11 @@ def count_out_of_range(
     if not (packed := products.recv(params.partner, OutOfRangeCount).total):
         return None
     (partner_total,) = unpack_words(params.partner, packed, _RING, (1,))  # step 3
-    return int(_RING.reduce(partner_total + total))
+    count = int(_RING.reduce(partner_total + total))
+    if count > index.size:
+        raise ProtocolError(
+            f"{params.partner} sent a share of a count of {count} sums, and only {index.size} were counted",
+            code="SVFL-PROTOCOL-VALUES",
+            party=params.partner,
+        )
+    return count

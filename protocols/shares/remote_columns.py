@@ -96,7 +96,7 @@ def multiply_block(
     Args:
         rows: the rows that the worker stores, as integers.
         part: which rows of the block the worker stores.
-        scheme: the encryption scheme.
+        scheme: the encryption scheme of the products.
         sealed: the encrypted vectors V of a share holder.
         steps: True to multiply with W, False to multiply with X.
         transposed: whether to multiply with the transpose.

@@ -34,9 +34,9 @@ def ends_sum(scheme: ShareScheme, params: SharesParams, party: str, block: RowBl
 
     Args:
         scheme: the encryption scheme of the products.
-        params: the agreed parameters.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         party: the party that has W.
-        block: the block.
+        block: the block of rows that the party has multiplied.
 
     Returns:
         False if it adds the product to that of the next block.

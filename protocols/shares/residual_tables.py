@@ -84,7 +84,7 @@ class ResidualTables:
         Args:
             encoding: the fixed-point encoding of the training.
             residual: returns the residuals of a loss, from outputs and targets.
-            targets: the targets (m, k).
+            targets: the labels in the encoding of the loss, one for each table (m, k).
             centres: the centre of each table (m,).
             smooth: whether the residual has a continuous derivative and is not linear in the forward sum.
 

@@ -22,7 +22,8 @@ rows. So there must be at least `MIN_PAIR_ROWS` rows, and `MIN_ROWS_PER_LABEL` r
 parties must give their explicit consent. If A deviates, it may mark some rows by y, or by adding large numbers to its
 share, and read their scores with certainty. It learns at most k + m bits of each row. It also learns no more than the
 multiset of the words, because B permutes them: at most log2 C(n + 2^(k+m) - 1, n) bits about the columns of all n rows
-(`word_shuffle.multiset_bits`). A training therefore opens pairs once, for its final model, with k + m = 8.
+(`word_shuffle.multiset_bits`). A training therefore opens pairs once, for its final model, with k + m = 8. A session
+has its own subchannel and keys (shares_session.py).
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def open_pairs(
         products: this party's session of encrypted matrix products (share_products.py), with which step 1 multiplies
             columns by shares of the weights.
         shuffle: at A and B, an unused shuffle with a block of n words for each output; None elsewhere.
-        params: the agreed parameters of the training.
+        params: the parameters of the training on which all parties agree (shares_params.py).
         state: this party's shares of the weights; each state is evaluated at most once in a session.
         X: this party's columns (n, d) of the rows.
         pair_words: the format of the words that are shuffled.

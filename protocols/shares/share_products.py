@@ -13,7 +13,9 @@ two random-looking shares, integers modulo 2^L whose sum is the product. V_h bel
 Comments refer to these steps by number. Keys and masks depend on a coin: 32 bytes computed from the nonces of all
 parties, so that no party alone chooses them. A party receives only ciphertexts under a holder's key. A holder receives
 replies that look uniform to it, whatever key it generated and whatever it sent (`crypto/kernel/shares.py`). So all
-parties learn the sizes only.
+parties learn the sizes only. An *evaluator* is the object with which k computes on ciphertexts under a holder's key. A
+chunk is a number of iterations whose products are computed together; each has its own coins. Factors may be stored at
+*workers*, other processes of the party.
 """
 
 from __future__ import annotations
@@ -113,10 +115,10 @@ def unpack_words(
     """Return the ring elements that a party has sent.
 
     Args:
-        name: the sender.
-        data: the packed elements.
+        name: name of the party that has sent them, for the error message.
+        data: the elements as packed bytes.
         ring: the integers modulo 2^L.
-        shape: the expected shape.
+        shape: the shape of the array of elements.
         content: a word for the elements in the error message.
         where: an index into an array of this shape, to read only some of the elements.
 
@@ -138,7 +140,7 @@ def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.
     """Return the offsets that a party has sent: by how many entries the receiver rotates the lookup table of each row.
 
     Args:
-        name: the sender.
+        name: name of the party that has sent them, for the error message.
         data: one byte for each row.
         rows: the number of rows.
         entries: the number of entries of a lookup table.
@@ -295,7 +297,7 @@ class Products:
 
         Args:
             executor: computes the encryptions.
-            names: the receivers.
+            names: names of the parties that receive the queries.
             holder: this party's secret key.
             vectors: the vectors V (n, c) of each batch.
             columns: returns the approximate number of columns of the receivers' factors for a batch.
@@ -321,7 +323,7 @@ class Products:
 
         Args:
             executor: computes the encryptions.
-            names: the receivers.
+            names: names of the parties that receive the queries.
             holder: this party's secret key.
             shapes: the shape (n, c) of the vectors of each batch.
             columns: the approximate number of columns of the receivers' factors.

@@ -2,7 +2,9 @@
 
 Forward sums are the model's outputs before a logistic function. The training reads residuals (derivatives of the loss)
 from a table over the range of forward sums. Scores and metrics disclose forward sums rounded to levels: equally spaced
-values, which a quantizer defines. The party with labels and its partner are the share holders.
+values, which a quantizer defines. The party with labels and its partner are the share holders. Before the iterations,
+an offline phase computes random material for a chunk of epochs. To *open* a shared value means to disclose it to one
+party.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class SharesSession:
 
     @property
     def transfers(self) -> Transfers | None:
-        """Transfers for tables of losses and of counts; None if this party is no share holder."""
+        """Transfers for tables with as many entries as a residual table; None if this party is no share holder."""
         return self._transfers_for("transfers", self._bits)
 
     @property

@@ -9,7 +9,7 @@ obtains a random-looking matrix (d_A, d_B) modulo 2^L; the sum of the two is the
    A, B     add up their shares over all chunks
 
 Comments refer to these steps by number. Every received value is a ciphertext under the other party's key, or uniform,
-so both learn the sizes only.
+so both learn the sizes only. A session has its own subchannel and keys (shares_session.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ sum, and the top b bits of its share are its index, i_A or i_B. No party learns 
    B        its share of the entry: entry number chi of the received list, plus pad(chi)
    A        its share of the entry: the random mask
 
-Comments refer to these steps by number. All received values are uniform.
+Comments refer to these steps by number. All received values are uniform. A session has its own subchannel and keys
+(shares_session.py). *Packed* integers take only the bytes that their bits need.
 """
 
 from __future__ import annotations

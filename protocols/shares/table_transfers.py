@@ -213,7 +213,7 @@ class ActiveTransfers(Transfers):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        peer: the partner.
+        peer: name of the partner, which receives the transfers.
         sender: the object that generates the sender's pads.
     """
 
@@ -237,7 +237,7 @@ class PartnerTransfers(Transfers):
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        peer: the active party.
+        peer: name of the active party, which sends the transfers.
         receiver: the object that generates the receiver's choices and pads.
     """
 

@@ -222,7 +222,7 @@ def _weighted_sum(
     """Return the weighted sum of k matrices.
 
     Args:
-        summands: the matrices (k, d, c).
+        summands: the k matrices to add up (k, d, c).
         factors: one factor for each matrix.
         intercept_factors: the factors for the last of the d rows, if they differ; otherwise None.
         bits: the number of fractional bits of the factors.

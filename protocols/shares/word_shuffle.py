@@ -140,7 +140,7 @@ def prepare_shuffle(
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        peer: the other party.
+        peer: name of the partner at the active party, and of the active party at the partner.
         transfers: oblivious transfers of one of two pads.
         rows: the number of rows of a block.
         bits: the number of bits k of a word, at most `MAX_SHUFFLED_BITS`.
@@ -185,8 +185,8 @@ def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        peer: the other party.
-        shuffle: the precomputed material.
+        peer: name of the partner at the active party, and of the active party at the partner.
+        shuffle: an unused shuffle that `prepare_shuffle` has returned.
         words: this party's words (rows,), x_A or x_B.
 
     Returns:

@@ -3,7 +3,8 @@
 In a training round, every contributor has the forward outputs of its model part for n rows and c outputs, an array (n,
 c) that is called its summand. The collector, normally the party with labels, learns the sum. It then sends a residual
 back (FedBCD 2019, Algorithm 1). A `SumProtocol` can be combined with any residual protocol. It is an immutable option
-of a job that creates one role object for each party.
+of a job that creates one role object for each party. A *space* is the kind of the numbers: real numbers up to a bound,
+or phases (angles). A *permit* states what a message discloses; without it, the channel does not send the message.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SumProtocol(MessageProtocol):
 
     Attributes:
         min_contributors: the smallest number of contributors with which it runs.
-        is_recorder: whether it is a wrapper that an audit puts around the sum of a job, and not the choice of a user.
+        is_recorder: whether this is an audit's wrapper around the sum protocol of a job, and not chosen by a user.
     """
 
     min_contributors: ClassVar[int] = 1
@@ -103,7 +104,7 @@ def permit_summand(
 
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
-        values: the summand.
+        values: this party's summand (n, c), or phases.
         space: the kind of numbers in the sum.
         about: the parties whose columns the disclosed numbers are about; all contributors by default, because a sum
             does not reveal which of them contributed which value.

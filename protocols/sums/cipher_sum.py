@@ -13,7 +13,8 @@ k: the parent of k, and the children of k if it has any. If there is only one co
 
 Phases are angles in [-pi, pi). Their sum is computed over the integers, and the collector reduces it to an angle. So it
 also learns the number of full turns, at most log2(number of parties) bits of information. Phases of 16 bits, and all
-phases under Paillier, are exact. Under CKKS a phase of 32 bits is rounded to about 2^-26 of a turn.
+phases under Paillier, are exact. Under CKKS a phase of 32 bits is rounded to about 2^-26 of a turn. An engine is an
+encryption scheme with its parameters.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ theta_k, with d_k columns X_k and the weights theta_k.
 The collector learns each H_k. Because theta_k changes from round to round, the outputs of at most d_k rounds span the
 columns X_k. Columns with few distinct values can then be reconstructed, and a few known rows determine all others. This
 is the leak `columns`; `securevfl.disclosure.column_recovery` computes the number of rounds. Contributors learn nothing.
+H_k is the summand of contributor k.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ that the readers know too. The readers are those contributors that may remove ma
 0. k <-> reader     X25519 public keys; HKDF derives a common key of the two
 1. k -> reader      K_k, encrypted under a key that is derived from the common key and the sender's name
 
-Comments refer to these steps by number.
+Comments refer to these steps by number. A session is one part of a run, until it ends or is interrupted.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
     keys = {context.me: os.urandom(SYMMETRIC_KEY_BYTES)}
 
     def wrapping_key(peer: str, sender: str) -> bytes:
-        return derive_key(pairs[peer], "own key", sender)  # with the sender's name, since both send under the same key
+        # the key depends on the sender, because both parties encrypt under keys that follow from their common key
+        return derive_key(pairs[peer], "own key", sender)
 
     for peer in pairs:
         if peer in readers:

@@ -45,6 +45,10 @@ _SQLITE_MAGIC = b"SQLite format 3\0"
 _LOCK_TIMEOUT = 60.0  # maximum number of seconds to wait for a change by another process
 _MAX_MAPPED_BYTES = 1 << 26
 _HASHED_BYTES = 1 << 16  # number of bytes that are hashed at a time
+# fields of SQLite's header that its backup command sets anew in a copy: two counters of changes, the number of changes
+# to the schema, and the version of SQLite (https://www.sqlite.org/fileformat2.html#the_database_header)
+_HEADER_BYTES = 100
+_HEADER_FIELDS_OF_A_COPY = (slice(24, 28), slice(40, 44), slice(92, 100))
 _META_TABLE = """CREATE TABLE meta
     (schema INTEGER NOT NULL, key BLOB NOT NULL, account TEXT NOT NULL, state BLOB NOT NULL)"""
 _NEW = b""
@@ -386,7 +390,7 @@ class AccountDatabase:
         assert self.path is not None
         with self.changing():
             sealed = self._group.record.seal  # empty if an older copy is adopted, because its digest is not known
-            if sealed and not hmac.compare_digest(sealed, _digest(self._descriptor)):
+            if sealed and not _fits_seal(sealed, self._descriptor):
                 raise damaged(self.path)
             if not sealed and self._connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
                 raise damaged(self.path)
@@ -438,13 +442,31 @@ def _identity(path: Path) -> tuple[int, ...]:
     return os.getpid(), status.st_dev, status.st_ino
 
 
-def _digest(descriptor: int) -> bytes:
-    """Return the SHA-256 digest of an open file.
+def _fits_seal(seal: bytes, descriptor: int) -> bool:
+    """Return whether an open file has the digest of a seal, which older versions computed of the whole file."""
+    return any(hmac.compare_digest(seal, _digest(descriptor, whole=whole)) for whole in (False, True))
+
+
+def _digest(descriptor: int, *, whole: bool = False) -> bytes:
+    """Return the SHA-256 digest of an open file, without the header fields in which a copy by SQLite differs.
 
     The descriptor stays open as long as the connection: if a process closes any descriptor of a file, POSIX releases
     all its locks on that file, including those of SQLite.
+
+    Args:
+        descriptor: the descriptor of the file.
+        whole: whether to include these fields.
+
+    Returns:
+        The digest.
     """
     digest, offset = hashlib.sha256(), 0
+    if not whole:
+        header = bytearray(read_at(descriptor, _HEADER_BYTES, 0))
+        for field in _HEADER_FIELDS_OF_A_COPY:
+            header[field] = bytes(field.stop - field.start)
+        digest.update(header)
+        offset = len(header)
     while block := read_at(descriptor, _HASHED_BYTES, offset):
         digest.update(block)
         offset += len(block)

@@ -3,7 +3,7 @@
 A protocol family is a class that defines how several parties train a kind of model, and the disclosures to each of
 them. To add one, add its class to `FAMILIES`; its models and optimizers are registered with it. An extension is another
 package that provides a protocol family. It is loaded when a job names one of its models or optimizers, if this party
-allows the package (`securevfl.base.extensions`).
+allows the package (`securevfl.base.extensions`). A leak is a disclosure that a job must accept by name.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
 EXTREME_DEVIATIONS = 20.0
-"""A scaled value beyond this is named as the cause if its row makes a training diverge."""
+"""If a row makes a training diverge, the error names a column with a value of more than this number of standard
+deviations from the mean."""
 
 
 @dataclass
@@ -199,13 +200,14 @@ class BatchParticipant(Participant):
     def _describe_row(self, rows: Rows, position: int) -> str:
         """Describe a row of a batch for an error: its number and, if one of this party's columns is extreme, which."""
         row_name = self._data.row_name(int(rows[position]))
-        start = f"{row_name[0].upper()}{row_name[1:]} alone makes it so large"
+        start = f"{row_name[0].upper()}{row_name[1:]} alone makes the loss so large"
         if self._data.columns:
             distances = np.abs(np.asarray(self._data.scaled(rows[position : position + 1]), np.float64)[0])
             if distances.max() > EXTREME_DEVIATIONS:
                 furthest = int(distances.argmax())
                 column = next((source.name for source in self._data.sources if furthest in source.at), "")
-                return f"{start}: its column {column!r} is more than {EXTREME_DEVIATIONS:g} deviations from the mean"
+                far = f"more than {EXTREME_DEVIATIONS:g} standard deviations from the mean"
+                return f"{start}: the value of its column {column!r} is {far}"
         return f"{start}. No column of {self._me} is extreme there, so the label or another party's column may be"
 
     def record_loss(self, loss: float) -> None:

@@ -2,7 +2,8 @@
 
 The party compares the loss of the training with the loss of the zero model, which outputs f = 0 for every row, on the
 same rows. Training is aborted at all parties as soon as the loss is not finite, or exceeds ten times the loss of the
-zero model over a window: the latest batches with at least 64 rows together.
+zero model over a window: the latest batches with at least 64 rows together. The residual of a row is the derivative of
+its loss by the outputs.
 """
 
 from __future__ import annotations

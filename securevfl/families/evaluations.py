@@ -1,7 +1,10 @@
 """The joint evaluations of a run: after which rounds they take place, on which rows, and what they disclose.
 
 In a joint evaluation all parties compute the outputs f of the current model on the held-out rows, or on the training
-rows if no rows are held out. The active party has the labels and leads; passive parties have none.
+rows if no rows are held out. The active party has the labels and leads; passive parties have none. After an evaluation
+the leading party may send the decision to continue, to stop, or to roll back: to return to an earlier model and to
+continue with shorter steps. A round is one update on a batch of rows. A session is a part of a run that is not
+interrupted; an interrupted run resumes in another session.
 """
 
 from __future__ import annotations
@@ -164,9 +167,9 @@ def stop_decision_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 
 
 def score_output(job: JobOptions, shape: RunShape) -> Output:
-    """Return the output that states how many outputs f the leading party receives in joint evaluations.
+    """Return the disclosure of the model outputs f that the leading party learns in joint evaluations.
 
-    The leading party computes f from sums that are declared as outputs of their own, so no numbers are sent for f.
+    It computes f from sums that other disclosures of the run already list, so no further numbers are sent for f.
     """
     times, rows = EvaluationSchedule.of_run(job, shape).evaluations, evaluated_rows(shape)
     count = times * rows * shape.outputs

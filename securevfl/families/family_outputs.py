@@ -3,7 +3,8 @@
 A protocol family is one way to train a model together. An output is a set of numbers that a run discloses to a party
 (`securevfl.disclosure.outputs`). A leak is a disclosure that a job must accept by name, because it may reveal labels or
 columns. People of a party accept a consent sheet before a run; it states the disclosures to each party. The audit runs
-a job on test data and compares received values with declared ones.
+a job on test data and compares received values with declared ones. A party's ledger records the disclosures of all its
+jobs.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ class FamilyOutputs(ABC, Generic[O]):
         return []
 
     def statements(self, job: O, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-        """State in words what a party "learns" from the outputs that it receives, and what it "keeps" after the run.
+        """Return statements for a party's consent sheet, in addition to its table of outputs; by default none.
 
-        The consent sheet lists the outputs themselves in a table, so that a family without statements has none here.
-        Statements with the word "later" are about scores of new rows.
+        Each statement has a word that determines its place in the sheet, such as "learns" for values that the party can
+        compute from its messages, "keeps" for values that it has after the run, and "later" for scores of new rows.
 
         Args:
             job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -99,10 +100,7 @@ class FamilyOutputs(ABC, Generic[O]):
         """Return one line for the consent sheet: which groups of parties together could learn more than declared."""
 
     def opened_values(self, job: O, facts: RunFacts) -> str:
-        """Return one line that states how many values a run decrypts in addition to its outputs.
-
-        An empty line if there are none.
-        """
+        """Return one line that states how many values a run decrypts or opens; empty if it states nothing."""
         return ""
 
     @abstractmethod

@@ -1,6 +1,7 @@
 """Prediction of a protocol family: how new rows are scored, who receives the scores, and how many bits a score has.
 
-The requesting party is the one that receives scores. The leading party has the labels.
+The requesting party is the one that receives scores. The leading party has the labels. A party's score ledger records
+the scores of its rows that others have received.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Rules of a protocol family (a way to train a model together): which jobs, models and parties fit it.
 
-The leading party has the labels. A helper is a party without a table.
+The leading party has the labels. A helper is a party without a table. The contributors of a sum are the parties whose
+outputs it adds.
 """
 
 from __future__ import annotations

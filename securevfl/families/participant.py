@@ -1,7 +1,11 @@
 """The base class of one party in a training or a prediction: training rounds, scores, metrics and stored state.
 
 Every protocol family has a subclass of it. `RowSlices` are rows that are read slice by slice; a request for scores of
-new rows also has their ids (`RowsToScore`). The requesting party is the party that asks for scores.
+new rows also has their ids (`RowsToScore`). The requesting party is the party that asks for scores. An exchange is one
+transfer of outputs, residuals or shares between the parties. To roll back is to return to an earlier model and to
+continue with shorter steps. Evaluated rows are those on which metrics are computed: the held-out rows, or the training
+rows if none are held out. Reason codes name the columns that affect a score most. An offline phase generates random
+numbers before the training.
 """
 
 from __future__ import annotations
@@ -80,7 +84,7 @@ class Participant(ABC):
         Only the requesting party has such results.
 
         Args:
-            request: the rows.
+            request: ids and unscaled columns of the rows.
 
         Returns:
             Which rows the model was trained on, which rows were requested before with other values, and stored scores
@@ -121,7 +125,7 @@ class Participant(ABC):
         weights = data.metric_weights(rows.rows)
         curve: list[list[float]] = []
         baseline: Baseline | None = None
-        if not loss.classifies or loss.single:  # several outputs have no positive class, even of two
+        if not loss.classifies or loss.single:  # with one output for each class, no class is the positive one
             prediction = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, classes)
             actual = labels == classes[1] if loss.classifies else labels
             curve = metrics.calibration(actual, prediction, weights=weights).tolist()

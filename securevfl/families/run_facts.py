@@ -1,7 +1,8 @@
 """The facts about a run before it starts, for a process that has all tables or for one party.
 
 Facts are the available tables, the *schedule* (which rows form which batch), and the *shape* of the run (its public
-sizes, `securevfl.families.run_shape`). The leading party has the labels.
+sizes, `securevfl.families.run_shape`). The leading party has the labels. The plan contains values that the protocol
+family computes from public sizes, such as step sizes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The public sizes of a run, derived from its job, its schedule and the tables that are available in this process.
 
-The active party has the labels, passive parties have none, and helpers have no columns.
+The active party has the labels, passive parties have none, and helpers have no columns. Weights of evidence replace the
+bins of a column by the log odds of the classes in each bin. A party's ledger records the disclosures of all its jobs.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ def derive_run_shape(
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         schedule: which rows form which batch.
-        active: the active party.
+        active: name of the active party.
         columns: d_k, number of columns of each party; a party without columns is a helper.
         outputs: c, number of outputs of a row.
         module_parameters: number of weights of each party that brings a network module.
-        tables: digests of the parties' tables, by which equations that repeat are recognised.
+        tables: digests of the parties' tables, by which a ledger recognises equations that an earlier job disclosed.
         local_parties: the parties whose tables are available in this process; a party with labels is the first.
         encoded_parties: the same parties with weights of evidence in place of bins. If there are none, facts about
             columns are computed later, when weights of evidence are known.

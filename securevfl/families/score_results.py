@@ -1,4 +1,8 @@
-"""The results of scoring rows and of measuring a model's metrics. f (m, c) are the outputs for m rows."""
+"""The result of an evaluation: the metrics of a model on the evaluated rows, with their standard errors.
+
+Some protocols round the values from which the loss is computed at random, so that they disclose less. A measured loss
+then has a random error.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from dataclasses import dataclass, field
 from securevfl.data.baseline import Baseline
 
 TOLERATED_ROUNDINGS = 3.0
-"""The difference of two measured losses, in standard deviations of the rounding of one, that rounding may explain."""
+"""Two measured losses count as different only if they differ by more than this number of standard deviations of the
+rounding error of one loss."""
 
 
 @dataclass(frozen=True)

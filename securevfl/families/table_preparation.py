@@ -1,6 +1,8 @@
 """The preparation of a party's columns (missing values, texts, bins), before anything is counted or sent.
 
 A job states how columns are prepared. A table that is read from disk cannot be changed, so such a job is refused.
+Weights of evidence replace the bins of a column by the log odds of the classes in each bin. Rows may be stored at
+workers, processes of a cluster.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class TrainingData:
         self.offsets: Floats | None = None
         self.target_classes: NDArray[Any] | None = None
         if party.y is not None:
-            # all rows determine the classes, as training rows may lack a rare one; training rows scale numeric labels
+            # classes are those of all rows, because training rows may lack a rare class; the location and the scale of
+            # numeric labels are those of the training rows
             rows = None if loss.classifies else np.sort(schedule.batch_order)
             self.target_classes = self.classes = classes_of(party, loss, rows, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
@@ -140,7 +141,7 @@ class TrainingData:
         Class weights affect the training only, not metrics.
 
         Args:
-            rows: the evaluated rows.
+            rows: positions of the evaluated rows in the table.
 
         Returns:
             The weights, or None if all rows count equally.
@@ -269,7 +270,7 @@ class ScaledRows:
     """Rows of a party's columns that are scaled when they are read by slices.
 
     Args:
-        data: the training data.
+        data: the training data of this party.
         rows: positions of the rows in the table.
     """
 

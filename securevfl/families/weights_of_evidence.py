@@ -54,7 +54,8 @@ def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyCo
     positives = requested.expand(bin_classes.receive_counts(bin_context, residual, requested, requested.rows))
     if (positives < 0).any() or (positives > bins.rows).any():
         raise ProtocolError(
-            f"{party.name}: the class counts from {context.active} do not add up to one number in every column",
+            f"{party.name}: the class counts from {context.active} cannot be right, because the rows of the positive "
+            "class do not add up to the same number in every column",
             "check that both parties have the same rows",
             code="SVFL-PROTOCOL-VALUES",
             peer=context.active,

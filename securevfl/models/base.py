@@ -112,3 +112,7 @@ class Model(NamedOption, ABC):
                 party=party,
             )
         return 0
+
+    def accepts_module_parameters(self, party: str, parameters: int) -> bool:
+        """Return whether a party may state that its module has this number of weights; 0 means that it has none."""
+        return parameters == 0

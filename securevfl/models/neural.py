@@ -110,6 +110,13 @@ class Neural(BlockModel):
         module = module_of_party(party, model, None)
         return 0 if module is None else module.parameters(party)
 
+    def accepts_module_parameters(self, party: str, parameters: int) -> bool:
+        """Return whether a party may state that its module has this number of weights; 0 means that it has none.
+
+        If the job names the module, the number must be the one that the job states.
+        """
+        return parameters == self.module_weights.get(party, parameters)
+
     def named_module(self, party: str, folder: Path) -> object:
         """Return the module that the job names for a party, without running its file.
 

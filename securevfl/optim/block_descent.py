@@ -7,9 +7,11 @@ All K parties update their blocks of weights theta_k at once: theta_k -= lr / K 
 X_k are the party's columns in n rows, g the residuals and c the largest curvature of the loss. This is Newton's step on
 one block, with a bound in place of the Hessian H (Boehning and Lindsay 1988). With lr = 1 the sum of K such steps never
 overshoots: the eigenvalues of P H, with the matrix P of all blocks, are between 0 and 1. `momentum` is the heavy-ball
-method for lr <= 1 on all rows (`heavy_ball`), otherwise Nesterov's (1983): gradients at points extrapolated by
-(t - 1) / (t + 2) in iteration t. Its factors are known in advance and a party computes P_k alone, so this optimizer can
-train on secret shares. It needs few iterations on large batches.
+method for lr <= 1 on all rows (`heavy_ball`), otherwise Nesterov's (1983): gradients at points extrapolated by (t - 1)
+/ (t + 2) in iteration t. Its factors are known in advance and a party computes P_k alone, so this optimizer can train
+on secret shares. It needs few iterations on large batches. An evaluation opens the sum of the losses on held-out rows
+to the party with labels. If the loss has increased, the training may roll back: it returns to its best model and takes
+shorter steps.
 """
 
 from __future__ import annotations
@@ -22,23 +24,26 @@ from pydantic import Field
 from securevfl.optim.optimizer import Optimizer
 
 CONDITION_GROWTH = 0.7
-"""How fast the root of the condition grows from 1, for each iteration."""
+"""Increase in each iteration of the square root of the condition number that `heavy_ball` assumes for P H."""
 CONDITION_SHARE = 0.35
-"""The largest root of the condition, relative to the number of iterations."""
+"""Largest square root of the assumed condition number, divided by the number of iterations."""
 MAX_CONDITION_ROOT = 30.0
-"""The largest root of the condition for any number of iterations: more would amplify the rounding of sums."""
-
+"""Largest square root of the assumed condition number for any number of iterations. The momentum of a larger one would
+amplify the rounding of sums."""
 
 ITERATION_FACTOR, MIN_CURVATURE_SHARE = 8.0, 1e-4
-"""Iterations times the root of half the curvature share, and the smallest half of it, in `iterations_for`."""
+"""`iterations_for` returns ITERATION_FACTOR / sqrt(curvature_share / 2) iterations, and uses at least
+MIN_CURVATURE_SHARE for curvature_share / 2."""
 TOLERATED_SHARE = 0.8
 """A training with at least this share of the iterations that it needs is accepted without a notice."""
 REFERENCE_ROWS = 20_000
 """Number of rows up to which `iterations_for` does not depend on the number of rows."""
 FIRST_EVALUATIONS, EVALUATION_GROWTH = (8, 12, 18, 30), 1.5
-"""Iterations before the first evaluations of a training that may stop early, and the ratio of any later ones."""
+"""A training that may stop early is evaluated after these numbers of iterations, and from then on whenever the number
+has grown by the factor EVALUATION_GROWTH."""
 MIN_LAST_GROWTH = 1.2
-"""The smallest ratio of the number of all iterations to that before the last but one evaluation."""
+"""An evaluation takes place only if the whole training has at least this number times as many iterations, because it is
+evaluated at its end anyway."""
 
 
 def heavy_ball(iterations: int, root: float | None = None) -> list[tuple[float, float]]:

@@ -10,6 +10,8 @@ outputs are H_k, f is the sum of all outputs, and g the residual, the derivative
 P_k is the inverse of the bound on the block's curvature (`securevfl.optim.curvature`). m is reduced, to 1 at the least,
 when the loss increases. a counts rounds since the latest restart of the extrapolation (Nesterov 1983), which a party
 restarts when it would move against its gradient (O'Donoghue and Candes 2015). FedBCD (Liu et al. 2019) is related.
+
+An interrupted run resumes in another session, from the states that its checkpoints have stored.
 """
 
 from __future__ import annotations
@@ -121,21 +123,28 @@ class BlockNewton(RoundsTraining):
         """Run a passive party's rounds, and yield after each."""
         model, memory = _linear(party), cast(BlockMemory, party.memory)
         preconditioners = Preconditioners(model, party.loss, link.me)
+        limit = INITIAL_MULTIPLE * party.loss.step_factor
         for batch in party.batches():
             theta = model.theta
             z = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
             P_batch = preconditioners.of(batch)  # computed while the active party minimises over its block
             decision = link.recv_broadcast(Pace, pace.PACE_SUBCHANNEL)
+            if decision.stop and self.relative_tolerance(party.loss, len(batch.X)) == 0:
+                raise ProtocolError(
+                    f"{link.me}: the active party ends the training early, but optimizer.tolerance is 0",
+                    "ask the operator of that party for the reason",
+                    code="SVFL-PROTOCOL-VALUES",
+                )
             if decision.stop:
                 return
-            limit = INITIAL_MULTIPLE * party.loss.step_factor
             if not 1.0 <= decision.multiple <= limit:
                 raise ProtocolError(
                     f"{link.me}: the active party multiplies the step size by {decision.multiple:g}, and only factors "
                     f"from 1 to {limit:g} are allowed",
                     code="SVFL-PROTOCOL-VALUES",
                 )
+            limit = decision.multiple  # the factor never grows
             gradient = model.regularised(link.reply().gradient(model, batch) / len(batch.X))
             model.theta = z - decision.multiple / len(link.passives) * (P_batch @ gradient)
             memory.record_step(theta, uphill=float(np.vdot(gradient, model.theta - theta)) > 0)
@@ -155,8 +164,8 @@ def report_unconverged(party: TrainingParty, name: str, decrease: float, toleran
         return
     statement = (
         "the training has not converged. It has used all of its rounds, and in the last one the loss still decreased "
-        f"by {decrease:.1g} of its value; it ends by itself below {tolerance:.1g}. Increase epochs, or leave epochs "
-        'out and accept the leak "columns", which limits the number of rounds.'
+        f"by a share of {decrease:.1g}; a training ends by itself when this share is below {tolerance:.1g}. Increase "
+        'epochs, or leave epochs out and accept the leak "columns", which limits the number of rounds.'
     )
     party.statements.append(statement)
     warnings.warn(f"party {name}: {statement}", DataNotice, stacklevel=2)

@@ -8,7 +8,7 @@ on the convex objective
 
 X (n, d) are the party's columns and `others` (n, c) the sum of the other parties' outputs. While theta moves along a
 line, f = X theta + others does too. A step therefore multiplies with X only twice, and the search for its length never
-does. The length is accepted where the slope of phi along the line is nearly 0. It is found by secants and, once it is
+does. A length is accepted if the slope of phi along the line is nearly 0 there. It is found by secants and, once it is
 bracketed, by false position with the Illinois rule (Dowell and Jarratt 1971). The search starts at a length that the
 curvature bound of the loss guarantees not to be too long.
 """
@@ -37,9 +37,9 @@ def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Fl
         model: the party's model.
         loss: the loss function that the training minimises (`securevfl.models.loss`).
         X: the party's columns (n, d).
-        y: targets (n, c).
+        y: targets, the labels in the encoding of the loss (n, c).
         others: the sum of all other parties' outputs (n, c).
-        P: the preconditioner (d, d).
+        P: the preconditioner (d, d), by which gradients are multiplied.
         within: precision: stop when the next step is predicted to reduce phi by at most this value, or after MAX_STEPS
             steps.
 
@@ -73,10 +73,10 @@ class SearchLine:
 
     Attributes:
         loss: the loss function that the training minimises (`securevfl.models.loss`).
-        y: targets (n, c).
+        y: targets, the labels in the encoding of the loss (n, c).
         f: outputs at theta (n, c).
         output_change: change of f per unit length (n, c).
-        theta: the weights.
+        theta: the weights at the start of the line (d, c).
         direction: change of the weights per unit length.
         decay: the l2 penalty of each weight (d, 1).
     """

@@ -11,6 +11,8 @@ and g of one batch. Each party stores its latest W exchanges in a *workset table
 Comments refer to these steps by number. In a local step the others' outputs and, at a passive party, g remain as
 exchanged. With `xi`, rows are weighed (`instance_weights`). With `depth` > 1, several exchanges are in flight
 (`pipeline`). W = 1 is FedBCD-p with Q = R local steps, R = 1 is FedSGD. The model does not depend on timing.
+
+An interrupted run resumes in another session, from the states that its checkpoints have stored.
 """
 
 from __future__ import annotations

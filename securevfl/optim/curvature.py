@@ -22,9 +22,8 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import TableError
 from securevfl.models.loss import Loss
 
-MIN_RELATIVE_CURVATURE = (
-    1e-6  # smaller eigenvalues of the curvature, as of collinear columns, are raised to this share of the largest
-)
+# eigenvalues of the curvature below this share of the largest one, as collinear columns have, are raised to it
+MIN_RELATIVE_CURVATURE = 1e-6
 
 
 def curvature_bound(loss: Loss) -> float:
@@ -108,9 +107,8 @@ def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, 
             party=who,
         )
     bound = curvature / rows * gram + np.diag(decay[:, 0])
-    if (
-        decay.min() >= MIN_RELATIVE_CURVATURE * np.abs(bound).sum(axis=1).max()
-    ):  # the l2 penalty alone makes every eigenvalue large enough, so a plain inverse suffices
+    # if the l2 penalty alone makes every eigenvalue large enough, a plain inverse suffices
+    if decay.min() >= MIN_RELATIVE_CURVATURE * np.abs(bound).sum(axis=1).max():
         inverse = np.linalg.inv(bound).astype(np.float64)
         return np.asarray((inverse + inverse.T) / 2)
     eigenvalues, eigenvectors = np.linalg.eigh(bound)

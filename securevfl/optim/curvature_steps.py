@@ -8,7 +8,8 @@ eta. If K parties move at once, the objective does not increase if each takes 1 
 
     eta_k = 1 / (K * Q * (c * lambda + l2))
 
-No party learns the step size of another. If the parties move in turn, K counts as 1.
+No party learns the step size of another. If the parties move in turn, K counts as 1. An exchange is one transfer of
+outputs and a residual between the parties.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class CurvatureSteps(Updater):
     """Updates a party's weights by a rule, with a step size that it computes for each batch.
 
     Args:
-        rule: the update rule.
+        rule: the update rule, which turns a gradient into a step.
         model: the party's linear model.
         state: the state of an earlier updater, or None.
     """

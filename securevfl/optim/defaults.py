@@ -9,10 +9,12 @@
     a model with `defaults`       these defaults, on shares; if rows are held out, a model that can end early takes
                                   long steps until evaluations show no improvement
 
-Protocols: "shares" trains on additive shares of model outputs; the others send residuals (output minus label).
+Protocols: "shares" trains on additive secret shares; the others send residuals, the derivatives of each row's loss by
+the model's outputs. The leak checks refuse a job that would disclose too much, unless the job accepts that by name.
 Defaults never send residuals in the clear and never accept a leak. An optimizer without a protocol trains on shares if
 it can, and otherwise with residuals encrypted under CKKS. An optimizer that stops early gets the rows and the number of
-iterations of a job without one. Keys that the user has set are never changed.
+iterations of a job without one. Keys that the user has set are never changed. A step is safe if it cannot increase the
+loss, whatever columns the parties have; longer steps may be undone after an evaluation.
 """
 
 from __future__ import annotations
@@ -38,10 +40,8 @@ from securevfl.protocols.shares.shares_options import Shares
 DEFAULT_ITERATIONS = 40  # enough if the rarest class is 2 % of 20,000 rows; AUCs converge in 10 to 30 iterations
 PRECISE_ITERATIONS = 100  # for losses whose coefficients are published with standard errors, and for models with l2
 EXPOSURE_FACTOR = 1.5  # factor of the iterations if rows have exposures, since large ones increase rounding errors
-LONG_STEP, LONG_STEP_ITERATIONS = (
-    2.0,
-    30,
-)  # step size and number of iterations if evaluations can detect too long steps; half of this step is always safe
+# step size and number of iterations if evaluations can detect too long steps; half of this step size is always safe
+LONG_STEP, LONG_STEP_ITERATIONS = 2.0, 30
 EVALUATE_EVERY = 10  # iterations between evaluations with long steps; only evaluated models can be chosen
 EVALUATE_SAFE_STEPS_EVERY = 20  # with safe steps, which are never rolled back, evaluations only detect divergence
 HELD_OUT_FRACTION = 0.25
@@ -83,7 +83,7 @@ def fill_defaults(keys: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def iteration_factor(room: float) -> float:
-    """Return the factor by which row weights up to `room` increase the number of iterations."""
+    """Return the factor by which the number of iterations grows if rows have weights; `room` is the largest weight."""
     return math.sqrt(max(1.0, room / DEFAULT_MAX_WEIGHT))
 
 

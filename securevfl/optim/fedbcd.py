@@ -11,7 +11,8 @@ active party sends g, the residual (derivative of the loss by the sum of outputs
     FedSGD       Q = 1
 
 Local steps use an update rule (`rule`). In local steps, parties use the others' outputs as exchanged, and passive
-parties g as exchanged; the active party computes g again with its new weights (section 3).
+parties g as exchanged; the active party computes g again with its new weights (section 3). An interrupted run resumes
+in another session, from the states that its checkpoints have stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Base classes of all optimizers that a job can name: their options and step sizes.
 
-An optimizer trains in rounds. In each round, the parties exchange model outputs and residuals (output minus label) of a
-batch of rows, and each party then takes one or more steps with its own weights (local steps).
+An optimizer trains in rounds. In each round, the parties exchange model outputs and residuals (derivatives of the loss
+by the outputs) of a batch of rows, and each party then takes one or more steps with its own weights (local steps). A
+step is *safe* if it cannot increase the loss, whatever columns the parties have. If an evaluation shows that the loss
+has increased, the training may *roll back*: it returns to an earlier model and takes shorter steps.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Training(NamedOption, ABC):
         return self
 
     def evaluation_rounds(self, rounds: int, after: int) -> tuple[int, ...]:
-        """Return after which rounds an optimizer that ends trainings has the model evaluated; empty if it ends none.
+        """Return the rounds after which the model is evaluated if the optimizer may end the training; else empty.
 
         Args:
             rounds: number of rounds of a complete run.

@@ -10,6 +10,8 @@ Comments refer to these steps by number. H_k and g were computed with weights th
 round takes as long as the slowest transfer or computation, not as their sum. With `depth` 1 this is FedSGD. The number
 of batches in flight is fixed, so the model does not depend on timing. Before an evaluation or a checkpoint, the active
 party receives the outputs in flight.
+
+An interrupted run resumes in another session, from the states that its checkpoints have stored.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 In an exchange, passive parties (without labels) send their outputs into a sum, and the active party (with labels) sends
 the residual g, the derivative of the loss by the sum f. A party's local steps update its weights with g. An optimizer
-uses sums, replies (received residuals) and its party's data; keys and messages are hidden from it.
+uses sums, replies (received residuals) and its party's data; keys and messages are hidden from it. An interrupted run
+resumes in another session, from the states that its checkpoints have stored.
 """
 
 from __future__ import annotations

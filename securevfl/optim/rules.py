@@ -3,13 +3,14 @@
 As in optax (DeepMind 2020), a rule is a pair of functions without mutable state:
     init(theta) -> memory
     step(gradient, memory, eta) -> (change, memory)        theta + change are the new weights
-theta are weights and eta is the step size of the round. An exchange is one set of outputs and residuals (output minus
-label) that the parties have sent each other.
+theta are weights and eta is the step size of the round. In an exchange the parties send each other model outputs and
+residuals, the derivatives of the loss by these outputs, for one batch.
 
 A *linear* rule (SGD, proximal, momentum) uses only +, - and products with constants that are fixed in advance. It also
 runs on additive shares, where the changes that the share holders compute add up to the change of the weights. A rule
 that is not linear (AdaGrad, Adam) squares, divides or takes roots of gradients, and runs only on numpy arrays. The
-gradient that a rule receives includes the l2 penalty (`Linear.regularised`); it is not decoupled as in AdamW.
+gradient that a rule receives includes the l2 penalty (`Linear.regularised`); it is not decoupled as in AdamW. In a
+local step, a party updates its weights with a residual that it already has.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Updater:
     """Updates the weights of a model by a rule. Checkpoints store its state with the model.
 
     Args:
-        rule: the update rule.
+        rule: the update rule, which turns a gradient into a step.
         model: the model whose weights are updated.
         state: the `state` of an earlier updater of the same rule and weights, or None.
     """

@@ -25,7 +25,7 @@ class WorksetRow(Generic[E]):
     """One exchange in the table.
 
     Attributes:
-        entry: the stored exchange.
+        entry: the exchange, in the form in which the party stores it.
         inserted: index of the exchange in the run.
         sampled: index of the local step in which the exchange was last used.
         uses: number of uses.

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.roles import Roles
+from securevfl.base.roles import PARTNER, Roles
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.identities import identity_of
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, TableError
+from securevfl.errors import ConfigError, ProtocolError, TableError
 from securevfl.families.participant import Participant
 from securevfl.organisations.order_check import check_order, keyed_order
 from securevfl.organisations.prediction import Prediction, prediction_of
@@ -44,6 +44,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.runtime.meter import Meter
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NO_TABLE, NewRows
+from securevfl.training.run_setup import MAX_ROWS
 
 BEYOND = "their scores are outside the range that scores cover, so they would be read wrongly; they are left out"
 
@@ -260,11 +261,12 @@ class PredictionSession:
         self.count = max(received.rows for received in handshakes.values())
         for name in others:
             _compare(part.name, handshake, name, handshakes[name])
+            self._check_handshake(name, handshakes[name])
         job = self._job
         if part.name != part.asker:
             code_bits = 0 if policy is None else math.ceil(policy.bits(part))
             bits = job.family.score_bits(job) * part.outputs + code_bits
-            eventlog.emit(part.name, "scores", {"to": part.asker, "rows": handshake.rows, "bits_of_a_row": bits})
+            eventlog.emit(part.name, "sending scores", {"to": part.asker, "rows": handshake.rows, "bits_per_row": bits})
             if rows is not None and not job.family.admits_rows_itself:
                 self._identity = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
                 # with an identity, a repeated request is not counted, so the count depends on this party's columns
@@ -277,6 +279,26 @@ class PredictionSession:
         if code_counts:
             score_reasons(part.name)  # a party that cannot read reasons refuses before any row is scored
         return job.family.participant(job, context, len(part.features), part.state), code_counts
+
+    def _check_handshake(self, name: str, received: PredictionHandshake) -> None:
+        """Raise ProtocolError if the job and the model do not allow the role or a number that a party states."""
+        part, job = self._part, self._job
+        leads = name == part.parties[0]
+        is_helper = received.role == PARTNER and not leads
+        codes = 0 if name == part.asker else job.reason_codes
+        allowed = {
+            "role": is_helper or job.family.accepts_role(received.role, leads=leads),
+            "number of rows": NO_TABLE <= received.rows <= MAX_ROWS,
+            "number of reason codes": 0 <= received.codes <= codes,
+        }
+        for stated, permitted in allowed.items():
+            if not permitted:
+                raise ProtocolError(
+                    f"{part.name}: {name} states a {stated} that the model does not allow",
+                    "ask the operator of that party for the reason",
+                    code="SVFL-PROTOCOL-VALUES",
+                    peer=name,
+                )
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonProvider | None) -> str:

@@ -181,6 +181,13 @@ def _check_hellos(job: Job, me: str, hellos: Mapping[str, RunHello]) -> Roles:
                 peer=peer,
             )
         _check_size_limits(job, peer, hello)
+        if not job.model.accepts_module_parameters(peer, hello.parameters):
+            raise ProtocolError(
+                f"{peer} announces a module with {hello.parameters:,} weights, which the job does not allow",
+                "ask the operator of that party for the reason",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=peer,
+            )
         fits = bool(hello.rows) == bool(hello.columns) and (hello.outputs > 0 or position > 0)
         if not fits or not job.family.accepts_role(hello.role, leads=position == 0):
             task = "lead" if position == 0 else "take part"

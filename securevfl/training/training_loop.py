@@ -42,7 +42,7 @@ from securevfl.models.separation import (
     separating_columns,
 )
 from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
-from securevfl.protocols.handshake import StopDecision
+from securevfl.protocols.handshake import StopDecision, receive_decision
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.permits import permit_evaluated_decision
 from securevfl.runtime import eventlog
@@ -360,6 +360,17 @@ class TrainingLoop:
             f"{gain:g}.{result}{gap_text if self.rounds < rounds else ''}"
         ]
 
+    def _receive_decision(self) -> StopDecision:
+        """Receive the leading party's decision, and refuse one that the job does not allow after this round."""
+        settled = self.rounds > self.data.schedule.subset_iterations
+        return receive_decision(
+            self.context.channel,
+            self.context.roles.lead,
+            may_stop=self.job.target is not None or (self.job.stopping is not None and settled),
+            may_improve=settled,
+            may_roll_back=self._participant.can_roll_back,
+        )
+
     def _past(self, metric: str) -> list[float]:
         """Return the values of a metric in all evaluations so far that may end the training.
 
@@ -389,7 +400,7 @@ class TrainingLoop:
         elif self.rounds in self.known.decided:
             decision = self.known.file.decision(self.rounds)
         else:
-            decision = channel.recv(roles.lead, StopDecision) if decides else decision
+            decision = self._receive_decision() if decides else decision
             self.known.file.store(self.rounds, measurement, decision)
         if decision.roll_back:
             self._participant.roll_back(self._best)

@@ -91,9 +91,9 @@ class Case:
 
         return run_threads(dict.fromkeys(self.names, role), WallClock, timeout=120, **watching)
 
-    def shared(self, session: SharesSession, folder: Path | None = None) -> PairColumns | None:
+    def shared(self, session: SharesSession, folder: Path | None = None, **options: int) -> PairColumns | None:
         name = session.products.context.me
-        return share_products(session, self.pairs, self.components[name], folder) if name in "ab" else None
+        return share_products(session, self.pairs, self.components[name], folder, **options) if name in "ab" else None
 
 
 class Watched:
@@ -111,11 +111,11 @@ def training_role(case: Case, context: PartyContext, columns: LocalColumns, offl
     kind = type("WatchedRole", (Watched, kinds[context.me]), {"seen": []})
     encoding = case.params.encoding
 
-    def tables(block: Any) -> ResidualTables:
+    def lookup(block: Any) -> ResidualTables:
         y = case.y[case.batches[block.batch]][block.start : block.stop]
         return ResidualTables(encoding, LOSS.residual, y[:, None])
 
-    extra = (tables,) if context.me == "a" else ()
+    extra = (lookup,) if context.me == "a" else ()
     return kind(context, case.params, columns, offline, *extra)  # type: ignore[no-any-return]
 
 
@@ -261,13 +261,18 @@ def test_forward_sums_of_new_rows_contain_the_pairs() -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 300, 2 * small_products.PRODUCT_ROWS + 5])
-def test_shared_products_add_up(rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_products_add_up(rows: int, tmp_path: Path) -> None:
     case = Case(rows=rows)
     for folder, disk_rows in ((None, 10**6), (None, 1), (tmp_path, 10**6), (tmp_path, 1)):
-        monkeypatch.setattr(pair_columns, "MIN_DISK_ROWS", disk_rows)
 
-        def play(case: Case, context: PartyContext, session: SharesSession, folder: Path | None = folder) -> Any:
-            columns = case.shared(session, None if folder is None else folder / context.me)
+        def play(
+            case: Case,
+            context: PartyContext,
+            session: SharesSession,
+            folder: Path | None = folder,
+            disk_rows: int = disk_rows,
+        ) -> Any:
+            columns = case.shared(session, None if folder is None else folder / context.me, disk_rows=disk_rows)
             assert columns is not None
             middle = rows // 2
             return columns.name, np.concatenate([columns.block(0, middle), columns.block(middle, rows)])

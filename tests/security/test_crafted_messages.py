@@ -87,15 +87,21 @@ class Liar:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: dict[tuple[str, str], list[Message]] = {}
-        self._plan: tuple[Place, int] | None = None
+        self._plan: tuple[Place, Callable[[Any], list[Any]], int] | None = None
         self._seen: Counter[tuple[str, str]] = Counter()
+        # channels of earlier acts, whose threads may still send a message, and of the current one
+        self._earlier: list[Channel] = []
+        self._current: list[Channel] = []
         send, together = Channel.send, party_threads.run_threads
 
         def quick(*roles: Any, **options: Any) -> Any:
             return together(*roles, **options | {"timeout": 3.0})
 
         def sends(channel: Channel, to: str, message: Message, subchannel: str = "", *, permit: Any = None) -> None:
-            send(channel, to, self._passed(channel.me, message), subchannel, permit=permit)
+            if channel not in self._earlier:
+                self._current += [channel] if channel not in self._current else []
+                message = self._passed(channel.me, message)
+            send(channel, to, message, subchannel, permit=permit)
 
         monkeypatch.setattr(Channel, "send", sends)
         for module in (simulate, run, correlate, fairness_by_group):
@@ -106,12 +112,12 @@ class Liar:
         if self._plan is None:
             self.sent.setdefault(key, []).append(message)
             return message
-        place, number = self._plan
+        place, changes, number = self._plan
         at = self._seen[key]
         self._seen[key] += 1
         if (place.who, place.kind) != key or at != (len(self.sent[key]) - 1 if place.last else 0):
             return message
-        values = [*altered(getattr(message, place.field))]
+        values = changes(getattr(message, place.field))
         return msgspec.structs.replace(message, **{place.field: values[number % len(values)]}) if values else message
 
     def places(self) -> Iterator[tuple[Place, int]]:
@@ -123,7 +129,15 @@ class Liar:
 
     def alter(self, place: Place, number: int) -> None:
         """Apply this alteration at this place from now on."""
-        self._plan, self._seen = (place, number), Counter()
+        self._begin(place, lambda value: [*altered(value)], number)
+
+    def lie(self, place: Place, change: Callable[[Any], Any]) -> None:
+        """Send the changed value at this place from now on."""
+        self._begin(place, lambda value: [change(value)], 0)
+
+    def _begin(self, place: Place, changes: Callable[[Any], list[Any]], number: int) -> None:
+        self._plan, self._seen = (place, changes, number), Counter()
+        self._earlier, self._current = self._earlier + self._current, []
 
 
 def outcome(act: Act) -> str:

@@ -59,7 +59,7 @@ def test_the_owner_is_told_its_row_and_column(extreme: str, column: str, protoco
     assert notice.startswith(f"party {extreme}: row {number} of the table of {extreme} is more than")
     assert repr(column) in notice
     assert "1000000" not in notice + str(error.value)
-    assert f"Row {EXTREME_ROW + 1} of the table of bank alone makes it so large" in str(error.value)
+    assert f"Row {EXTREME_ROW + 1} of the table of bank alone makes the loss so large" in str(error.value)
     assert ("'b'" in str(error.value)) == (extreme == "bank")
     assert ("the label or another party's column may be" in str(error.value)) == (extreme == "shop")
 
@@ -72,4 +72,4 @@ def test_no_row_is_named_if_all_rows_diverge() -> None:
     job = batches("open").model_copy(update={"optimizer": vfl.FedBCD(lr=1e4)})
     with raises_code(DivergenceError, "SVFL-TRAINING-DIVERGED") as error:
         vfl.simulate(job, ordinary)
-    assert "alone makes it so large" not in str(error.value)
+    assert "alone makes the loss so large" not in str(error.value)

@@ -8,6 +8,9 @@ one, workers that all know the labels push to each other. Modules: `fdml_optimiz
 2. The server delays the replies to a worker that is more than tau iterations ahead of the slowest one.
 3. A worker with labels computes the residual g, the derivative of the loss by the sum, and updates its weights. A
    worker without labels updates its weights with the g that the party with labels sends.
+
+A consent sheet states what a party sends and learns. The audit runs a job on test data and compares the values that
+parties receive with the declared ones.
 """
 
 from __future__ import annotations

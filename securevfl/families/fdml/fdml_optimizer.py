@@ -9,6 +9,7 @@ g is the derivative of the loss by f, J_k that of H_k by theta_k, eta_t the step
 
 The paper pushes the predictions of the updated weights at the end of an iteration; here the push comes first, so tau =
 0 gives the steps of FedSGD. If only one party has labels, the others pull no sums: it sends them g, with the same tau.
+A *worker* is a party with columns, and a *reader* is a worker that pulls sums.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ pulls the sum of all workers' outputs: c numbers about each row. d such numbers 
   The difference of the two sums is then that worker's change. So each other worker is also counted alone.
 - A server that stores outputs in the clear receives those of every worker. Without a server, every worker receives the
   outputs of all others.
+
+The active party has the labels. An evaluation computes metrics of the model on held-out rows; then the active party
+receives the sum of all outputs. A residual is the derivative of the loss by this sum.
 """
 
 from __future__ import annotations

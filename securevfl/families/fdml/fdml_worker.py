@@ -6,7 +6,7 @@ the sum f. It continues while replies are in transit, and updates its weights in
     push t;  then for each earlier push s whose reply has arrived (or must be waited for):  f of s -> g -> update
 
 g is the residual, the derivative of the loss by f. A worker resumes from its own iteration, whatever the others have
-done, and pushes the outputs of earlier batches again, since the server stores nothing on disk. If residuals are sent,
+done, and pushes the outputs of earlier batches again, because the server stores nothing on disk. If residuals are sent,
 all workers resume from the iteration of the party with labels.
 """
 
@@ -48,7 +48,7 @@ class _PendingStep:
     """A push whose update of the weights has not been made yet.
 
     Attributes:
-        t: the iteration.
+        t: number of the iteration, counted from 0.
         batch: the data of one batch of rows at this party: columns, and targets if it has labels.
         H: the pushed outputs (n, c).
         steps: number of finished updates at the time of the push.
@@ -100,7 +100,7 @@ class FdmlWorker(BatchParticipant):
 
     @property
     def state_fits_any_round(self) -> bool:
-        """Whether the state fits any round of the others: always True, since it states the worker's own iteration."""
+        """Whether the state fits any round of the others: always True, because it contains the worker's iteration."""
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
@@ -251,8 +251,8 @@ class FdmlWorker(BatchParticipant):
                 reply = link.reply()
                 if reply.exchange != oldest.t - first:
                     raise ProtocolError(
-                        f"{self._context.me}: {self._context.active} sent the residuals of batch {reply.exchange} of "
-                        f"the run, but those of batch {oldest.t - first} were expected",
+                        f"{self._context.me}: {self._context.active} sent residual number {reply.exchange} of the run "
+                        f"instead of number {oldest.t - first}",
                         "check that both parties run the same job",
                         code="SVFL-PROTOCOL-MESSAGE",
                         peer=self._context.active,

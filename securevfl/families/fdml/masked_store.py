@@ -81,7 +81,7 @@ class MaskedWorker(StoredWorker):
     """A worker that masks its payloads and, as a reader, removes the masks of all workers from a total.
 
     Args:
-        context: the context of a sum whose collector is the server.
+        context: this party's channel, and the roles of all parties in the sums that the server receives.
         keys: this worker's key, and those of all workers at a reader.
     """
 

@@ -41,9 +41,9 @@ class PeerPullClient(PullClient):
     """The client of a worker that stores the pushes of all workers and pulls from its own store.
 
     Args:
-        context: the context of a sum whose contributors are the workers.
+        context: this worker's channel, and the roles of all parties in sums of the workers' outputs.
         pace: how many iterations workers may be apart.
-        lead: the leading party.
+        lead: name of the leading party, which has the labels.
     """
 
     def __init__(self, context: PartyContext, pace: WorkerPace, *, lead: str) -> None:

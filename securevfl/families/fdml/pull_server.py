@@ -80,7 +80,7 @@ class PayloadTable:
         """Receive a worker's first iteration, and its payloads on batches of earlier iterations.
 
         Args:
-            name: the worker.
+            name: name of the worker.
 
         Raises:
             ProtocolError: if the worker names an iteration or a batch that the schedule does not have.
@@ -114,7 +114,7 @@ class PayloadTable:
         """Store a worker's next push.
 
         Args:
-            name: the worker.
+            name: name of the worker that sent the push.
             push: the worker's message with its payload.
 
         Returns:
@@ -149,10 +149,10 @@ class PullServer:
     """The server's side: it stores the latest payloads of all batches and answers pulls.
 
     Args:
-        context: the context of a sum whose collector is this server.
+        context: the server's channel, and the roles of all parties in the sums that it receives.
         pace: how many iterations workers may be apart.
         stored: the object that adds payloads.
-        lead: the leading party.
+        lead: name of the leading party, which has the labels.
         readers: the workers that receive sums.
         needs_all: whether a sum must contain a payload of every worker.
     """

@@ -58,7 +58,7 @@ class PullReply(DisclosingMessage, frozen=True):
     """The reply to the push of an iteration.
 
     Attributes:
-        iteration: the iteration.
+        iteration: the iteration of the push that is answered.
         total: the sum of the batch's stored payloads; empty for a worker that receives no sums.
         versions: for each worker, in the order of the run's roles, the iteration of its payload; -1 without a payload.
         finished: number of iterations that the leading party has finished.
@@ -95,7 +95,7 @@ class PullClient(ABC):
         """Announce the first iteration of this worker, and restore its pushes of an earlier session.
 
         Args:
-            iteration: the first iteration.
+            iteration: number of the first iteration of this session, counted from 0.
             restored: (batch, version, outputs H (n, c)) of each push to restore.
         """
 
@@ -134,7 +134,7 @@ class ServerPullClient(PullClient):
     """A worker's client for pushes to a server and pulls from it.
 
     Args:
-        context: the context of a sum whose collector is the server.
+        context: this party's channel, and the roles of all parties in the sums that the server receives.
         pace: how many iterations workers may be apart.
         stored: the object that conceals outputs and reveals sums.
         readers: the workers that receive sums.
@@ -148,6 +148,7 @@ class ServerPullClient(PullClient):
         self._pace, self._stored, self._reads_sums = pace, stored, context.me in readers
         self._other_readers = [name for name in readers if name != context.me]
         self._unanswered: deque[int] = deque()
+        self._lead_finished = 0  # the number of iterations that the leading party has finished, as stated last
 
     def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
         """Send the restored outputs and the first iteration to the server."""
@@ -193,6 +194,15 @@ class ServerPullClient(PullClient):
                 code="SVFL-PROTOCOL-MESSAGE",
                 peer=self._server,
             )
+        if not self._lead_finished <= message.finished <= len(self._pace.batches):
+            raise ProtocolError(
+                f"{self._channel.me}: {self._server} states that the leading party has finished {message.finished} "
+                f"iterations, after {self._lead_finished} of {len(self._pace.batches)}",
+                "check that both parties run the same job",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=self._server,
+            )
+        self._lead_finished = message.finished
         if not self._reads_sums:
             return PulledSum(t, None, message.finished)
         versions = {name: v for name, v in zip(self._workers, message.versions, strict=True) if v >= 0}

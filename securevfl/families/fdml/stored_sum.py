@@ -40,7 +40,7 @@ class StoredWorker(ABC):
     """The object with which one worker conceals outputs and reveals sums in one session; not thread-safe.
 
     Args:
-        context: the context of a sum whose collector is the server.
+        context: this party's channel, and the roles of all parties in the sums that the server receives.
         needs_all: whether a total must contain a payload of every worker, as it must if payloads are hidden from the
             server.
     """
@@ -56,7 +56,7 @@ class StoredWorker(ABC):
         """Return the payload of this worker's outputs on a batch.
 
         Args:
-            H: outputs (n, c).
+            H: this worker's outputs on the batch (n, c).
             batch: number of the batch.
             version: version of the outputs.
 
@@ -149,7 +149,7 @@ class StoredServer(ABC):
     """The object with which the server adds payloads in one session. It has no secret.
 
     Args:
-        context: the context of a sum whose collector is the server.
+        context: this party's channel, and the roles of all parties in the sums that the server receives.
         needs_all: whether a total must contain a payload of every worker.
     """
 
@@ -195,8 +195,8 @@ class StoredSum(MessageProtocol):
     hides_parts: ClassVar[bool] = True
     """Whether payloads are hidden from the server; a total then needs a payload of every worker."""
     noise: LocalNoise | None = None
-    """Noise that workers add to local predictions before they conceal them, with a privacy account; a table of its
-    keys."""
+    """Noise that workers add to local predictions before they conceal them, so that all pushes of a row together are
+    differentially private: a table with the keys epsilon, delta and clip."""
 
     @field_validator("noise", mode="before")
     @classmethod
@@ -205,10 +205,10 @@ class StoredSum(MessageProtocol):
 
     @abstractmethod
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        """Create a worker's object; all workers and the server do so at the same point, as keys may be exchanged.
+        """Create a worker's object. All workers and the server do so at the same point, because keys may be exchanged.
 
         Args:
-            context: the context of a sum whose collector is the server.
+            context: this party's channel, and the roles of all parties in the sums that the server receives.
             readers: the workers that receive sums.
 
         Returns:
@@ -220,7 +220,7 @@ class StoredSum(MessageProtocol):
         """Create the server's object, at the same point as the workers.
 
         Args:
-            context: the context of a sum whose collector is the server.
+            context: this party's channel, and the roles of all parties in the sums that the server receives.
             readers: the workers that receive sums.
 
         Returns:

@@ -8,7 +8,8 @@ cosine of the phases summed over all parties is one random Fourier feature of a 
    time, which updates its coefficients.
 
 One party or more have labels; the first of them leads. No residual is sent. `fdskl.kernel_model` describes the features
-and `fdskl.phase_sums` the messages.
+and `fdskl.phase_sums` the messages. A consent sheet states what a party sends and learns. The audit runs a job on test
+data and compares the values that parties receive with the declared ones.
 """
 
 from __future__ import annotations

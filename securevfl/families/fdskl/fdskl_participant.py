@@ -102,13 +102,9 @@ class PhasesParticipant(BatchParticipant):
         }
 
     def state(self) -> State:
-        """Return what a checkpoint stores.
-
-        This is the key from which random features are generated, their coefficients, and the number of exchanges with
-        other parties so far.
-        """
+        """Return the values for a checkpoint: those of the model, and the number of exchanges with other parties."""
         return State(self.model_state(), exchanges=self.exchanges)
 
     def model_state(self) -> State:
-        """Return what a model stores: the key from which random features are generated, and their coefficients."""
+        """Return the values for a model file: the key that determines the random features, and their coefficients."""
         return State(key=self.part.frequencies.key, theta=self.part.theta)

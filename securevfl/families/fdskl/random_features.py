@@ -34,7 +34,7 @@ class RandomFrequencies(Secret):
     """The frequencies w_l of one party for every worker's features, drawn from the party's key.
 
     Args:
-        model: the kernel model.
+        model: the options of the kernel model, such as its number of features.
         key: the secret key that determines this party's frequencies.
         columns: d, number of columns of this party.
     """
@@ -93,7 +93,7 @@ class KernelExpansion:
     """A worker's coefficients alpha (K, D) and its cached features, which take 2 bytes each.
 
     Args:
-        model: the kernel model.
+        model: the options of the kernel model, such as its number of features.
         alpha: coefficients (M, 1); zeros if None.
     """
 

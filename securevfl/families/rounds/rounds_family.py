@@ -6,7 +6,9 @@
 4. Every party computes its gradient J_k^T g, with the Jacobian J_k of its outputs by its weights, and updates them.
 
 The active party has the labels, and all parties have columns. The optimizer determines the updates and how many
-exchanges they use. The sum protocol and the residual protocol determine which party can read H_k and g.
+exchanges they use. The sum protocol and the residual protocol determine which party can read H_k and g. A consent sheet
+states what a party sends and learns. The audit runs a job on test data and compares the values that parties receive
+with the declared ones.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
-EVIDENCE_REVEAL = Reveal("output", "the receiver's own parameter gradient J^T g, and the classes in each of its bins")
+EVIDENCE_REVEAL = Reveal("output", "the receiver's own parameter gradient J^T g, and the class counts of its bins")
 
 
 class RoundsFamily(Family[RoundsJob]):

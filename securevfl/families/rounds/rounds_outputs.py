@@ -121,7 +121,7 @@ def _equation_identity(job: JobOptions, shape: RunShape, name: str) -> str:
 
 
 def _describe_equations(job: JobOptions, shape: RunShape) -> str:
-    """Describe the equations that a passive party opens."""
+    """Return a description of the equations about residuals that a passive party's gradients are, for its ledger."""
     batches = f"new batches in each of {shape.epochs} epochs" if job.reshuffle else "the same batches in each epoch"
     return f"gradients of a {job.model.name} model on columns with {job.scale} scale, {batches}"
 

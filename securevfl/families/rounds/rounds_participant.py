@@ -1,6 +1,7 @@
 """One party of a training by rounds: it sends model outputs into a sum and updates the weights of its columns.
 
-The active party has the labels; it receives sums of the parties' outputs and sends residuals to the passive parties.
+The active party has the labels; it receives sums of the parties' outputs and sends residuals to the passive parties. An
+exchange is one sum with the residual that follows.
 """
 
 from __future__ import annotations

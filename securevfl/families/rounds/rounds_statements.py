@@ -1,7 +1,8 @@
 """What a party of a training by rounds can learn from its messages, in words for its consent sheet.
 
 The active party has the labels, passive parties have none. n is the number of rows of a batch, c the number of outputs
-of a row, p the number of weights of a party, d its number of columns.
+of a row, p the number of weights of a party, d its number of columns. To open a gradient means that the active party
+decrypts it for a passive party. Weights of evidence are the log odds of the classes in the bins of a column.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def single_output_lines(job: JobOptions, facts: RunFacts | None, values: str) ->
     """State that the party with labels reads the outputs H_k of each passive party; empty if a sum hides them.
 
     Args:
-        job: the job.
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
         facts: the facts of the run; without them, the number of passive parties is unknown.
         values: a description of the outputs, with which the first line begins.
 
@@ -62,9 +63,9 @@ def single_output_lines(job: JobOptions, facts: RunFacts | None, values: str) ->
     """
     hides_parts = job.protocol.sum_for(2).hides_parts
     if facts is None and hides_parts:
-        reason = "if there is one passive party: a sum of one party's outputs is these outputs"
+        reason = "if there is one passive party: a sum over one party is that party's outputs"
     elif facts is not None and len(facts.shape.passives) == 1:
-        reason = "because a sum of one party's outputs is these outputs"
+        reason = "because a sum over one party is that party's outputs"
     elif hides_parts:
         return []
     else:
@@ -128,10 +129,9 @@ def _bin_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[str]
     bins = next(item for item in facts.outputs if item.group == "bins" and item.receiver == party)
     return [
         f"{counts}: "
-        f"{bins.numbers} words of {bins.bits} bits and checks, {bins.count:,} bits of the "
-        f"{bins.capacity:,} bits in the labels of "
-        f"{shape.rows:,} rows ({bins.disclosure.share:.3f}), for any request; a bin of one class discloses "
-        "the labels of its rows",
+        f"{bins.numbers} numbers of {bins.bits} bits, with check values. Whatever this party requests, they disclose "
+        f"at most {bins.count:,} bits of the {bins.capacity:,} bits in the labels of {shape.rows:,} rows "
+        f"({bins.disclosure.share:.3f}); if all rows of a bin have one class, its count discloses their labels",
     ]
 
 

@@ -62,7 +62,7 @@ class MetricLabels:
 
         Args:
             loss: the loss function that the training minimises (`securevfl.models.loss`).
-            labels: labels (n,).
+            labels: the labels of the measured rows (n,).
             classes: the classes of the training.
             reach: the largest absolute score that a pair can represent.
             spacing: the distance of two scores that can be represented.
@@ -107,7 +107,7 @@ class MetricLabels:
         """Estimate by how much the rounding of scores changes the AUC.
 
         Args:
-            pairs: the opened pairs.
+            pairs: the (score, flag) pairs that an evaluation has opened.
 
         Returns:
             The mean change over the classes, and whether `metrics` subtracts it from the AUC, which it does only if
@@ -133,7 +133,7 @@ class MetricLabels:
         return pair_metrics.class_standard_errors(self.loss, pairs.f, pairs.marked, self.classes)
 
     def unmeasured(self, pairs: ScoreLabelPairs) -> list[str]:
-        """Return the metrics that count as not measured, because of far rows whose pairs are unknown (see above)."""
+        """Return the metrics whose values for the two extreme assignments of pairs to far rows differ too much."""
         if self.subtracted is None:
             return []
         least, largest = self._residual_metrics(pairs)
@@ -172,7 +172,7 @@ class MetricLabels:
         """Return the residuals (n, c), with the clipped parts of targets.
 
         Args:
-            pairs: the opened pairs.
+            pairs: the (score, flag) pairs that an evaluation has opened.
             order: 1 pairs the smallest outputs of far rows with their smallest targets, -1 with their largest.
 
         Returns:

@@ -48,7 +48,7 @@ def far_labels(names: Collection[str], reach: float) -> str:
     """Return the statement that some labels are too far from their mean to measure the metrics of these names.
 
     Args:
-        names: the metrics.
+        names: names of the metrics that cannot be measured.
         reach: the largest score that can be represented; labels beyond half of it are cut off.
 
     Returns:

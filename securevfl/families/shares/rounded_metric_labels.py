@@ -32,7 +32,7 @@ class RoundedMetricLabels:
         loss: the loss function that the training minimises (`securevfl.models.loss`).
         classes: the two numbers that define the scale of the labels: 0, and the mean label of the training rows.
         targets: the labels in the encoding of the loss (n, 1).
-        labels: the labels (n,).
+        labels: the labels of the measured rows, not rounded (n,).
         knots: the values of the codes in rising order; None if too few rows would have one of the codes.
         codes: the code of each row (n, 1).
         reach: the largest absolute score that a pair can represent.

@@ -2,7 +2,7 @@
 
 A *rollback* returns the training to the model of an earlier iteration. The *plan* contains the coefficients of the
 updates and the number format (`securevfl.families.shares.shares_plan`). A *chunk* is a number of epochs whose random
-material is generated at once.
+material is generated at once. The share holders are the party with labels and its partner.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ The two *share holders* are the active party, which has the labels, and its *par
 3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
 All parties learn sizes; the active party also learns metrics and the agreed scores. `protocols.shares.iteration`
-describes the messages, `shares_plan` the optimizers that fit, and `shares_participant` one party.
+describes the messages, `shares_plan` the optimizers that fit, and `shares_participant` one party. A consent sheet
+states what a party sends and learns. The audit runs a job on test data and compares the values that parties receive
+with the declared ones. To open a value means to disclose it to a party.
 """
 
 from __future__ import annotations
@@ -136,8 +138,8 @@ class SharesFamily(Family[SharesJob]):
         largest_input = 0.0 if not isinstance(job.model, Trees) else job.model.reach
         if job.protocol.shares.clip < largest_input:
             raise ValueError(
-                f"protocol.shares.clip: it is below {largest_input:g}, the largest input of a {job.model.name} model; "
-                "leave it out, or lower model.linear"
+                f"protocol.shares.clip: must be at least {largest_input:g}, because inputs of a {job.model.name} model "
+                "can be as large; leave clip out, or lower model.linear"
             )
         reach = (2 ** (job.protocol.shares.table_bits - 1) - 1) * 2.0 ** job.protocol.shares.step_bits(
             job.model.loss.spacing
@@ -330,7 +332,7 @@ class SharesFamily(Family[SharesJob]):
         return statements
 
     def hidden_values(self, job: SharesJob, roles: Roles) -> str:
-        """Return a sentence about residuals, sums and weights, which exist only as random shares."""
+        """Return a sentence for the consent sheet about values that nobody learns, because they stay shared."""
         weights = "weights that the job does not open" if job.protocol.shares.open_weights else "weights"
         return (
             f"Nobody learns a residual, which measured row has which score, or {weights}. No party has more than a "

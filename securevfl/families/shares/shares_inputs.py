@@ -33,7 +33,7 @@ class InputRows:
 
     Attributes:
         compute: returns the inputs of rows of the data.
-        data: the training data.
+        data: the training data of this party.
         rows: positions of the rows in the table.
     """
 

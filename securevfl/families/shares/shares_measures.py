@@ -5,7 +5,8 @@ has the labels; that of the final model also opens (score, label) pairs, from wh
 table converts a row's output to its residual, wrongly if the output is outside the table's range. A *shuffle* is random
 material with which the active party and its partner, the share holders, reorder rows at random, so that the active
 party does not learn the order. It is generated with the preprocessing of the last *chunk* of epochs. A party's ledger
-records how often its rows were measured. A *rollback* returns the training to the model of an earlier iteration.
+records how often its rows were measured. A *rollback* returns the training to the model of an earlier iteration. A
+session is a part of a run that is not interrupted; an interrupted run resumes in another session.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def loss_has_risen(losses: Sequence[float], measurement: Measurement, factor: fl
 
     Args:
         losses: the losses of all evaluations so far, the latest one last.
-        measurement: the latest measurement.
+        measurement: the measurement of the current model, to which the last loss belongs.
         factor: the latest loss exceeds an earlier one by too much if it is larger than `factor` times that loss.
 
     Returns:

@@ -5,7 +5,8 @@ of losses, and the last one also (score, label) pairs. Scores of new rows are ro
 *rounder*. Weights are opened only to the parties in the option `open_weights`.
 
 The active party could choose its tables and labels so that sums, pairs and counts reveal other parties' columns. They
-are therefore counted in bits about the columns of all other parties.
+are therefore counted in bits about the columns of all other parties. The active party has the labels, passive parties
+have none. The *partner* is the passive party that holds shares of all values together with the active party.
 """
 
 from __future__ import annotations

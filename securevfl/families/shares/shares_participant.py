@@ -6,7 +6,8 @@ the offline phase. A measurement (an evaluation of the model) opens, that is dis
 losses; that of the final model also opens pairs of a rounded score and a label in random order. After each chunk, the
 parties count the model outputs outside the lookup table's range, for which training gets wrong residuals. A rollback
 returns the training to the model of an earlier iteration. A party's score ledger records the rows that were trained on
-and the scores that were disclosed. A state is what a party stores of a training, to resume it or to predict.
+and the scores that were disclosed. A state is what a party stores of a training, to resume it or to predict. Workers
+are processes (Dask) that store a party's rows. Reason codes name the columns that affect a score most.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.remote_columns import RemoteColumns
 from securevfl.protocols.shares.residual_tables import ResidualTables
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
+from securevfl.protocols.shares.shares_options import MIN_SCORE_BITS
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
 from securevfl.runtime import eventlog
@@ -85,9 +87,10 @@ SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
 INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
-LARGE_TABLE_NUMBERS = 1 << 18  # for tables with more numbers than this, freed memory is returned to the system
+LARGE_TABLE_NUMBERS = 1 << 18  # for tables with more values than this, freed memory is returned to the system
 _ROLLBACK_REASON = (
-    "the loss increased, because steps of twice the safe size are too long for these columns. The step size is halved"
+    "the loss increased, because steps longer than the safe step are too long for these columns. The step size is "
+    "halved"
 )
 
 
@@ -105,7 +108,7 @@ def count_trained_rows(state: State, score_ledger: ScoreLedger, ids: Iterable[by
 
     Args:
         state: the party's state of the model.
-        score_ledger: its score ledger.
+        score_ledger: the party's record of trained and scored rows.
         ids: digests of the ids.
 
     Returns:
@@ -631,7 +634,7 @@ class SharesParticipant(Participant):
         """Return this party's model inputs (n, width) for rows that are stored at worker processes.
 
         Args:
-            data: the training data.
+            data: the training data of this party.
             rows: positions of the rows.
             roots: square roots of the rows' weights (n,), by which inputs are multiplied; None for equal weights.
             clip: inputs are clipped to [-clip, clip].
@@ -654,7 +657,7 @@ class SharesParticipant(Participant):
         """Generate the preprocessing of a chunk, unless all parties already have it."""
         offline, number = training.offline, self._chunk_number(training, first)
         self._context.channel.clock.stage = Stage.OFFLINE
-        # create the session before chunks are generated in the background, since measurements use it at the same time
+        # the background thread that generates chunks and the measurements both use this session, so create it first
         if offline.is_holder:
             self.session.base.establish()
         if agree_on_chunk(offline.greet(), offline, number, len(chunk)):
@@ -786,6 +789,7 @@ class SharesParticipant(Participant):
             self.max_bits_per_row,
             rounding,
             resources.charge_scores,
+            0 if exact or options.score_bits is not None else max(0, levels.bits - MIN_SCORE_BITS),
             self._max_pair_bits,
         )
         return ScoringSession(

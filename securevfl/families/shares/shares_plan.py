@@ -9,7 +9,10 @@ larger step. Each iteration computes
 
 The numbers a and b result from applying the update rule to numbers. If the rule remembers earlier iterations
 (momentum), theta is a linear combination of all u; its coefficients result from applying the rule to vectors with one
-entry for each iteration. A rollback returns the training to the weights of an earlier iteration.
+entry for each iteration. A rollback returns the training to the weights of an earlier iteration. A step is safe if it
+cannot increase the loss, whatever columns the parties have. An evaluation computes the loss on the held-out rows. To
+open weights means to disclose them to the party that they belong to. Reason codes name the columns that affect a score
+most.
 """
 
 from __future__ import annotations
@@ -99,7 +102,7 @@ def make_plan(
         batches: number of batches of an epoch.
         parties: number of parties.
         inputs: number of inputs of all parties together, with the intercept; only a job with l2 needs it.
-        rollbacks: see `Rollbacks`.
+        rollbacks: for each rollback, the number of iterations before it and the iteration that it returned to.
 
     Returns:
         The plan.
@@ -348,10 +351,10 @@ def _block_descent(
     gradients since that iteration have no effect. Steps of the first `optimizer.warm_up` iterations are at most 1.
 
     Args:
-        optimizer: the optimizer.
+        optimizer: the options of block descent, such as its step size.
         iterations: number of iterations.
         parties: number of parties.
-        rollbacks: see `Rollbacks`.
+        rollbacks: for each rollback, the number of iterations before it and the iteration that it returned to.
         momentum: the form of the momentum while steps are safe; longer ones use Nesterov's.
         penalty: the l2 penalty, or None.
 

@@ -133,7 +133,8 @@ def stop_decisions_text(job: SharesJob) -> str:
 def table_error(loss: Loss, step: float) -> float:
     """Return the largest error of residuals g that are interpolated linearly between entries of a lookup table.
 
-    It is computed for outputs between -1 and 1 and for the mean label, or the label of a class.
+    It is computed for outputs between -1 and 1, and for one label: the mean label of a regression, or a row of the
+    class in a classification.
 
     Args:
         loss: the loss function that the training minimises (`securevfl.models.loss`).

@@ -45,7 +45,7 @@ class DenseNetwork:
         No other party can compute them, and the same data and seed give the same network.
 
         Args:
-            X: columns (m, d).
+            X: the party's scaled columns (m, d).
             seed: seed of the job.
         """
         stream = private_stream(f"network {seed} {self._shapes}", X)

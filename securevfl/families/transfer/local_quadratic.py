@@ -36,7 +36,7 @@ class LocalQuadratic:
 
     Args:
         derivatives: the derivatives of the representations with respect to the weights (n * d, p), unit by unit.
-        U: representations (n, d).
+        U: the party's representations of the rows of the batch (n, d).
         theta: theta_0 (p,).
         gradient: the gradient at theta_0 (p,).
         gamma: weight of the distance of representations.
@@ -77,7 +77,7 @@ class LocalQuadratic:
         """Return the gradient of the quadratic at other weights.
 
         Args:
-            theta: the weights (p,).
+            theta: the weights at which the gradient is computed (p,).
             U: the representations (n, d) that the network computes with these weights.
 
         Returns:

@@ -76,7 +76,7 @@ class HostJacobian(SparseRows):
 
     Args:
         derivatives: the derivatives of U^B (n * d, p), unit by unit.
-        U: U^B (n, d).
+        U: the host's representations U^B of the overlapping rows (n, d).
     """
 
     def __init__(self, derivatives: SparseRows, U: Floats) -> None:
@@ -114,7 +114,7 @@ class GuestJacobian(SparseRows):
         mean: the derivatives of Phi (d, p), with zeros where `derivatives` has them.
         phi: Phi (d,), the guest's mean representation.
         y: labels (n,) in {-1, 1}.
-        U: U^A (n, d).
+        U: the guest's representations U^A of the overlapping rows (n, d).
         gamma: weight of the distance of representations.
     """
 

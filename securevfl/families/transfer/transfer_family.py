@@ -10,7 +10,8 @@ u (d,). Phi is the mean of y_i u_i^A over the guest's labelled rows, and Phi u_i
 3. For scores, the host encrypts u_j^B, and the guest requests Phi u_j^B: one number for each row.
 
 The p + 1 numbers of a step are linear equations about the other party's vector, new ones in each step, so over time
-they disclose labels to the host and representations to the guest.
+they disclose labels to the host and representations to the guest. A consent sheet states what a party sends and learns.
+The audit runs a job on test data and compares the values that parties receive with the declared ones.
 """
 
 from __future__ import annotations

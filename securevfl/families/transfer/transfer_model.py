@@ -2,8 +2,9 @@
 
 Secure Federated Transfer Learning (Liu et al. 2018), section 3. The guest has the labels y, the host has none. The
 network of each party maps a row's columns x to a representation u of d numbers. The host's row x^B is predicted by
-f(x^B) = Phi u^B, where Phi is the mean of y u^A over the guest's labelled rows.
-`securevfl.families.transfer.taylor` contains the objective.
+f(x^B) = Phi u^B, where Phi is the mean of y u^A over the guest's labelled rows. `securevfl.families.transfer.taylor`
+contains the objective. In an exchange, each party sends one vector; each then takes one or more local steps, updates of
+its weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One party of a training by transfer learning: its network and, at the guest, the mean representation Phi.
 
 The guest has the labels, the host has none. Representations U (n, d) are the d outputs (units) of a party's network for
-n rows; the host's row with representation u has the score Phi u (`securevfl.families.transfer.taylor`).
+n rows; the host's row with representation u has the score Phi u (`securevfl.families.transfer.taylor`). In an exchange,
+each party sends one vector; each then takes one or more local steps, updates of its weights.
 """
 
 from __future__ import annotations

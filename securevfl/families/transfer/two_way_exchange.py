@@ -9,7 +9,8 @@ The guest has the labels, the host has none (`securevfl.families.transfer.taylor
 
 Comments refer to these steps by number. The matrix of step 3 is the guest's Phi^T Phi, which depends on labels, or the
 host's mean of u^T u, which depends on columns. Already one decrypted gradient discloses the direction of Phi almost as
-well, to a cosine of 0.99 (`tests/security/test_transfer_leaks.py`).
+well, to a cosine of 0.99 (`tests/security/test_transfer_leaks.py`). A residual protocol
+(`securevfl.protocols.residuals`) sends the vectors in place of residuals.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class TwoWayExchange(Link):
         self._sender, self._requester = None, None
         for requester, values in asks.items():
             (sender,) = (name for name in context.parties if name != requester)
-            tells: Literal["labels", "columns"] = "labels" if sender == context.roles.lead else "columns"
-            agreement = Agreement(openings, shares_outputs=False, subject=tells, group=context.channel.gate.group)
+            subject: Literal["labels", "columns"] = "labels" if sender == context.roles.lead else "columns"
+            agreement = Agreement(openings, shares_outputs=False, subject=subject, group=context.channel.gate.group)
             direction = replace(
                 context,
                 roles=Roles.labelled(sender, [requester]),
