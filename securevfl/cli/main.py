@@ -439,7 +439,7 @@ def compare(
     search: option_groups.SearchOptions = option_groups.SearchOptions(),
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Measure how much the other parties' columns improve models of the party with labels; with --grid, search options.
+    """Measure how much the other parties' columns improve models of the party with labels; with --grid, choose options.
 
     Compares logistic regression, logistic regression on bins of each column, and trees. Each is trained on the labelled
     party's columns, for which nothing is sent, and then on all columns with secret shares. Each model is measured once,

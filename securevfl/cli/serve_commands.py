@@ -45,7 +45,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve a page of figures, /health and /metrics at this address, as in 127.0.0.1:9464.",
+            help="Serve a status page, /health and /metrics at this address, as in 127.0.0.1:9464.",
         ),
     ] = None,
     max_sessions: Annotated[int, typer.Option(min=1, help="Maximum number of sessions at a time.")] = 16,

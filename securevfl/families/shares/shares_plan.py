@@ -110,7 +110,7 @@ def make_plan(
     optimizer, iterations = job.optimizer, job.epochs * batches
     if isinstance(optimizer, BlockDescent):
         momentum = _momentum_of(job, batches)
-        # pairs are one more block of weights. Evaluations detect that steps of this size are too long
+        # the weights of pairs are one more block, so safe steps are shorter; evaluations would detect longer ones
         blocks = parties + (job.model.pair_rank > 0 and not job.evaluates_between_rounds)
         curvature, penalty = job.loss.curvature or 1.0, None
         if takes_scalar_steps(job):
