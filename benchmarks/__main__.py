@@ -26,7 +26,7 @@ def shares(
     large: Annotated[bool, typer.Option("--large", help="One epoch of 100,000 rows x (30 + 300) too.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """Training on secret shares: an iteration compared with a sealed round, models with floats, prediction."""
+    """Measure trainings on secret shares: an iteration compared with a sealed round, accuracy, and predictions."""
     from benchmarks import shares as bench_shares
 
     check_writable(json)
@@ -42,12 +42,16 @@ def shares(
 def trees(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
     tables: Annotated[str | None, typer.Option(metavar="NAMES", help="Which tables; five of them if left out.")] = None,
-    trees: Annotated[int | None, typer.Option(min=1, help="Trees a party; by its rows if left out.")] = None,
+    trees: Annotated[
+        int | None, typer.Option(min=1, help="Number of trees of each party; by default it depends on the rows.")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Splits of each table.")] = 1,
-    floats: Annotated[bool, typer.Option("--floats", help="The AUC of floats and of others alone.")] = False,
+    floats: Annotated[
+        bool, typer.Option("--floats", help="Only the AUC in floating point and of other libraries.")
+    ] = False,
     json: JsonFile = None,
 ) -> None:
-    """Trees on secret shares compared with boosting, their cost, and trees that mix parties."""
+    """Measure trees on secret shares: their cost, and their AUC compared with boosting."""
     from benchmarks import trees as bench_trees
 
     check_writable(json)
@@ -70,7 +74,7 @@ def tree_schedule(
     seeds: Annotated[int, typer.Option(min=1, help="Splits of each table.")] = 5,
     json: JsonFile = None,
 ) -> None:
-    """Schedules of the steps of trees, compared in floating point."""
+    """Compare schedules of step sizes for trees, in floating point."""
     from benchmarks import tree_schedule as schedules
     from benchmarks.trees import SPLIT
 
@@ -85,17 +89,19 @@ def tree_schedule(
 
 @app.command()
 def rounds(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables.")],
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that contains the tables.")],
     tables: Annotated[
         str, typer.Option(metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default.")
     ] = "",
     residuals: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "ckks",
-    against: Annotated[str, typer.Option(metavar="NAMES", help="Minibatches for comparison: fedbcd, fedsgd.")] = "",
-    mbps: Annotated[float, typer.Option(help="Bandwidth between parties.")] = 300.0,
-    rtt_ms: Annotated[float, typer.Option(help="There and back, in milliseconds.")] = 20.0,
+    against: Annotated[
+        str, typer.Option(metavar="NAMES", help="Optimizers on minibatches to compare with: fedbcd, fedsgd.")
+    ] = "",
+    mbps: Annotated[float, typer.Option(help="Bandwidth between the parties in Mbit/s.")] = 300.0,
+    rtt_ms: Annotated[float, typer.Option(help="Round-trip time between the parties in milliseconds.")] = 20.0,
     json: JsonFile = None,
 ) -> None:
-    """Measure rounds to the pooled AUC, their cost and opened values: BlockNewton on all rows, and minibatches."""
+    """Measure the rounds until the AUC of pooled columns is reached, their cost, and the disclosed equations."""
     from benchmarks import rounds as bench_rounds
 
     check_writable(json)

@@ -1,11 +1,13 @@
-"""Columns that the active party recovers, and labels that passive parties recover: the tables of threat-model.md.
+"""Columns that the active party recovers, and labels that passive parties recover: the tables of docs/threat-model.md.
+
+The active party has the labels, and passive parties have only columns. The attacks are those of the audit.
 
     python benchmarks/columns.py DATA
     python benchmarks/columns.py DATA --only "partial score"
 
-DATA contains UCI_Credit_Card.csv.gz, default_credit_hetero_{guest,host}.csv.gz and a9a.npz. The columns are those of
-3,000 clients of the UCI credit table: 11 columns, 4 of them binary, at one passive party, or at three if a sum hides
-its parts.
+DATA is a folder with UCI_Credit_Card.csv.gz, default_credit_hetero_{guest,host}.csv.gz and a9a.npz. The recovered
+columns are 11 columns of 3,000 clients of the UCI credit table, 4 of them binary. One passive party has them; three
+have them if the sum protocol should hide the outputs of single parties.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ def main() -> None:
     """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("data", type=Path)
-    options.add_argument("--only", default="", help="lines that begin like this")
+    options.add_argument("--only", default="", help="only the lines whose names begin with this text")
     options.add_argument("--rows", type=int, default=ROWS, help="clients of the credit table")
     options.add_argument("--seeds", type=int, default=SEEDS, help="runs of each partial score")
     arguments = options.parse_args()

@@ -1,24 +1,26 @@
-"""The default job of two organisations over a slow link, next to the virtual clock of `simulate`.
+"""The time of the default job of two organisations over a slow link, measured and as `simulate` computes it.
 
     python -m benchmarks.default_job --data ../shared/data
     python -m benchmarks.default_job --rows 200000 --columns 30
     python -m benchmarks.default_job --rows 1000
 
 Each party is a process, and the two use mutual TLS through a relay (benchmarks/delay.py) that delays bytes and limits
-their rate; it also delays the opening of a TCP connection. With --data the table is default_credit, joined; otherwise
-it is generated. Columns of the output, a line for each run:
+their rate; it also delays the opening of a TCP connection. With --data the table is default_credit, with the columns of
+both parties; otherwise it is generated. `simulate` runs both parties in one process with a virtual clock, which counts
+computing times and the times that messages would take on the link. Columns of the output, with one line for each run:
 
     seconds     from the call of the party without labels, when the other one listens already, until both have their
                 parts of the model; tables are read before that. For the virtual clock, the time of its critical path
-    ratio       of the seconds to those of the virtual clock
-    *_s         the same by stage. At a party it counts from the agreed session on, so `connect_s` contains the time
-                before that, and the time after the last message; the virtual clock counts both as setup and evaluation
-    cpu_s       processor seconds of both parties, of all their threads
+    ratio       the measured seconds divided by those of the virtual clock
+    *_s         the seconds of each stage. A party counts them from the time at which the parties have agreed on a
+                session. `connect_s` contains the time before that, and the time after the last message; the virtual
+                clock counts both as setup and evaluation
+    cpu_s       processor seconds of all threads of both parties
     waited_s    seconds in which the party's main thread was ready and waited for a core. Other work on the machine
-                makes it large, and then the seconds are too long by at least as much
+                increases it, and then the measured seconds are too long by at least as much
     peak_mb     the largest resident memory of a party
-    auc, lost   the AUC of the held-out rows, from the sum of both parties' shares of the weights; by how much the AUC
-                of scikit-learn's logistic regression on the pooled columns is larger
+    auc, lost   the AUC of the held-out rows, with the weights to which both parties' shares add up; and by how much the
+                AUC of scikit-learn's logistic regression on the pooled columns is larger
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class Task:
         return generated(self.rows, self.columns) if self.data is None else default_credit(self.data)
 
     def job(self, rows: int) -> vfl.Job:
-        """Return the job of one line; with few rows it accepts metrics of few rows."""
+        """Return the job of one line. If few rows are held out, the job accepts the leak of such metrics."""
         epochs = {} if self.iterations is None else {"epochs": self.iterations}
         few = vfl.Job(model=vfl.Logistic()).test_fraction * rows < MIN_HELD_OUT
         return vfl.Job(model=vfl.Logistic(), accepts=["small_metrics"] if few else [], **epochs)

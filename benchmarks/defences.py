@@ -2,12 +2,13 @@
 
     python benchmarks/defences.py > table.md
 
-An open residual is sent unencrypted; a defence adds noise to it or clips it. Logistic regression, FedSGD with step 0.3,
-a quarter held out, the mean over a few seeds. Columns:
+A residual is the derivative of the loss by a row's output. An open residual is sent unencrypted; a defence adds noise
+to it or clips it. The job is a logistic regression, trained by FedSGD with step 0.3, with a quarter of the rows held
+out. Figures are means over a few seeds. Columns:
     AUC       of the model on the held-out rows, with its standard deviation over seeds
     direct    the best AUC of the labels from the received residuals (sign, norm, direction, all rounds together)
     by X^T g  the best of the same attacks from the gradients alone, which a sealed residual opens too
-    epsilon   of a row's label over all epochs, at delta = 1e-5 (Gaussian only)
+    epsilon   privacy loss of a row's label over all epochs (differential privacy, delta = 1e-5; Gaussian noise only)
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Measured against virtual time: two processes over mutual TLS through an artificially slow link.
+"""Measured time compared with virtual time: two processes over mutual TLS through an artificially slow link.
 
     python benchmarks/delay.py --mbps 300 --rtt-ms 5 20 50 --repeats 3 --json out/delay.json
 
 A TCP relay between the two processes delays every byte by half the round trip and limits the rate in each direction.
 First both measure their link, as `securevfl line` does, then they train. The measured time is the wall-clock time of
-the training at the active party. The virtual times are those of `simulate` for the same job: nominal on `Network(mbps,
-rtt_ms)`, calibrated on the measured network. The shortest of several repeats and the shortest simulation count, because
-other work on the machine can only add time. Row: rtt_ms, residual, rounds, measured_s, nominal_s, nominal_ratio,
-calibrated_s, calibrated_ratio, and the measured network, found_*.
+the training at the active party, which has the labels. The virtual times are those that `simulate` computes for the
+same job: the nominal one with the network of the options, the calibrated one with the measured network. The shortest of
+several repeats and the shortest simulation count, because other work on the machine can only add time. The fields of a
+row are rtt_ms, residual, rounds, measured_s, nominal_s, nominal_ratio, calibrated_s, calibrated_ratio, and the figures
+of the measured network (found_*).
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from securevfl.training.text_table import format_table
 from securevfl.transport.peers import Peers
 
 PROCESSES = multiprocessing.get_context("spawn")
-_MARKS: list[socket.socket] = []  # folder of the ports in use
+_MARKS: list[socket.socket] = []  # Unix sockets whose names mark the ports that this process uses
 
 
 def free_port() -> int:
-    """Return a free port below those of outgoing connections, which could otherwise take it before it is used.
+    """Return a free port below the range of outgoing connections, so that none of these takes it before it is used.
 
-    Neither this function nor the tests give it to another process before this one ends.
+    The port is marked as used for other processes of this function and of the tests until this process ends.
     """
     while True:
         port, mark = secrets.choice(range(10_000, 32_000)), socket.socket(socket.AF_UNIX)
@@ -67,7 +68,7 @@ class Direction:
         self._rate, self._free, self._lock = rate, 0.0, threading.Lock()
 
     def through(self, size: int) -> float:
-        """Return the time at which the last of this number of further bytes has passed."""
+        """Send `size` more bytes, and return the time at which the last of them has left the link."""
         with self._lock:
             self.bytes += size
             self._free = max(self._free, time.monotonic()) + size / self._rate
@@ -77,9 +78,9 @@ class Direction:
 class SlowLine:
     """Relays TCP from `port` to `target`, `delay` seconds late and at most `rate` bytes a second in each direction.
 
-    Several ports may share one link: `to` and `back` are then its two directions, as seen from this port. It uses
-    threads that sleep and no event loop, because epoll's timers are rounded up to whole milliseconds, a tenth of the
-    delay.
+    Several ports may share one link: `to` and `back` are then its two directions, as seen from this port. Threads that
+    sleep cause the delay. An event loop would be less exact, because epoll rounds its timers up to whole milliseconds,
+    which may be a tenth of the delay.
     """
 
     def __init__(

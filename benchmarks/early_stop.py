@@ -3,12 +3,16 @@
     python -m benchmarks.early_stop --data ../shared/data [--tables breast adult] [--gain 0.0005]
 
 The steps are those of the default job on secret shares, with its coefficients and its rows of each iteration. Residuals
-are exact and not read from lookup tables, so that differences of 0.0001 are visible. For each table the first line is
-the loss of the held-out rows after each evaluated number of iterations, minus that after all iterations. `stop` is the
-number of iterations if losses are measured exactly, and `gap` how much larger the loss of the returned model is than
-that of the default job. The figures of `rounded` are for measured losses, whose model outputs are rounded at random as
-in a training on shares: the mean number of iterations, and the mean and the 95th percentile of the gap over random
-roundings. `threshold 1/(2n)` is the mean number of iterations for a smallest gain of 1 / (2 * training rows).
+(derivatives of the loss by the model's outputs) are computed exactly and not read from lookup tables, so that
+differences of 0.0001 are visible. A training stops as soon as an evaluation does not improve the loss by at least the
+smallest gain.
+
+For each table the first line is the loss of the held-out rows after each evaluated number of iterations, minus the loss
+after all iterations. `stop` is the number of iterations if losses are measured exactly. `gap` is how much larger the
+loss of the returned model is than that of the default job. In the columns `rounded`, model outputs are rounded at
+random before losses are measured, as in a training on shares: the mean number of iterations, and the mean and the 95th
+percentile of the gap over random roundings. `threshold 1/(2n)` is the mean number of iterations for a smallest gain of
+1 / (2 * training rows).
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
-"""Print what evaluations on shares disclose of each table, and the bias of metrics from quantized scores.
+"""Print the bits that evaluations on secret shares disclose of each table, and the bias of metrics of rounded scores.
+
+An evaluation discloses the scores of held-out rows, rounded at random to one of a few values, called levels.
 
     PYTHONPATH=. python -m benchmarks.evaluation_bits FOLDER
 
-For each table with two classes: the AUC of a pooled logistic regression on held-out rows; the change of this AUC if
-scores are rounded to the levels of an evaluation, in the mean over random roundings, and what remains of it when the
-estimated effect of the rounding is subtracted, as in reported metrics; the bits that the default job's evaluations
-disclose about the passive party's columns at most, and their share of the bits of these columns.
-`MAX_EVALUATION_SHARE` and the default levels are chosen by this table. It needs no training on shares.
+The columns for each table with two classes are:
+- the AUC of a pooled logistic regression on held-out rows;
+- the mean change of this AUC if scores are rounded to levels, over random roundings;
+- the change that remains after the estimated effect of the rounding is subtracted, as in reported metrics;
+- the maximum number of bits that the default job's evaluations disclose about the columns of the party without labels,
+  and their share of the bits of these columns.
+
+`MAX_EVALUATION_SHARE` and the default levels were chosen by this table. It needs no training on shares.
 """
 
 from __future__ import annotations
@@ -70,7 +75,7 @@ def all_tables(folder: Path) -> Iterator[tuple[str, Callable[[], list[vfl.Party]
 
 
 def rounded(f: Floats, levels: Quantizer, draw: np.random.Generator) -> Floats:
-    """Return scores (n,) that are clipped, and rounded to one of the two next levels at random without bias."""
+    """Return scores (n,), clipped and rounded at random to one of the two nearest levels, equal to f in the mean."""
     return np.floor(levels.clipped(f) / levels.size + draw.random(len(f))) * levels.size
 
 

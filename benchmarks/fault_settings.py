@@ -15,11 +15,15 @@ class Setting:
     """A setting of the campaign.
 
     Attributes:
-        sums: the sum protocol. residual: the residual protocol; None for a kernel model or for secret shares. count:
-            number of parties. bound: largest distance of weights from those of the undisturbed run; for trees the
-            largest mean distance of forward
-            sums from those of the same trees in floating point.
+        name: name of the setting.
+        sums: the sum protocol.
+        residual: the residual protocol; None for a kernel model or for secret shares.
+        count: number of parties.
+        hub: name of the hub through which the parties communicate; None if they connect directly.
+        bound: largest allowed distance of the weights from those of the undisturbed run. For trees, the largest mean
+            distance of model outputs from those of the same trees in floating point.
         labelled: number of parties with labels.
+        trees: whether the model consists of trees.
     """
 
     name: str
@@ -38,7 +42,7 @@ class Setting:
 
     @property
     def seal(self) -> bool:
-        """Return whether SEAL encrypts, which writes to files in memory."""
+        """Whether the library SEAL encrypts. It writes to files in memory, so a limit of file sizes affects it."""
         return isinstance(self.residual, vfl.Ckks) or isinstance(self.sums, vfl.CipherSum)
 
     @property

@@ -74,8 +74,8 @@ class Outcome:
     """The outcome of a run.
 
     Attributes:
-        ends: "model" or the name of its error, by party.
-        fault: why the run fails; empty if it passes.
+        ends: for each party, "model" if it stored one, or else the name of its error.
+        fault: why the run counts as failed; empty if it passes.
     """
 
     seed: int
@@ -131,7 +131,7 @@ def play(kit: Path, setting: Setting, listen: str | None, disclosed: Connection,
 
 
 class Member:
-    """A party's process as the run sees it."""
+    """A party's process, with the last round that it has reported."""
 
     def __init__(self, name: str, start: Callable[[Connection, Any], Any]) -> None:
         self.name = name
@@ -281,7 +281,7 @@ def tell(process: Any, what: signal.Signals) -> None:
 
 
 def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
-    """Return why a run with these ends fails; empty if it passes."""
+    """Return why a run counts as failed, given how each party ended; empty if it passes."""
     parts: dict[str, ModelPart] = {}
     for name, end in ends.items():
         if end.startswith(("untyped", "died", "no end")):

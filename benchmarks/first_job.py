@@ -32,7 +32,7 @@ SPLITS = (0, 1, 2)
 
 
 def alone(split: int, *, bins: bool = False) -> vfl.Job:
-    """Return the job with one key, or with the key of bins as well, and with this split of the rows."""
+    """Return a job that names only its model, this split of the rows, and, if `bins` is True, bins of columns."""
     return vfl.Job(model=vfl.Logistic(), split=split, **({"prepare": {"bins": BINS}} if bins else {}))
 
 

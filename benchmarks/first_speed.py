@@ -2,8 +2,8 @@
 
     python -m benchmarks.first_speed --data ../shared/data [--json FILE]
 
-One row for default_credit (22,500 training rows of 23 columns) and one for 200,000 generated training rows of 60
-columns. Wall-clock time is meaningful on an idle machine only; *wanted* are its limits on two cores.
+The output has one row for default_credit (22,500 training rows of 23 columns) and one for 200,000 generated training
+rows of 60 columns. Wall-clock times are meaningful only on an idle machine; *wanted* is their limit on two cores.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python benchmarks/full_batch.py --json out/full_batch.json
     python benchmarks/full_batch.py --workers 2              # the shop's rows at two processes of a Dask cluster
 
-BlockNewton under CKKS, 300 Mbps and 20 ms, in virtual time, a quarter of the rows held out; the table is generated.
-Rounds count until the held-out AUC stays within 0.001 of the optimum's, which Newton's method finds on the pooled
-columns. Seconds count until then, preparation included, and by kind of work. The distance from the optimal loss is a
-separate benchmark (`python -m benchmarks rounds`). Memory is that of the process with both parties, and of the largest
-worker.
+The job trains by BlockNewton under CKKS on a generated table, with a quarter of the rows held out. Times are computed
+for a link of 300 Mbps and 20 ms (virtual time). Rounds count until the held-out AUC stays within 0.001 of that of the
+optimum, which Newton's method finds on the pooled columns. Seconds count until the same round, including preparation,
+in total and by kind of work. The distance from the optimal loss is a separate benchmark (`python -m benchmarks
+rounds`). Memory is that of the process with both parties, and of the largest worker.
 """
 
 from __future__ import annotations

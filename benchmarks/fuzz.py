@@ -2,9 +2,10 @@
 
     python benchmarks/fuzz.py --frames 1000000 --live 2500 --json out/fuzz.json
 
-A frame passes decoder and inbox if it is well formed. That its bytes are those that were sent is guaranteed one layer
-below, by TLS and by the encryption of packets through a hub. Row: frames, refused, passed, crashed, grown_bytes after
-the first tenth, seconds. For the rows of the live endpoint see fuzz_live.py.
+A frame is one encoded message. The decoder and the inbox accept every frame that is well formed; TLS, and the
+encryption of packets through a hub, guarantee that its bytes are those that were sent. The fields of the row are:
+frames, refused, passed and crashed frames, grown_bytes (growth of memory after the first tenth), and seconds. For the
+rows of the live endpoint see fuzz_live.py.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main() -> None:
             decode_message(Summand, frame.payload)
         except ProtocolError:
             refused += 1
-        except Exception:  # must not happen; counted
+        except Exception:  # a crash, which must not happen, is counted
             crashed += 1
         else:
             passed += data != good

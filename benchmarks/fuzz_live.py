@@ -1,21 +1,21 @@
-"""A live endpoint in a separate process, under bytes that its authenticated peer or anyone else may send.
+"""A live endpoint in a separate process that receives altered bytes, from its authenticated peer and from strangers.
 
-A mutant is an altered message. The endpoint is a party's real `SecureTransport`: mutual TLS 1.3, greetings, a signed
-session, then frames. Its peer
-agrees on the session as usual and gives its connection to the fuzzer, which then speaks as the peer. Kinds:
+A mutant is an altered message. The endpoint is a party's real `SecureTransport`: mutual TLS 1.3, offers of a session, a
+signed session, then frames (encoded messages). Its peer agrees on the session as usual and gives its connection to the
+fuzzer, which then sends mutants as the peer. Kinds of mutants:
 
     handshake   a ClientHello, altered or random, from a client without a certificate; TLS is never established
-    record      a good message of the peer, with one TLS record altered on its way
+    record      a valid message of the peer, with one TLS record altered on its way
     http2       the peer's bytes altered before they are encrypted
-    line        messages of the transport, altered
-    letter      greetings, packets and aborts in good messages of the transport, altered
-    frame       frames in good messages of the transport, altered
+    line        altered messages of the line, the connection of two parties
+    letter      altered packets (session offers, proofs and aborts) in valid messages of the line
+    frame       altered frames in valid messages of the line
 
-After every third mutant a good frame must arrive. A mutant of the last four kinds that is itself a well-formed message
-of this peer passes, since the peer might have sent it, or it ends the session, as the peer may. Row: sent, refused,
-passed, ended, altered (accepted although altered on the way or by a stranger), good and lost frames, crashed,
-grown_bytes of the endpoint after the first tenth, seconds. A session that has ended is followed by a new one, which
-takes about 25 kB of the endpoint.
+After every third mutant a valid frame must arrive. A mutant of the last four kinds may happen to be a well-formed
+message. Then it passes, or ends the session, because the peer might have sent it. The fields of a row are: sent,
+refused and passed mutants; ended sessions; altered (mutants that were accepted although they were altered on the way or
+sent by a stranger); good and lost frames; crashed; grown_bytes (growth of the endpoint's memory after the first tenth);
+seconds. After a session has ended, a new one begins, for which the endpoint needs about 25 kB.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Mutate = Callable[[bytes, random.Random], bytes]
 
 
 class State(NamedTuple):
-    """The state that the endpoint reports. intact, altered: frames accepted since the last report."""
+    """The state that the endpoint reports, with the numbers of intact and altered frames since the last report."""
 
     packet: int
     seq: int
@@ -170,7 +170,7 @@ class Peer:
                 pass
 
     def bytes_of(self, state: State) -> bytes:
-        """Return a good packet as HTTP/2, from the first byte of the connection to the end of the stream."""
+        """Return the bytes of a valid packet as HTTP/2, from the start of the connection to the end of the stream."""
 
         def header(name: bytes, value: bytes) -> bytes:
             return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
@@ -314,7 +314,7 @@ def _kind(kind: str, peer: Peer, count: int, mutate: Mutate, draw: random.Random
         after = peer.state()
         add("sent")
         add("passed" if kind not in ("handshake", "record") else "altered", after.altered)
-        add("passed", after.intact)  # a second change reverted the first
+        add("passed", after.intact)  # the two changes of the mutant cancelled out
         add("refused", int(not after.over and not after.altered and not after.intact))
         if after.over:
             add("ended")

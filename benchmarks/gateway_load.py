@@ -1,4 +1,4 @@
-"""Load on the service with a real HTTP client: answers a second, quantiles of their time, refusals.
+"""Load on the scoring service with a real HTTP client: answers per second, quantiles of their times, refusals.
 
     python -m benchmarks.gateway_load --rows 1000000 --requests 20000 --concurrent 100 --rtt-ms 20
 
@@ -76,7 +76,7 @@ def table(name: str, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write(folder: Path, rows: int, slow: int, near: int) -> None:
-    """Train both parties in this process, and write their kits, models, ledgers and tables of new rows."""
+    """Train in this process, and write each party's folder: certificates, model, ledger and table of new rows."""
     job = vfl.Job(model=vfl.Logistic())
     peers = Peers(active="bank", passives=("shop",), address={"shop": f"127.0.0.1:{near}"})
     init_certs(folder / "ca", peers)
@@ -117,7 +117,7 @@ def started(folder: Path, name: str, command: str, *words: str) -> subprocess.Po
 
 
 def carry(port: int, to: int, delay: float, rate: float) -> None:
-    """Relay on a slow link until the process ends."""
+    """Relay connections to a port over a slow link, until this process ends."""
     SlowLine(port, to, delay=delay, rate=rate)
     threading.Event().wait()
 

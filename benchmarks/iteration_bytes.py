@@ -1,4 +1,4 @@
-"""Traffic and processor time of an iteration on secret shares, for each row: `python -m benchmarks.iteration_bytes`.
+"""Traffic and processor time per row of an iteration on secret shares: `python -m benchmarks.iteration_bytes`.
 
 It trains the default job of a logistic model twice in this process, with two numbers of iterations, and divides the
 difference by the additional rows and iterations. Set-up and the evaluation at the end, which both trainings have,

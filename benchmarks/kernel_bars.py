@@ -1,9 +1,11 @@
-"""The targets of the kernel (this package's own encryption) next to measured figures: products, trainings, gradients.
+"""Target and measured figures of the kernel, this package's own encryption: products, trainings, gradients.
+
+The kernel is compared with the library SEAL (engine "seal") and with phe.
 
     python -m benchmarks.kernel_bars --data ../shared/data
     python -m benchmarks.kernel_bars --data ../shared/data --only gradients trainings
 
-Figures are ratios of alternating runs, medians, in processor time unless "by the clock" is stated; run it on an idle
+Figures are medians of ratios of alternating runs, in processor time unless "by the clock" is stated. Run it on an idle
 machine. Large tables are trained on in separate processes, whose memory is measured. A slow test checks that losses are
 distributed alike on both engines: pytest -m slow tests/protocols/test_sealed_engines.py.
 """
@@ -37,7 +39,7 @@ from securevfl.protocols.shares.shares_options import Shares
 from securevfl.training.simulate import simulate
 
 SIZES = (256, 15), (256, 100), (4096, 100)
-ALTERNATING_PAIRS = 3  # trainings on both engines
+ALTERNATING_PAIRS = 3  # number of pairs of trainings, one on each engine
 Row = tuple[str, str, str]  # name, target, figure
 
 
@@ -86,7 +88,7 @@ def trainings(data: Path) -> Iterator[Row]:
 
 
 def descent(rows: int = 200_000, count: int = 30) -> dict[str, Any]:
-    """Run twelve iterations on all rows, until the last one has ended."""
+    """Run twelve iterations on all rows, and wait until the last one has ended."""
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(rows, count)) for _ in range(2)]
     y = (X[0][:, 0] + X[1][:, 0] + rng.normal(size=rows) > 0).astype(int)
@@ -101,7 +103,7 @@ def descent(rows: int = 200_000, count: int = 30) -> dict[str, Any]:
 
 
 def gradients(data: Path) -> Iterator[Row]:
-    """Compare sealed gradients with phe, and those of ten outputs and their bytes with SEAL's."""
+    """Compare encrypted gradients with phe; compare those of ten outputs, and their bytes, with SEAL."""
     rows = he.run(SIZES, ("ckks",), ("phe",), bits=2048)
     for (n, d), bar in zip(SIZES, (1000, 2000, 8000), strict=True):
         result = next(row for row in rows if (row["n"], row["d"], row["engine"]) == (n, d, "ckks"))

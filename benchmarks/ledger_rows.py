@@ -1,9 +1,10 @@
-"""The cost of admission with a ledger of many rows and jobs: `python -m benchmarks.ledger_rows`
+"""The cost of admitting a job if a party's disclosure ledger has many rows and jobs: `python -m benchmarks.ledger_rows`
 
-A party's ledger records a training on `--rows` rows (10,000,000) and others (`--jobs`, 100) on a tenth of the rows;
-half of each table are the same people. Then one more job, on a new table of the first size, is admitted in a separate
-process. The output is its processor seconds and resident memory. Digests of ids are computed before, as in a training
-(16 bytes a row, read from disk).
+The ledger records a training on `--rows` rows (10,000,000) and `--jobs` (100) trainings on a tenth of the rows; half of
+the rows of each table are the same people. Then one more job, on a new table of the first size, is admitted in a
+separate process: the ledger checks its limits and records the table. The output is the processor seconds and the
+resident memory of that process. Digests of ids are computed before and read from disk, as in a training (16 bytes for
+each row).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The default mode at scale: one process a party over mutual TLS on this machine, each with a Parquet file.
+"""The default mode on large tables: one process for each party over mutual TLS on this machine, with a Parquet file.
 
     python -m benchmarks.many_rows --rows 5000000 --columns 50 --json out/many_rows.json
     python -m benchmarks.many_rows --rows 1000000 --columns 20 --parties 3 --classes 4
@@ -8,16 +8,17 @@
 
 Tables are generated, the same in every call: columns with a common factor, every third skewed and every fifth binary,
 and labels by a logistic model of all columns. A party does what `securevfl join` does: it reads its file in the order
-of an alignment (a copy on disk if it is large) and trains with the offline phase on disk, a ledger and states, with a
-tenth of the rows held out. The output by party is seconds from its start, processor seconds, the largest resident
-memory, bytes sent, and the AUC. If both parts' weights add up, the AUC of all held-out rows follows, next to that of
-the pooled optimum, which Newton's method finds in floating point.
+of an alignment (a copy on disk if it is large), and trains with precomputed random numbers on disk (the offline phase),
+a ledger and checkpoints. A tenth of the rows is held out. The output for each party is the seconds from its start,
+processor seconds, the largest resident memory, bytes sent, and the AUC. If the parties' shares of the weights can be
+added up, the AUC of all held-out rows follows, next to that of the pooled optimum, which Newton's method finds in
+floating point.
 
-With --workers each party's rows are at processes of its Dask cluster. Then the output also has the processor seconds of
-all workers and of the busiest, the memory of the largest, and the bytes that left them after they had loaded their
-rows; these contain no row (`tests/families/test_shares_at_workers.py`). With --virtual all parties train in one
-process, in virtual time (300 Mbps, 20 ms), in which workers take as long as the slowest of them. The output by stage is
-the seconds of cryptography, workers included, of other work, and of the link.
+With --workers each party's rows are at processes (workers) of its Dask cluster. Then the output also has the processor
+seconds of all workers and of the busiest, the memory of the largest, and the bytes that the workers sent after they had
+loaded their rows; these contain no row (`tests/families/test_shares_at_workers.py`). With --virtual all parties train
+in one process, and times are computed for a link of 300 Mbps and 20 ms; the slowest worker of a party counts. The
+output for each stage is the seconds of cryptography (including workers), of other work, and of the link.
 """
 
 from __future__ import annotations

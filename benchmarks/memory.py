@@ -11,7 +11,8 @@ _SAMPLED = 0.1  # seconds between two samples
 class MemoryHeld:
     """The largest memory of this process plus that of its child processes, in MB. Linux only.
 
-    It is sampled while the context is entered. The peak of a process includes the memory of its parent at its start.
+    The memory is sampled while the `with` block runs, and not read as the peak that the kernel stores for each process,
+    because that peak includes the memory of the parent at the start of a child.
     """
 
     def __init__(self) -> None:

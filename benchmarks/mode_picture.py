@@ -9,7 +9,7 @@ import argparse
 from html import escape
 from pathlib import Path
 
-QUESTIONS = [  # a question, and the mode for the answer yes
+QUESTIONS = [  # a question, and the mode to use if the answer is yes
     ("Is the model linear, or trees?", "shares", "the default; no line to write"),
     ("Are all tables of one house, for an experiment?", "open", 'protocol = "open"'),
     ("Must it rest on factoring, at any cost?", "Paillier", 'protocol = "paillier"'),

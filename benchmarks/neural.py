@@ -3,9 +3,11 @@
     python benchmarks/neural.py --rows 256 --columns 57 --hidden 25
     python benchmarks/neural.py --epoch --rows 100000 --columns 300 --own 30 --hidden 4 --batch 10000
 
-A step is the work of a passive party and the key holder for one local step on CKKS: g is encrypted, the product is
-computed row block by row block, blinded, opened and unblinded. Seconds are processor time of one core. The Jacobian is
-computed while the product reads it, so it is timed separately and subtracted.
+A step is the work of a passive party and the key holder for one local step on CKKS. The key holder encrypts g, the
+derivatives of the loss by the network's outputs. The passive party multiplies it by its Jacobian, block of rows by
+block of rows, and blinds the product with random numbers. The key holder decrypts it, and the passive party subtracts
+the random numbers. Seconds are processor time of one core. The Jacobian is computed while the product reads it, so it
+is timed separately and subtracted.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
     python benchmarks/opened.py --data ../shared/data
 
-A third party with 15 columns of pure noise attacks: all label attacks of the audit that apply, from everything that it
-received in a run under CKKS; the highest AUC counts. First on a generated table of n rows, then with the two parties of
-default_credit, where FedBCD on batches of 256 rows and BlockNewton on all rows train to the same AUC.
+A party learns ("opens") the gradients of its own weights, which depend on the labels. The attacker is a third party
+with 15 columns of pure noise. It carries out all label attacks of the audit that apply to the values that it received
+in a run under CKKS; the highest AUC counts. The first table is generated and has n rows. The second one is
+default_credit with its two parties, on which FedBCD with batches of 256 rows and BlockNewton on all rows train to the
+same AUC.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def noise(like: vfl.Party, seed: int) -> vfl.Party:
 
 
 def made_up(rows: int, seed: int) -> list[vfl.Party]:
-    """Return a party whose ten columns correlate with the labels, and the stranger."""
+    """Return a party whose ten columns correlate with the labels, and the attacker, whose columns are noise."""
     generator = np.random.default_rng([seed, 0])
     X = generator.normal(size=(rows, 10))
     y = (X.sum(axis=1) + 2 * generator.normal(size=rows) > 0).astype(int)

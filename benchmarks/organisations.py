@@ -2,9 +2,9 @@
 
     python benchmarks/organisations.py --data ../shared/data --repeats 3
 
-Prints rounds a second of the training (from the end of its first round to the end of its last) and the distance between
-the weights of both. In one process, parties share Python's lock and send through memory. Separate processes have a core
-each if there are enough, and pay for gRPC, TLS and encoding.
+Prints the rounds per second of the training (from the end of its first round to the end of its last) and the distance
+between the weights of both runs. In one process, the parties share Python's global lock and send messages through
+memory. Separate processes have a core each if there are enough, and need time for gRPC, TLS and encoding.
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
     python benchmarks/overlap.py --mbps 300 --rtt-ms 20 --repeats 3 --json out/overlap.json
 
+In CELU-VFL, an exchange (model outputs and the residual, the derivative of the loss by them) is used for R local steps.
+Up to W exchanges are cached, so that local steps continue while the next exchange is under way.
+
 The link is slowed as in benchmarks/delay.py. All seconds are for one round. `measured_s` is the wall-clock time of the
-training at the active party. `exchange_s` is the same job with R = 1: forward outputs, residual and one step, which one
-thread does during the local steps. `compute_s` is the computing time of the busier party in the measured run. `line_s`
-is the transfer time of a round's bytes. With full overlap, `overlap`, measured_s / max(exchange_s, compute_s), is 1;
-`apart_s`, W = 1, is a run without overlap. Virtual times are those of `simulate` on the measured network. The shortest
-of several repeats counts.
+training at the active party, which has the labels. `exchange_s` is the same job with R = 1: an exchange and one step,
+which one thread does during the local steps. `compute_s` is the computing time of the busier party in the measured run.
+`line_s` is the transfer time of a round's bytes. `overlap` is measured_s / max(exchange_s, compute_s), which is 1 with
+full overlap. `apart_s` is measured with W = 1, a run without overlap. Virtual times are those that `simulate` computes
+with the measured network. The shortest of several repeats counts.
 """
 
 from __future__ import annotations

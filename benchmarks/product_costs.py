@@ -1,6 +1,8 @@
-"""Products of shared vectors on both engines, alternately in one process: an iteration's offline cost at one party.
+"""Products with secret-shared vectors on both engines: the offline cost of an iteration at one party.
 
-An iteration has two products at each party: W^T of a vector of n rows, and X of one of d. Times include both ends.
+An engine is an encryption scheme with its library; both are measured alternately in one process. An iteration of n rows
+and d columns has two products at each party: of W^T with a vector of n numbers, and of X with a vector of d numbers.
+Times include the party that holds the key and the party that computes.
 """
 
 from __future__ import annotations

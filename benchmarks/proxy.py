@@ -1,4 +1,4 @@
-"""A TCP proxy that causes faults on request; benchmarks/faults.py and the tests put it before a party."""
+"""A TCP proxy that causes faults on request. benchmarks/faults.py and tests run one in front of a party's port."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 class Proxy:
-    """Listens before a party's port, and cuts or changes the relayed bytes on request."""
+    """Relays connections to a party's port, and cuts them or changes the relayed bytes on request."""
 
     def __init__(self, behind: int, port: int = 0) -> None:
         self.garble = False

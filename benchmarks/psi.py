@@ -1,4 +1,4 @@
-"""Private alignment of all parties in one process: seconds, bytes and memory.
+"""Alignment of all parties by private set intersection of their ids, in one process: seconds, bytes and memory.
 
     python benchmarks/psi.py --rows 100000 --parties 2
 
@@ -25,7 +25,7 @@ from securevfl.runtime.party_threads import run_threads
 
 
 def side(channel: Channel, *, ids: Iterable[int], names: list[str]) -> tuple[NDArray[np.intp], int, int]:
-    """Align as one party; return its rows, sent bytes and sent messages."""
+    """Run one party's side of the alignment; return the positions of its common rows, sent bytes and sent messages."""
     rows = align_privately(channel.me, ids, channel, active=names[0], passives=names[1:], ledger=None)
     return rows, channel.counters.bytes_sent(), channel.counters.messages_sent()
 

@@ -1,4 +1,7 @@
-"""Real tables at two parties, with texts, missing values and codes as in the files. Six of them set the defaults."""
+"""Real tables at two parties, with texts, missing values and codes as in the files.
+
+The defaults of jobs were chosen on six of these tables (`SIX`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def read(path: Path) -> tuple[list[str], NDArray[Any]]:
 
 
 def one_file(name: str, folder: Path) -> list[vfl.Party]:
-    """Return columns g_ and h_ of one file, texts and missing values among them."""
+    """Return two parties with columns of one file: those whose names begin with g_, and those that begin with h_."""
     names, X = read(folder / f"{name}.csv.gz")
     y = X[:, names.index("y")].astype(float).astype(int)
     local, other = ([j for j, name in enumerate(names) if name.startswith(mark)] for mark in ("g_", "h_"))
@@ -35,7 +38,7 @@ def one_file(name: str, folder: Path) -> list[vfl.Party]:
 
 
 def two_files(name: str, folder: Path) -> list[vfl.Party]:
-    """Return the files of guest and host."""
+    """Return two parties with the files of "guest" and "host", joined by id."""
     generated = []
     for party, side in (("bank", "guest"), ("shop", "host")):
         names, X = read(folder / f"{name}_hetero_{side}.csv.gz")
@@ -46,7 +49,7 @@ def two_files(name: str, folder: Path) -> list[vfl.Party]:
 
 
 def in_one_npz(name: str, folder: Path) -> list[vfl.Party]:
-    """Return a table of binary or scaled columns, which names the two sides."""
+    """Return two parties with the columns that an npz file lists under g and h."""
     with np.load(folder / f"{name}.npz") as file:
         X, y, g, h = file["X"].astype(float), (file["y"] > 0).astype(int), file["g"], file["h"]
     ids = np.arange(len(y))

@@ -6,8 +6,8 @@ For each table, logistic regression with a quarter of the rows held out:
     rounds        the first one after which the AUC stays within `AUC_TOLERANCE` of it; for minibatches, the first
                   evaluation there
     costs         of a run of that number of rounds, in virtual time: encryption, local work, network, bytes
-    opened        equations that a passive party opened in it, and the label AUC of least squares over all of them, by
-                  the passive party with the most columns, what its columns reveal included
+    opened        number of equations about labels that the passive party with the most columns learned in that run,
+                  and the AUC with which it ranks the labels by least squares from all of them and from its columns
     gap           distance of BlockNewton's objective from its minimum after LAST rounds
 """
 
@@ -78,7 +78,7 @@ class OpenedGradients(Observer):
 
     @property
     def equations(self) -> int:
-        """Return equations about residuals; repeated equations of later iterations are not counted again."""
+        """The number of linear equations about residuals; equations that later iterations repeat count once."""
         return sum(matrix.shape[1] for matrix in self.matrix.values())
 
     def label_auc(self, positive: Mapping[int, Any]) -> float:

@@ -46,7 +46,7 @@ MAX_WAIT_SECONDS = 1800.0  # seconds a party waits for the other
 
 
 class TimeIsUp(Exception):
-    """The run has lasted long enough."""
+    """Raised to end a training when its time, --seconds, is over."""
 
 
 def generate(folder: Path, rows: int, columns: int) -> None:
@@ -80,7 +80,7 @@ def job(residual: str, batch: int) -> vfl.Job:
         batch_size=batch or "all",
         epochs=1 if batch else ROUNDS,
         test_fraction=0.1,
-        accepts=["columns", "rank", "fresh_equations"],  # of few rows, which two trainings report alternately
+        accepts=["columns", "rank", "fresh_equations"],  # with few rows, the leak checks report these
     )
 
 

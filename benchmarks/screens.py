@@ -2,9 +2,9 @@
 
     python -m benchmarks.screens docs/figures [--only demo join run ...]
 
-Terminals of 80 columns are stored as SVG, and pages as PNG by a headless Chromium, 400 and 1,400 pixels wide, light and
-dark. All are of one recorded run: the two files and the job of docs/start.md, and `join` and `serve` between two
-processes with the kits of docs/two-organisations.md. Needs chromium and Pillow.
+Terminals of 80 columns are stored as SVG. Pages are stored as PNG by a headless Chromium, 400 and 1,400 pixels wide, in
+light and dark colours. All pictures show one run: the two files and the job of docs/start.md, and `join` and `serve`
+between two processes with the kits of docs/two-organisations.md. Needs chromium and Pillow.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def shown(folder: Path, command: str) -> str:
 
 
 def on_terminal(folder: Path, command: str, answer: str) -> str:
-    """Return the output of a command on a terminal, which answers its question.
+    """Run a command on a terminal, give `answer` to its question, and return what the terminal shows at the end.
 
-    Of a live line the last state with a figure counts.
+    A status line that is redrawn in place is shown in its last state that has a figure.
     """
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (TERMINAL_LINES, TERMINAL_COLUMNS))

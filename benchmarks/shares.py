@@ -1,15 +1,18 @@
 """Training on secret shares: the cost of an iteration compared with a sealed round, and accuracy against floats.
 
-    sizes        two parties with d columns each, offline phase and iterations apart; `ratio` is the processor time of
-                 one party, in total, divided by that of a sealed round (CKKS, both ends), `ratio_seal` by one on SEAL
-    products     those of such an iteration on both engines alternately (product_costs.py)
-    tables       real tables against the same steps in floating point with the exact residual, from the same start; for
-                 block_descent against the optimum
-    prediction   scores of new rows
-    one epoch    of 100,000 rows and 330 columns, by the clock
+    sizes        two parties with d columns each; the offline phase (random numbers computed in advance) and the
+                 iterations are measured separately. `ratio` is the total processor time of one party, divided by that
+                 of a sealed round (an update with encrypted residuals under CKKS, both parties); `ratio_seal` is
+                 divided by that of a sealed round with the library SEAL
+    products     the products of such an iteration on both engines alternately (product_costs.py)
+    tables       the accuracy on real tables, compared with the same steps in floating point with the exact residual and
+                 the same initial weights; for block_descent, compared with the optimum
+    prediction   the time of scores of new rows
+    one epoch    the time of 100,000 rows and 330 columns, by the clock
 
 Processor times are of this process, over all its parties, divided by iterations and parties. Virtual times assume a
-link of 300 Mbps and 20 ms. `attack_auc` ranks labels by the mean of the partner's shares of each row's residuals.
+link of 300 Mbps and 20 ms. `attack_auc` is the AUC with which the partner (the second party with shares of all
+residuals) ranks labels by the mean of its shares of each row's residuals; 0.5 means that they reveal nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +80,10 @@ TABLE_JOBS: dict[str, dict[str, Any]] = {
 def run(
     data: Path, sizes: Sequence[tuple[int, int]], tables: Sequence[str], on_row: Progress, *, large: bool = False
 ) -> list[dict[str, Any]]:
-    """Run all chosen rows; `large`: one epoch of 100,000 rows x (30 + 300). DataError if a table is missing."""
+    """Run the chosen measurements; `large` adds one epoch of 100,000 rows x (30 + 300) columns.
+
+    DataError if a table is missing.
+    """
     rows = []
     for n, d in sizes:
         on_row(f"{n} x {d}")
@@ -103,11 +109,11 @@ def made_up(n: int, d: int, parties: int = 2) -> list[Party]:
 
 
 def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
-    """Measure an iteration of n rows and a sealed round of them; over 16 epochs unless stated otherwise.
+    """Measure an iteration of n rows and d columns at each party, and a sealed round of the same size.
 
-    Evaluations of the last model and of 1,024 rows after each chunk are subtracted, and so is the start of a session:
-    costs are those of a longer training minus those of a shorter one, divided by the iterations between them
-    (`_longer`).
+    The costs are those of a longer training minus those of a shorter one, divided by the difference of their iterations
+    (`_longer`). So the start of a session and evaluations do not count. A training has 16 epochs unless `epochs` is
+    another number.
     """
     epochs = epochs or 16
     batches = BATCHES if n < 1024 else 2
@@ -144,11 +150,11 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
 
 
 def _longer(job: Job, parties: Sequence[Party]) -> tuple[Measured, tuple[float, float]]:
-    """Return one training, and the seconds that each further one of its length adds to both phases.
+    """Return one training, and the seconds that each further training of its length adds to both phases.
 
-    The first training of a process imports modules and fills tables, so it is not measured. The longer one is three
-    times as long, or nine, or more, until both phases have grown by half; a shorter difference is noise and may be
-    negative.
+    The first training of a process imports modules and fills lookup tables, so it is not measured. The longer training
+    has three times the epochs, or nine times, and so on, until the times of both phases have grown by half. A smaller
+    difference would be noise and could be negative.
     """
     _apart(job, parties)
     once = _apart(job, parties)
@@ -171,17 +177,20 @@ def _few(job: Job, epochs: int) -> Job:
 
 
 def _apart_by(run: Run) -> float:
-    """Return simulated seconds from one iteration to the next.
+    """Return the simulated seconds from the end of one iteration to the end of the next.
 
-    The message at the start of a chunk is left out: half a round trip, which may or may not be on the critical path.
+    Iterations are precomputed in chunks. The message at the start of a chunk does not count, because its half round
+    trip is on the critical path in some runs only.
     """
     ends = [item["seconds"] for item in run.history]
     return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 def _apart(job: Job, parties: Sequence[Party]) -> Measured:
-    """Return processor seconds and bytes of the offline phase, processor seconds of the
-    training, and the model's parts.
+    """Run the two phases separately.
+
+    Return processor seconds and bytes of the offline phase, processor seconds of the training, and the parties' parts
+    of the model.
     """
     names = [party.name for party in parties]
     sent: list[int] = []
@@ -215,7 +224,7 @@ class _Words(Observer):
         self.by_batch: dict[int, list[Floats]] = {}
 
     def __call__(self, event: Event) -> None:
-        """Messages are of no interest."""
+        """Ignore all messages."""
 
     def note(self, me: str, fact: object) -> None:
         """Record the mean of a party's shares of residuals."""
@@ -293,7 +302,7 @@ def in_floats(job: Job, result: Run, parties: Sequence[Party]) -> dict[str, floa
 
 
 def prediction(rows: int = 10_000, d: int = 15) -> dict[str, Any]:
-    """Score new rows, by the clock, keys included."""
+    """Score new rows, and measure the wall-clock time, including the generation of keys."""
     parties = made_up(2000, d)
     shares = Protocol(shares=Shares(chunk=12))
     job = Job(model=Logistic(), optimizer=FedSGD(lr=0.3), protocol=shares, batch_size="all", epochs=12)

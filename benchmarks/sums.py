@@ -1,4 +1,6 @@
-"""The cost of sums: time by number of parties for each topology (FDSKL 2020, Figure 4 (?)), and masks in CPU time.
+"""The cost of sums: time by number of parties for each topology (FDSKL 2020, Figure 4 (?)), and CPU time of masks.
+
+A topology states which parties send to which, for example all to one (direct) or along a tree.
 
     python benchmarks/sums.py --json sums.json --plot docs/figures/sum_time.svg
 

@@ -31,7 +31,7 @@ def read(path: Path) -> dict[str, list[str]]:
 
 
 def encode(name: str, values: Sequence[str]) -> tuple[list[str], Floats]:
-    """Encode a column as numbers: the median with a flag for missing values; one column a category for text."""
+    """Encode a column as numbers. Missing numbers become the median and a flag, and each category of texts a column."""
     empty = np.array([value == "" for value in values])
     try:
         numbers = np.array([float(value) if value else np.nan for value in values])
@@ -54,7 +54,7 @@ def table(columns: dict[str, list[str]], keep: Sequence[str]) -> tuple[list[str]
 
 
 def shuffled(parties: Sequence[Party], seed: int) -> list[Party]:
-    """Reorder the rows by each seed, without ids, so that each seed holds out other rows."""
+    """Return the rows in the random order of each seed, and without ids, so that each seed holds out other rows."""
     order = np.random.default_rng(seed).permutation(len(parties[0]))
     return [
         Party(
@@ -65,7 +65,7 @@ def shuffled(parties: Sequence[Party], seed: int) -> list[Party]:
 
 
 def support2(data: Path, parties: int = 2) -> list[Party]:
-    """Return 9,105 ICU patients with death in hospital, for two parties as in the file, or evenly for more."""
+    """Return 9,105 ICU patients; the label is death in hospital. More than two parties share the columns evenly."""
     columns = read(data / "support2.csv.gz")
     y, ids = np.array(columns["y"], float).astype(int), np.array(columns["id"])
     selected = [[c for c in columns if c.startswith("g_")], [c for c in columns if c.startswith("h_")]]
@@ -79,7 +79,7 @@ def support2(data: Path, parties: int = 2) -> list[Party]:
 
 
 def default_credit(data: Path) -> list[Party]:
-    """Return 30,000 credit card clients with default next month, in FATE's split, to be joined by id."""
+    """Return 30,000 credit card clients in FATE's two files, joined by id; the label is default in the next month."""
     return _two_files(data, "default_credit")
 
 
@@ -89,7 +89,7 @@ def epsilon_5k(data: Path) -> list[Party]:
 
 
 def adult(data: Path) -> list[Party]:
-    """Return 48,842 people with income above 50,000 dollars; numbers and texts as in the file."""
+    """Return 48,842 people with numbers and texts as in the file; the label is an income above 50,000 dollars."""
     columns = read(data / "adult.csv.gz")
     y, generated = np.array(columns["y"], float).astype(int), []
     for k, side in enumerate("gh"):
@@ -108,7 +108,7 @@ def archive(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def dealt(data: Path, name: str, parties: int) -> list[Party]:
-    """Deal the varying columns of a binary table (`name`.npz) at random to a number of parties."""
+    """Distribute the columns of a binary table (`name`.npz) that vary, at random, to a number of parties."""
     file = archive(data / f"{name}.npz")
     X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
     vary = np.random.default_rng(0).permutation(np.flatnonzero(X.min(axis=0) < X.max(axis=0)))

@@ -33,7 +33,7 @@ MOST_TRAINED = 30_000
 
 @dataclass(frozen=True)
 class Schedule:
-    """Step sizes in units of the safe step, and the iterations after which the loss is evaluated."""
+    """Step sizes as multiples of the safe step, and the iterations after which the loss is evaluated."""
 
     name: str
     steps: Steps

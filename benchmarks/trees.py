@@ -1,12 +1,13 @@
 """Trees on secret shares on real tables: their quality compared with boosting, their cost, and mixed trees.
 
-    auc           of rows that no party trained on, by the scores of the party with labels
-    auc_float     of the same trees and lines, with weights by 12 safe steps in floating point with the exact residual
-    auc_linear    of logistic regression on all columns in one place
-    auc_boosting  of scikit-learn's gradient boosting on all columns in one place, no tree of which mixes parties
+    auc           AUC of test rows, by the scores that the party with labels receives
+    auc_float     the same trees and linear terms, with weights by 12 safe steps in floating point with exact residuals
+    auc_linear    logistic regression on all columns in one place
+    auc_boosting  scikit-learn's gradient boosting on all columns in one place; each tree uses the columns of one party
     difference    auc - auc_boosting
-    auc_mixed     of the same with trees that mix parties: `auc_mixed - auc_boosting` is the loss
-    auc_xgboost   of XGBoost, no tree of which mixes parties; null if it is not installed
+    auc_mixed     the same boosting with trees that use all columns; `auc_mixed - auc_boosting` is what is lost by
+                  trees of one party each
+    auc_xgboost   XGBoost; each tree uses the columns of one party; null if it is not installed
 
 `ahead_s` and `visits_s` are seconds of encrypted work and transfers over all parties, in the offline phase and in
 iterations. `clock_s` and `cpu_s` are those of the whole training, by the clock and of all processes. `virtual_s` are

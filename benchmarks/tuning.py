@@ -2,9 +2,9 @@
 
     python -m benchmarks.tuning --data ../shared/data [--tables breast support2 phishing] [--json FILE]
 
-For each value of l2, scikit-learn trains on all columns, prepared and scaled as the job does it. The figures are mean
-losses on the same held-out rows. The excess is the pooled loss of the value that the search has chosen minus that of
-the best value, next to the standard error of the latter.
+For each value of l2, scikit-learn trains on all columns, prepared and scaled as the job does it. The figures are its
+mean losses on the same held-out rows. The excess is the loss for the value that the search on shares has chosen minus
+the loss for the best value. It is printed next to the standard error of the latter.
 """
 
 from __future__ import annotations

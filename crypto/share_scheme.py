@@ -317,6 +317,10 @@ class ShareScheme(ABC):
             The upper bound of the fraction.
         """
 
+    def with_bits(self, bits: int) -> ShareScheme:
+        """Return the scheme of the same kind for exact products modulo 2^bits."""
+        raise NotImplementedError
+
     def within(
         self, tolerance: float, largest: int, shapes: Sequence[tuple[int, int, int]], *, uses: int = 1
     ) -> ShareScheme:

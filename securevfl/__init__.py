@@ -128,7 +128,7 @@ def _read_homes() -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     """Load a public name on first use (PEP 562), so that importing the package is fast."""
     if name == "__all__":
-        # import * must not fail because scikit-learn, of whose classes the estimators are subclasses, is not installed
+        # the estimators are subclasses of scikit-learn's; without scikit-learn, `import *` leaves them out
         without = () if find_spec("sklearn") else ("securevfl.training.estimators",)
         return sorted(public for public, home in _read_homes().items() if home not in without)
     if name.startswith("_") or name not in _read_homes():

@@ -32,8 +32,10 @@ An error has a problem, a remedy and a stable code: `TableError("column 'x' is e
 code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. The default remedy is that of the code in
 `securevfl.error_codes.CATALOGUE`. No message contains a value of a table, and control characters are escaped.
 
-Other parties never receive a message or a code, only one of a few *stop reasons* (`STOP_REASONS`). All errors that
-depend on a party's table have the same stop reason, because a specific one would reveal facts about the table.
+Other parties never receive a message or a code, only one of a few *stop reasons* (`STOP_REASONS`). All errors about a
+party's table have the same stop reason, because a specific one would reveal facts about the table.
+
+A party's *ledger* records what its jobs have disclosed and has limits. A *session* is one run's exchange of messages.
 """
 
 from __future__ import annotations
@@ -164,7 +166,7 @@ class LeakageError(ConfigError):
 class AnswerLimitError(LeakageError):
     """A request for scores that a limit of the service or of its ledger forbids.
 
-    The requesting party learns this reason, because a service without an operator at hand must state it.
+    The requesting party learns that a limit is the reason, because no operator of a service is at hand to explain it.
 
     Attributes:
         depends_on_table: whether the refusal depends on more than the limit and values that the requesting party
@@ -177,7 +179,7 @@ class AnswerLimitError(LeakageError):
 
 
 class DataError(SecureVFLError):
-    """A party's table is unusable; subclasses say whether for its columns, labels or ids."""
+    """A party's table is unusable; the subclass states whether its columns, labels or ids are the reason."""
 
     stop_reason = "refused"
     default_code = "SVFL-TABLE-UNREADABLE"

@@ -40,8 +40,10 @@ DATA_KEY = "data"
 COLUMNS_KEY = "columns"
 """The key of a job file that declares the types of columns, by party; it is not part of the job either."""
 DUPLICATES_KEY = "duplicates"
-"""The key of a job file that says what happens to several rows of one id, for all parties or by party; local too."""
+"""The key of a job file that states what happens to several rows with one id, for all parties or by party; it is not
+part of the job either."""
 LOCAL_KEYS = DATA_KEY, COLUMNS_KEY, DUPLICATES_KEY
+"""The keys of a job file that are not part of the job: each party may state its own."""
 
 
 class Job(FamilyJob):
@@ -93,6 +95,11 @@ class Job(FamilyJob):
             raise ValueError(
                 f"optimizer: {self.optimizer.name} trains {', '.join(supported)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
+            )
+        if self.model.pair_rank and not family.trains_pairs:
+            raise ValueError(
+                f"model.pairs: {family.name} does not train products of two parties' components; use protocol = "
+                '"shares", or leave pairs out'
             )
         supports_weights = family.supports_row_weights and (self.model.by_column or self.model.family == family.name)
         if self.weights is not None and not supports_weights:
@@ -255,7 +262,7 @@ def tables_of(path: str | Path) -> dict[str, Path]:
 def column_types_of(path: str | Path) -> dict[str, dict[str, ColumnType]]:
     """Return the types of columns that a job file declares under `columns`, by party.
 
-    They are no part of the job: other parties do not learn them.
+    They are not part of the job, and other parties do not learn them.
 
     Args:
         path: the job file.
@@ -269,7 +276,7 @@ def column_types_of(path: str | Path) -> dict[str, dict[str, ColumnType]]:
     declarations = _read(path).get(COLUMNS_KEY, {})
     if not isinstance(declarations, dict) or not all(isinstance(types, dict) for types in declarations.values()):
         raise ConfigError(
-            f"{path}: {COLUMNS_KEY} is no table of column types for each party",
+            f"{path}: {COLUMNS_KEY} does not contain a table of column types for each party",
             f'write for example {COLUMNS_KEY} = {{ bank = {{ branch = "category" }} }}',
             code="SVFL-JOB-FILE",
             path=str(path),

@@ -2,10 +2,13 @@
 
 Terms:
 - The *active* or leading party has the labels. The other parties are *passive*.
-- A *residual* is the derivative of the loss by a model output f. Block gradients are sums of residuals times inputs.
-- A value is *opened* if a party learns it in the clear. Each opened gradient entry is one *linear equation* about the
-  residuals of its batch for the party that learns it.
-- A *local step* is an update of a party's weights with a batch; in a *round* the parties exchange messages once.
+- A *residual* is the derivative of the loss by a model output f. A party's gradient is a sum of residuals times inputs.
+- A value is *opened* if a party learns it in the clear. For that party, each entry of an opened gradient is one *linear
+  equation* about the residuals of a batch.
+- In a *round* the parties exchange messages once. Then each party may take several *local steps*, which are updates of
+  its weights with the same batch.
+- *Held-out* rows are not trained on; metrics are computed on them.
+- A *leak* is a disclosure beyond those that the protocol declares; the job must accept it by name.
 """
 
 from __future__ import annotations
@@ -106,8 +109,8 @@ class JobOptions(Config):
     block_descent if the protocol is shares, otherwise block_newton; both use all rows in each step."""
     protocol: Protocol = Field(default=None, validate_default=True)
     """How messages are protected: "shares" (secret sharing, which opens no intermediate value; the default if the model
-    allows it), "ckks" or "paillier" (encryption of residuals), "open" (residuals are sent unencrypted), or a table of
-    these keys."""
+    allows it), "ckks" or "paillier" (encryption of residuals), "open" (residuals are sent unencrypted), or a table
+    with the keys of a protocol."""
     batch_size: BatchSize = 256
     """Rows per batch, or "all" for one batch of all training rows. "growing", for block_descent, is "all" below 100,000
     training rows; above, the training uses nested subsets that grow. The ids of the rows determine the batches."""
@@ -280,7 +283,10 @@ class JobOptions(Config):
 
     @property
     def decision_interval(self) -> int:
-        """Rounds between two messages in which the active party says continue, stop or roll back; 0: none."""
+        """Number of rounds between two messages by which the active party continues, stops or rolls back the training.
+
+        0 if there are no such messages.
+        """
         return self.evaluation_interval if self.stops_early or self.optimizer.may_overshoot else 0
 
 

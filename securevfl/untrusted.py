@@ -1,9 +1,9 @@
 """Bounds and escapes for everything that a peer, a client or a file supplies.
 
-Other people write job files, files of peers, model files, HTTP requests and messages. This module bounds their nesting,
-their numbers and the lengths of their texts and lists before other code uses them. It escapes control characters before
-a terminal or a log shows them. The functions raise `UntrustedInputError`, a ValueError; callers convert it to an error
-with a code.
+Other people write job files, files of peers (parties and addresses), model files, HTTP requests and messages. This
+module bounds their nesting, their numbers and the lengths of their texts and lists before other code uses them. It
+escapes control characters before a terminal or a log shows them. The functions raise `UntrustedInputError`, a
+ValueError; callers convert it to an error with a code.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def has_control_characters(text: str) -> bool:
 def check_text(text: str, limit: int = MAX_TEXT) -> str:
     """Return a text, or raise UntrustedInputError if it is too long or has control characters."""
     if len(text) > limit:
-        raise UntrustedInputError(f"a text has {len(text):,} characters, and at most {limit:,} are possible")
+        raise UntrustedInputError(f"a text has {len(text):,} characters, and at most {limit:,} are allowed")
     if has_control_characters(text):
         raise UntrustedInputError("a text contains control characters")
     return text
 
 
 def check_plain(value: Any, *, depth: int = MAX_NESTING) -> None:
-    """Check that data has no too deep nesting, too long text or list, too large number or control character.
+    """Check that data are not nested too deeply, and contain no long text or list, large number or control character.
 
     Args:
         value: mappings, sequences, texts, numbers, dates and None.
@@ -121,9 +121,7 @@ def _check_item(item: Any) -> list[Any]:
 
 def _check_length(items: Mapping[Any, Any] | Sequence[Any]) -> None:
     if len(items) > MAX_LIST:
-        raise UntrustedInputError(
-            f"a list or a table has {len(items):,} entries, and at most {MAX_LIST:,} are possible"
-        )
+        raise UntrustedInputError(f"a list or a table has {len(items):,} entries, and at most {MAX_LIST:,} are allowed")
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
@@ -139,7 +137,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
         UntrustedInputError: a bound is exceeded, or the file is not TOML.
     """
     if len(data) > MAX_TOML_BYTES:
-        raise UntrustedInputError(f"the file has {len(data):,} bytes, and at most {MAX_TOML_BYTES:,} are possible")
+        raise UntrustedInputError(f"the file has {len(data):,} bytes, and at most {MAX_TOML_BYTES:,} are allowed")
     if any(line.count(b".") > _MAX_KEY_PARTS for line in data.splitlines()):
         raise UntrustedInputError(f"a line has more than {_MAX_KEY_PARTS} dots")
     try:
@@ -181,7 +179,7 @@ _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 
 
 def _nesting_of(data: bytes) -> int:
-    """Return the largest number of arrays and objects inside each other, without parsing the data."""
+    """Return how deeply arrays and objects are nested, without parsing the data."""
     depth = deepest = 0
     for match in _STRUCTURE.finditer(data):
         first = match[0][:1]

@@ -25,6 +25,11 @@ if "SECUREVFL_STATE" not in os.environ:
 # user data of fixtures that several tests share: a new folder for each process, which no earlier run has written
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="securevfl-data-")
 
+# a home folder that no test may write to; caches of other packages, such as that of fonts, stay where they are
+os.environ["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+os.environ["XDG_CONFIG_HOME"] = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+os.environ["HOME"] = tempfile.mkdtemp(prefix="securevfl-home-")
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -32,10 +37,13 @@ from securevfl.errors import TransportError
 from securevfl.families.batch_participant import BatchParticipant
 from securevfl.runtime import worker_backend
 from tests.small_keys import small
+from tests.user_home import check_home
 
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
+atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+HOME = Path(os.environ["HOME"])
 LEFT_OUT = pytest.StashKey[int]()
 
 # The examples are the same in every run, so that no change fails because of an unrelated example.
@@ -53,19 +61,21 @@ settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
-def _all_user_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def _all_user_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
     """Return a new numbered folder. pytest lists all folders next to a new one, which takes 3 ms for 3,000."""
     base = tmp_path_factory.mktemp("user-data")
-    return (base / str(number) for number in itertools.count())
+    yield (base / str(number) for number in itertools.count())
+    check_home(HOME)  # fixtures of modules end after the last test
 
 
 @pytest.fixture(autouse=True)
-def _user_data(_all_user_data: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give every test a separate folder of user data, so that no test touches the developer's disclosure ledger."""
+def _user_data(_all_user_data: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give every test a separate folder of user data. A test fails if it or its fixtures write to the home folder."""
     folder = next(_all_user_data)
     folder.mkdir()
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
-    return folder
+    yield folder
+    check_home(HOME)
 
 
 @contextmanager

@@ -9,11 +9,11 @@
     fdskl    FDSKL, Gu et al. 2020: test errors of kernel models
     ftl      Secure FTL, Liu et al. 2018, and FedBCD's Credit-FTL: rounds, seconds and bytes of transfer learning
 
-A command writes `results/<paper>.json` and draws docs/results.md and its pictures again. An interrupted command
-resumes: each part is written when it is done, and for FDSKL's test errors each split. `--quick` runs everything small
-on generated tables, needs no data, and does not change the page. It shows that the programs run, and nothing about
-their results.
+A command writes `results/<paper>.json` and generates docs/results.md and its pictures again. An interrupted command
+resumes: each part is written when it is done, and for FDSKL's test errors each split. `--quick` runs small versions on
+generated tables, needs no data, and does not change the page. It shows only that the programs run.
 
-Every step size is chosen on rows of the training part, never on those that the same split reports (`study`). One step
-is used for several splits, so a row that one split reports may have been among another split's rows of choice.
+Every step size is chosen on training rows of a split, and never on the rows whose metrics the same split reports
+(`study`). One step size is used for several splits, so a row that one split reports may have been used by another split
+to choose the step size.
 """

@@ -11,7 +11,11 @@
               a half-duplex link as in the paper: at the paper's 4,096 rows, and at the rows of `long` on a link that is
               slower by the same factor, so that the ratio of transfer and computing is the paper's
 
-Two parties, a top model at the active one, residuals in the open. Methods:
+Terms: an *exchange* is the outputs Z of the party without labels (Z numbers for each row) and the residual (the
+derivatives of the loss by them), which the active party, the one with labels, sends back. An exchange is used for R
+local steps; up to W exchanges are cached. A local step weights each row by the cosine of the angle by which its vector
+has changed since the exchange, and by 0 beyond the angle xi. AUCs are of held-out rows. There are two parties, the
+active one has a top model, and residuals are sent unencrypted. Methods:
 
     plain               one step on each exchange (FedSGD)
     pipeline            the same with DEPTH batches in flight: overlap without reuse
@@ -81,7 +85,15 @@ CELU_VARIANTS: dict[str, Callable[[float], Optimizer]] = {
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Table 2 (?): a setting, and the values of R, W and xi around the usual ones, at one step."""
+    """The trainings of Table 2 (?): values of R, W and xi, of which one at a time is varied.
+
+    Attributes:
+        setting: tables and options of the trainings.
+        R: numbers of local steps for each exchange.
+        W: numbers of cached exchanges.
+        xi: angles in degrees beyond which a row has the weight 0; None does not weight rows.
+        step: the step size.
+    """
 
     setting: Plan
     R: tuple[int, ...] = (1, 3, 5, 8)
@@ -92,7 +104,16 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class SecondsPlan:
-    """Rows of batches, numbers of Z, timed rounds, the link at the first of these rows, methods."""
+    """The trainings of Figure 6 (?), whose rounds are timed.
+
+    Attributes:
+        batches: numbers of rows of a batch.
+        width: number of outputs Z for each row.
+        rounds: number of timed rounds.
+        mbps: bandwidth in Mbit/s for the first number of rows; for the others it is scaled.
+        rtt_ms: round-trip time in milliseconds for the first number of rows.
+        methods: names of the methods.
+    """
 
     batches: tuple[int, ...] = (4096, 1024, 128)
     width: int = 256
@@ -104,7 +125,12 @@ class SecondsPlan:
 
 @dataclass(frozen=True)
 class LongPlan:
-    """A setting, and the steps that all its methods use."""
+    """Long trainings of all methods with given step sizes.
+
+    Attributes:
+        setting: tables and options of the trainings.
+        steps: the step sizes.
+    """
 
     setting: Plan
     steps: tuple[float, ...] = (0.02,)

@@ -33,7 +33,16 @@ QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75)
 
 @dataclass(frozen=True)
 class CosinesPlan:
-    """Rows, rows of a batch, numbers of Z, the step, stages into which a training is divided, random starts."""
+    """A training whose cosines are recorded.
+
+    Attributes:
+        rows: number of generated rows.
+        batch: number of rows of a batch.
+        width: number of outputs Z for each row.
+        step: the step size.
+        stages: number of stages into which the training is divided for the report.
+        starts: number of random starts.
+    """
 
     rows: int = 64_000
     batch: int = 64

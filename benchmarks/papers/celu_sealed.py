@@ -26,7 +26,17 @@ RESIDUAL_NAMES = "open", "ckks"
 
 @dataclass(frozen=True)
 class SealedPlan:
-    """Rows of a batch, epochs, the held-out share, uses and positions of the cache, angles, the grid."""
+    """Trainings of a linear model in the open and under CKKS.
+
+    Attributes:
+        batch: number of rows of a batch.
+        epochs: number of epochs.
+        test: share of held-out rows.
+        R: number of local steps for each exchange.
+        W: number of cached exchanges.
+        xi: angles in degrees beyond which a row has the weight 0; None does not weight rows.
+        grid: step sizes from which one is chosen.
+    """
 
     batch: int = 2048
     epochs: int = 5

@@ -22,10 +22,21 @@ Precision = Literal["double", "single"]
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan of rounds to AUCs on generated clicks.
+    """Trainings on generated clicks, of which the rounds to an AUC are counted.
 
-    It has the held-out share, rows of a batch, numbers of Z, epochs, rounds between evaluations, the target AUCs, the
-    grid, splits, random starts of each split, the methods, and the number format of Z.
+    Attributes:
+        rows: number of generated rows.
+        test: share of held-out rows.
+        batch: number of rows of a batch.
+        width: number of outputs Z for each row.
+        epochs: number of epochs.
+        every: number of rounds between two evaluations.
+        targets: the AUCs to reach.
+        grid: step sizes from which one is chosen.
+        splits: number of random splits.
+        starts: number of random starts of each split.
+        methods: names of the methods.
+        precision: number format in which Z is sent, "double" or "single".
     """
 
     rows: int = 64_000

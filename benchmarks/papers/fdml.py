@@ -8,9 +8,14 @@
     stored     the cost of a batch at the server, and AUC with noise: see `stored`
     time       processor seconds of the same steps by one owner of all columns, and by one party with its columns
 
-The step is chosen on validation rows of the first split for each kind of model, in synchronous training; all settings
-use it. `tuned_*` is the result of tau = 8 with its best step. Rows are held out, another quarter for each split. The
-split of the columns is that of the table's file: 57 and 66, with the labels at the 66; three parties share the 66.
+In FDML, each party pushes its outputs to a server and pulls the sum of all outputs. With staleness tau, a party may be
+up to tau batches ahead of the others, so the sum may contain outputs of tau batches ago; synchronous training has tau =
+0.
+
+The step size is chosen on validation rows of the first split for each kind of model, in synchronous training; all
+settings use it. `tuned_*` is the result of tau = 8 with its best step size. Each split holds out another quarter of the
+rows. The columns are split as in the table's file: 57 and 66, with the labels at the party with 66. If there are three
+parties, two of them share the 66.
 """
 
 from __future__ import annotations

@@ -43,10 +43,17 @@ Kind = Literal["linear", "network"]
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan of trainings by FDML.
+    """Trainings by FDML.
 
-    It has numbers of parties, kinds of models, the grid, passes, rows of a batch, rounds between evaluations, splits,
-    and splits of the runs under CKKS (0: none).
+    Attributes:
+        parties: numbers of parties.
+        kinds: kinds of models.
+        grid: step sizes from which one is chosen.
+        epochs: number of passes over the rows.
+        batch: number of rows of a batch.
+        every: number of rounds between two evaluations.
+        splits: number of random splits.
+        sealed: number of splits that also run under CKKS; 0 for none.
     """
 
     parties: tuple[int, ...] = (2, 3)
@@ -65,14 +72,24 @@ QUICK = Plan((2,), ("linear",), (1.0, 3.0), 2, 128, 4, 1, 0)
 
 @dataclass(frozen=True)
 class Setting:
-    """One row: models, staleness, the location of predictions and labels, and the slow party."""
+    """The setting of one row of the results.
+
+    Attributes:
+        kind: kind of model.
+        tau: staleness: by how many batches a party may be ahead of the others.
+        stored: how predictions are stored, "open" or hidden.
+        residual: how the party with labels sends residuals; None if all parties have the labels.
+        slow: whether the last party is slower than the others.
+        first: whether the first epoch is synchronous.
+        server: whether a server stores the predictions, and not the parties.
+    """
 
     kind: Kind
     tau: int
     stored: str = "open"
     residual: str | None = None
     slow: bool = False
-    first: bool = True  # whether the first epoch is synchronous
+    first: bool = True
     server: bool = True
 
     @property
@@ -302,7 +319,7 @@ def _central(
 
 
 def orders(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
-    """Return rounds and AUC of synchronous linear models in both orders, by plain loops over the same batches."""
+    """Return rounds and AUC of synchronous linear models for both orders of pull, update and push, by plain loops."""
     parties = tables(data, plan.parties[0])
     choice = step(parties, plan, Setting("linear", 0), on_row)
     pooled = [central(plan, "linear", parties, split) for split in range(plan.splits)]
@@ -360,9 +377,9 @@ def _timed(training: str, results: Sequence[tuple[float | None, float | None, fl
     """Return a row of times.
 
     Args:
-        training: who trains, and how.
-        results: of each split, the rounds and the seconds to the goal (None if it is not reached), the seconds of the
-            whole training, and the AUC.
+        training: description of the training.
+        results: for each split, the rounds and the seconds to the target (None if it is not reached), the seconds of
+            the whole training, and the AUC.
     """
     rounds, seconds, spent, aucs = zip(*results, strict=True)
     return {

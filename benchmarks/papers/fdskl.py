@@ -4,10 +4,11 @@
     scaling    Figure 5: processor seconds by the number of training rows and of parties
     progress   Figure 3: error by processor seconds, after each pass
 
-phishing, ijcnn1 and default_credit are split at random, a quarter held out; a9a has fixed test rows and varies the
-seed. The width of the kernel, and the step of the paper's update (`precondition` off), are chosen on a fifth of the
-training rows of the first split, and by the same rule the width and the cost of the kernel machines. Linear algebra
-has one core, and processor seconds are of the process, that is, of all parties.
+FDSKL trains a kernel model on random features of the columns. phishing, ijcnn1 and default_credit are split at random,
+with a quarter of the rows held out; a9a has fixed test rows, and only the seed varies. The width of the kernel, and the
+step size of the paper's update (`precondition` off), are chosen on a fifth of the training rows of the first split. The
+width and the cost of the kernel machines are chosen by the same rule. Linear algebra uses one core. Processor seconds
+are those of the process, which runs all parties.
 """
 
 from __future__ import annotations
@@ -57,7 +58,16 @@ MACHINE_COSTS = (0.3, 1.0, 3.0)  # C of the kernel machines
 
 @dataclass(frozen=True)
 class Setting:
-    """The training of one table; the search starts at the kernel's width."""
+    """The training of one table.
+
+    Attributes:
+        model: the kernel model, at whose kernel width the search begins.
+        batch_size: number of rows of a batch.
+        epochs: number of epochs.
+        scale: how columns are scaled.
+        widths: kernel widths to try, relative to that of the model.
+        step_sizes: step sizes to try.
+    """
 
     model: Kernel
     batch_size: int
@@ -102,7 +112,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class ScalingPlan:
-    """A table, numbers of its training rows, and numbers of parties that its columns are divided among."""
+    """Trainings of Figure 5, whose time is measured.
+
+    Attributes:
+        table: name of the table.
+        rows: numbers of training rows.
+        parties: numbers of parties among which the columns are divided.
+    """
 
     table: str = "ijcnn1"
     rows: tuple[int, ...] = (2500, 5000, 10_000, 20_000)
@@ -111,7 +127,12 @@ class ScalingPlan:
 
 @dataclass(frozen=True)
 class ProgressPlan:
-    """A table, and the step of the paper's update."""
+    """The training of Figure 3.
+
+    Attributes:
+        table: name of the table.
+        step: step size of the paper's update.
+    """
 
     table: str = "phishing"
     step: float = 0.1

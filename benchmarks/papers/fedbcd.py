@@ -8,9 +8,12 @@
     turns    Table 1, FedBCD-s with Q of 1 to 50 on support2, next to FedSGD, and virtual seconds
     loss     Figure 2: loss on held-out rows by rounds at one constant step, on support2
 
-The merit of a run is its rounds to the target on validation rows, summed over splits. The step with the smallest merit
-is reported, on other rows and from several starts: the seed draws the batches. `one_*` is each algorithm's result at
-the best step of all algorithms together.
+In a round, the parties exchange outputs and the residual (the derivative of the loss by their sum) once, and then take
+Q local steps: in parallel (FedBCD-p) or in turn (FedBCD-s). FedSGD has Q = 1.
+
+The merit of a step size is the number of rounds to the target on validation rows, summed over splits. The step size
+with the smallest merit is reported, on other rows and from several random starts, whose seeds draw the batches. `one_*`
+is each algorithm's result at the best step size of all algorithms together.
 """
 
 from __future__ import annotations
@@ -52,7 +55,18 @@ Decay = Literal["none", "sqrt_t"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of parties with the Q of each, rules, the grid, splits, rounds at most, batch rows, starts of a split."""
+    """Trainings of which the rounds to an AUC are counted.
+
+    Attributes:
+        parties: for each number of parties, the numbers Q of parallel local steps.
+        sequential: numbers Q of local steps in turn.
+        decays: rules by which step sizes decrease.
+        grid: step sizes from which one is chosen.
+        splits: number of random splits.
+        cap: maximum number of rounds.
+        batch: number of rows of a batch.
+        starts: number of random starts of each split.
+    """
 
     parties: dict[int, tuple[int, ...]]
     sequential: tuple[int, ...]
@@ -74,7 +88,17 @@ QUICK = Plan({2: (1, 5), 3: (1,)}, (5,), ("sqrt_t",), (0.3, 1.0), 1, 8, 128, 2)
 
 @dataclass(frozen=True)
 class LossPlan:
-    """Local steps in parallel and in turn, the constant step, rounds, rounds between evaluations, random starts."""
+    """Trainings of Figure 2, whose losses are reported.
+
+    Attributes:
+        parallel: numbers Q of parallel local steps.
+        sequential: numbers Q of local steps in turn.
+        step: the constant step size.
+        rounds: number of rounds.
+        every: number of rounds between two evaluations.
+        batch: number of rows of a batch.
+        starts: number of random starts.
+    """
 
     parallel: tuple[int, ...] = (1, 5, 10, 25)
     sequential: tuple[int, ...] = (5,)

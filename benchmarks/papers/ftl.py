@@ -12,12 +12,15 @@
     paillier  the same under Paillier
     step      one local step at 500 shared rows: processor seconds of both sides, by engine and width
 
-Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows, because scores
-are computed for the host's rows from its columns. Steps are chosen on validation rows of each split, by the rounds to
-all targets, from the first random start; `one_*` is at the best step of all Q together. Every split is trained from
-several random starts. Rounds are those of runs in the open with an evaluation after every round. Seconds and bytes are
-these rounds times those of one round of each engine, in virtual time: each party on a machine like this one with a link
-between them.
+In transfer learning, the guest has the labels and the host has none, and they share only some rows. Networks map both
+parties' columns to a common representation, so that the host's rows can be scored from the host's columns.
+
+Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows. Step sizes are
+chosen on validation rows of each split, by the rounds to all targets, from the first random start. `one_*` is the
+result at the best step size of all numbers Q of local steps together. Every split is trained from several random
+starts. Rounds are counted in runs without encryption that evaluate the model after every round. Seconds and bytes are
+these rounds times those of one round under each encryption scheme, in virtual time: as if each party had a machine like
+this one, with a link between them.
 """
 
 from __future__ import annotations
@@ -65,7 +68,12 @@ from securevfl.training.simulate import simulate
 
 @dataclass(frozen=True)
 class SmallPlan:
-    """A setting without its grid, and the step."""
+    """Trainings with one step size.
+
+    Attributes:
+        setting: tables and options of the trainings; its grid is not used.
+        step: the step size.
+    """
 
     setting: Plan
     step: float = 1.0
@@ -73,7 +81,18 @@ class SmallPlan:
 
 @dataclass(frozen=True)
 class ManyPlan:
-    """Shared rows (as many are held out), units, local steps, rounds, the grid, mu of FedPBCD, AUCs, random starts."""
+    """Trainings with many local steps.
+
+    Attributes:
+        rows: number of shared rows; the same number is held out.
+        units: number of units of the hidden layer.
+        local_steps: numbers Q of local steps.
+        rounds: number of rounds.
+        grid: step sizes from which one is chosen.
+        mu: weight of the proximal term of FedPBCD.
+        targets: the AUCs to reach.
+        starts: number of random starts.
+    """
 
     rows: int = 200
     units: int = 8
@@ -87,9 +106,18 @@ class ManyPlan:
 
 @dataclass(frozen=True)
 class OverlapPlan:
-    """Shared rows of each line, held-out rows, weight decays, local steps, the step, rounds, splits.
+    """Trainings with different numbers of shared rows.
 
-    `first` is a number of rounds after which the AUC is reported too.
+    Attributes:
+        overlaps: numbers of shared rows.
+        held_out: number of held-out rows.
+        decays: weight decays.
+        table: name of the table.
+        q: number of local steps.
+        step: the step size.
+        first: a number of rounds after which the AUC is reported, in addition to the last one.
+        rounds: number of rounds.
+        splits: number of random splits.
     """
 
     overlaps: tuple[int, ...] = (250, 500, 1000, 3000)
@@ -105,7 +133,12 @@ class OverlapPlan:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Rows and widths of a single step."""
+    """Single local steps that are timed.
+
+    Attributes:
+        rows: number of shared rows.
+        units: numbers of units of the hidden layer.
+    """
 
     rows: int = 500
     units: tuple[int, ...] = (8, 64)
@@ -150,7 +183,7 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
 
 
 def small(data: Path | None, plan: SmallPlan, runs: Runs) -> Rows:
-    """Return rounds, bytes and seconds under CKKS for each way and target at the step of the plan."""
+    """Return rounds, bytes and seconds under CKKS for each number of local steps and target, at one step size."""
     local = plan.setting
     tables = [shared_tables(data, local.table, local.rows, split) for split in range(local.splits)]
     goals, rows = [goals_of(table, local) for table in tables], []

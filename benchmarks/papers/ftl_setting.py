@@ -30,12 +30,21 @@ CODED = ("SEX", "EDUCATION", "MARRIAGE")
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan of rounds by local steps.
+    """Trainings by transfer learning, of which the rounds to an AUC are counted. An opening is one decrypted gradient.
 
-    It has the number of shared rows (the same number is held out), units, local steps with an opening each, local steps
-    on one opening, the grid, shares of the host's AUC to reach, the largest number of local steps, splits, whether CKKS
-    trains too, whether networks are linearised between exchanges, so that a round has one opening, and random starts of
-    each split.
+    Attributes:
+        table: name of the table.
+        rows: number of shared rows; the same number is held out.
+        units: number of units of the hidden layer.
+        local_steps: numbers Q of local steps with an opening for each step.
+        linearised: numbers Q of local steps with one opening for all.
+        grid: step sizes from which one is chosen.
+        targets: the AUCs to reach, as shares of the AUC of logistic regression on the host's columns.
+        most: maximum number of local steps of a training.
+        splits: number of random splits.
+        sealed: whether the trainings are also timed under CKKS.
+        one_opening: whether networks are linearised between exchanges, so that a round has one opening.
+        starts: number of random starts of each split.
     """
 
     table: str

@@ -33,9 +33,14 @@ from securevfl.training.simulate import simulate
 
 @dataclass(frozen=True)
 class Table2Plan:
-    """A setting, held-out rows, weight decay, the step, and the number of timed rounds of each engine.
+    """The trainings of Table 2.
 
-    With the weight decay, transfer learning reaches the AUC of logistic regression (`--only overlap`).
+    Attributes:
+        setting: tables and options of the trainings.
+        held_out: number of held-out rows.
+        l2: weight decay, with which transfer learning reaches the AUC of logistic regression (`--only overlap`).
+        step: the step size.
+        timed: for each encryption scheme, the number of timed rounds.
     """
 
     setting: Plan

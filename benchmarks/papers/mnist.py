@@ -50,10 +50,20 @@ TEST_FRACTION = 0.25
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan of rounds to AUCs.
+    """Trainings on pictures, of which the rounds to an AUC are counted.
 
-    It has pictures, channels of a convolution, units of the dense layer, local steps, the grid, the largest number of
-    rounds, the target AUCs, rounds between evaluations, splits, and random starts of each split.
+    Attributes:
+        rows: number of pictures.
+        width: number of channels of a convolution.
+        dense: number of units of the dense layer.
+        steps: numbers Q of local steps.
+        grid: values of eta0 from which one is chosen.
+        cap: maximum number of rounds.
+        batch: number of pictures of a batch.
+        targets: the AUCs to reach.
+        every: number of rounds between two evaluations.
+        splits: number of random splits.
+        starts: number of random starts of each split.
     """
 
     rows: int = 2400
@@ -80,7 +90,12 @@ class Try:
 
 @dataclass(frozen=True)
 class RulePlan:
-    """A setting without its grid, local steps and splits, and what is tried with it."""
+    """Trainings in which all algorithms have the same eta0.
+
+    Attributes:
+        setting: pictures and options of the trainings; its grid, local steps and splits are not used.
+        tries: the values of eta0 to try, with their local steps and splits.
+    """
 
     setting: Plan
     tries: tuple[Try, ...]

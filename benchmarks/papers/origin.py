@@ -66,7 +66,7 @@ def checked(begun: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sources() -> str:
-    """Return a name for the sources of this checkout: the commit, and a digest of what differs from it."""
+    """Return a name for the sources of this checkout: the commit, and a digest of uncommitted changes."""
     commit = _commit()
     if not commit.endswith("+"):
         return commit

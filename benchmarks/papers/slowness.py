@@ -22,7 +22,18 @@ from securevfl.runtime.network import Network, Pauses
 
 @dataclass(frozen=True)
 class SlowPlan:
-    """Numbers of parties, tau, round trips of the link in ms, the pauses, passes, splits."""
+    """Trainings whose parties pause at random.
+
+    Attributes:
+        parties: numbers of parties.
+        taus: values of the staleness tau.
+        rtts: round-trip times of the link in milliseconds.
+        share: probability of a pause before a push.
+        seconds: mean of a pause in seconds.
+        epochs: number of passes over the rows.
+        batch: number of rows of a batch.
+        seeds: number of random splits.
+    """
 
     parties: tuple[int, ...] = (2, 3)
     taus: tuple[int, ...] = (0, 2, 8, 32)
@@ -39,7 +50,7 @@ QUICK = SlowPlan((2,), (0, 4), (0.2,), epochs=4, batch=64, seeds=1)
 
 
 def run(data: Path | None, plan: SlowPlan, on_row: Callable[[str], None]) -> Rows:
-    """Return seconds of a training by staleness, simulated and by the model, and their share of synchronous seconds."""
+    """Return seconds of a training for each staleness, simulated and by the queue model, and relative to tau = 0."""
     from benchmarks.papers import fdml_training as fdml
 
     rows: Rows = []

@@ -28,7 +28,12 @@ WORKERS = ("a", "b")
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """Rows of a batch, and the number of repetitions, whose median counts."""
+    """Measurements of the server's time.
+
+    Attributes:
+        rows: numbers of rows of a batch.
+        repetitions: number of repetitions, whose median is reported.
+    """
 
     rows: tuple[int, ...] = (256, 4096)
     repetitions: int = 5
@@ -36,7 +41,17 @@ class StoredPlan:
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """Values of epsilon (0: no noise), passes, splits."""
+    """Trainings with noise of differential privacy.
+
+    Attributes:
+        epsilons: values of epsilon; 0 adds no noise.
+        epochs: number of passes over the rows.
+        splits: number of random splits.
+        tau: the staleness.
+        lr: the step size.
+        delta: delta of differential privacy.
+        clip: bound at which outputs are clipped.
+    """
 
     epsilons: tuple[float, ...] = (0.0, 30.0, 8.0, 4.0, 2.0, 1.0)
     epochs: int = 4

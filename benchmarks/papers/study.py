@@ -44,9 +44,9 @@ class Choice:
 
 
 def choose(grid: Sequence[float], merit: Callable[[float], float]) -> Choice:
-    """Find the smallest step of least merit (rounds to the targets). While it is at an edge, the grid grows.
+    """Find the step size with the least merit (rounds to the targets); of several, the smallest.
 
-    A grid of one step does not grow.
+    While it is at an edge of the grid, the grid grows on that side. A grid of one step size does not grow.
     """
     steps = sorted(grid)
     if len(steps) == 1:

@@ -9,8 +9,9 @@ which pyenv or uv provide. A party is a process: one of a peer runs a script of 
 documentation, one of ours the command `securevfl` over mutual TLS. Both run over loopback, and through a relay of 300
 Mbps and 20 ms that counts bytes.
 
-`plans` states what is run, in which settings. Settings of a system are listed by cost. The command tries them until one
-is within 0.001 of the AUC of the pooled table, or until the next is no better. Rows are written to `results/PART.json`
-one by one. The same command again runs missing and failed rows; `--again` repeats all. docs/peers.md and the table of
-README are drawn from these files (`page`). `--quick` runs everything small on generated tables and stores nothing.
+`plans` lists the runs and their settings. The settings of a system are ordered by cost. The command tries them until
+one is within 0.001 of the AUC of the pooled table, or until the next is no better. Rows are written to
+`results/PART.json` one by one. If the same command is started again, it runs missing and failed rows; `--again` repeats
+all. docs/peers.md and the table of README are generated from these files (`page`). `--quick` runs small versions on
+generated tables and stores nothing.
 """

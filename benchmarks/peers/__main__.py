@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 PARTIES_FOLDER = Path(__file__).parent / "parties"
 ROOT = Path(__file__).parents[2]
 LINES_BETWEEN_PARTIES = {"loopback": None, "far": Network(mbps=300.0, rtt_ms=20.0)}
-GRADIENT = "gradient"  # the part of phe: no run of two parties, but the command that measures an encrypted gradient
+GRADIENT = "gradient"  # the part that compares with phe: one encrypted gradient, without a run of two parties
 DEFAULT_PRODUCT_SIZES = "256x15,256x100,4096x100"
 
 

@@ -53,8 +53,8 @@ def installed(folder: Path | None) -> Path:
 def train(python: Path, job: vfl.Job, folder: Path, network: Network | None, suffix: str = ".csv") -> Found:
     """Train on `SIDE.csv` of the folder.
 
-    Both first find their rows and read their consent sheets. The measured command is `join`, which then agrees. *The
-    work* is its time beyond that of a run that ends at the sheet.
+    Both parties first align their rows and print their consent sheets. The measured command is `join`, which agrees to
+    the sheet. The *work* is its time minus that of a run that ends at the sheet.
     """
     (folder / "job.toml").write_text(to_toml(job.to_dict()), encoding="utf-8")
     with between(network, 1) as line:

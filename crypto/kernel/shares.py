@@ -432,6 +432,10 @@ class KernelShares(RingShares):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.bits, self._selected_primes, self.tolerance)
 
+    def with_bits(self, bits: int) -> KernelShares:
+        """Return the scheme for exact products modulo 2^bits."""
+        return KernelShares(bits)
+
     def within(
         self, tolerance: float, largest: int, shapes: Sequence[tuple[int, int, int]], *, uses: int = 1
     ) -> ShareScheme:

@@ -221,6 +221,10 @@ class LatticeShares(RingShares):
     def __init__(self, bits: int = MAX_SHARE_BITS) -> None:
         super().__init__(bits, _parameters)
 
+    def with_bits(self, bits: int) -> LatticeShares:
+        """Return the scheme for exact products modulo 2^bits."""
+        return LatticeShares(bits)
+
     def seconds(self, n: int, c: int, d: int) -> float:
         """Estimate the seconds of a product; see `ShareScheme.seconds`."""
         return milliseconds(self._parameters.choose(n, c, d), d) / 1e3

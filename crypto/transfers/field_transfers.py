@@ -201,11 +201,17 @@ class TransferReceiver(_FieldEndpoint):
         super().__init__(coin, bits, pad_octets)
         self._prgs = [[Prg(seed, FIELD_TRANSFER_LABEL) for seed in block] for block in seeds]
 
-    def extend(self, rows: int) -> tuple[bytes, ReceiverBlock]:
-        """Generate the next block of `rows` rows; return the message for the sender, and the receiver's results."""
+    def extend(self, rows: int, choices: Octets | None = None) -> tuple[bytes, ReceiverBlock]:
+        """Generate the next block of `rows` rows; return the message for the sender, and the receiver's results.
+
+        The choices are random, or those that the receiver gives (rows,), below 2^b. The sender cannot distinguish the
+        two, because the pseudorandom sums u_i hide them in the message.
+        """
         number, start = self._next(rows)
         size = _column_octets(rows, self._bits)
         chi = np.frombuffer(os.urandom(size), np.uint8)
+        if choices is not None:
+            chi = self._given(choices, chi)
         corrections = np.empty((BLOCKS, size), np.uint8)
         columns = np.empty((BLOCKS, SMALL_FIELD_BITS, size), np.uint8)
         streams = np.empty((ELEMENTS, size // 8), np.uint64)
@@ -222,6 +228,14 @@ class TransferReceiver(_FieldEndpoint):
         choices = np.packbits(bits.T, axis=1, bitorder="little")[:, 0]
         pads = self._pads(self._symbol_rows(columns, rows), start, choices)
         return b"".join([sent, check]), ReceiverBlock(choices, pads)
+
+    def _given(self, choices: Octets, chi: Octets) -> Octets:
+        """Return a column with the given choices (rows,) in place of the random ones of the column `chi`."""
+        plane, column = _plane_octets(len(choices)), chi.copy()
+        for bit in range(self._bits):
+            packed = np.packbits(choices >> np.uint8(bit) & np.uint8(1), bitorder="little")
+            column[bit * plane : bit * plane + len(packed)] = packed
+        return column
 
     def _pads(self, v: Words, start: int, choices: Octets) -> NDArray[Any]:
         """Return the pad of each row (rows,), from V (symbols, rows, 2)."""
@@ -306,6 +320,10 @@ class TransferSender(_FieldEndpoint):
                 np.bitwise_xor(w[bit], correction & np.uint8(255 * (delta >> bit & 1)), out=column[bit])
         self._check(number, sent, message[BLOCKS * size :], columns.reshape(COLUMNS, size))
         q = self._symbol_rows(columns, rows)
+        return self._block(start, q)
+
+    def _block(self, start: int, q: Words) -> SenderBlock:
+        """Return the results for the rows of Q (symbols, rows, 2), the first of which has the number `start`."""
         return SenderBlock(self._hash, self._bits, self._octets, start, q, self._secret)
 
     def _check(self, number: int, corrections: memoryview, check: bytes, columns: Octets) -> None:

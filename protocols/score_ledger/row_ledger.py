@@ -45,6 +45,7 @@ from securevfl.protocols.score_ledger.score_limits import (
     MIN_ITERATIONS,
     RANGE_COUNT,
     check_evaluations,
+    check_pair_bits,
     max_count,
     max_evaluations,
 )
@@ -59,6 +60,7 @@ from securevfl.protocols.score_ledger.tables import (
     STORE_VALUE,
     UNDO_ATTEMPT,
     add_contents,
+    add_pair_bits,
     contains,
     count_matches,
     disclosed_bits,
@@ -123,6 +125,9 @@ class ScoreLedger:
     - A model scores rows only after its training has finished, and only if it had at least ten iterations.
     - In its first query about a row, the requesting party commits to the row's columns. Later queries about the row
       with other columns are refused.
+    - A model with pairs has products of components of two parties. The requesting party can choose which combination of
+      this party's components a score shows. Scores of all such models, over all rows and peers, disclose at most a
+      fourth of the bits of the training rows' columns. A request that would exceed this is refused as a whole.
     - All parties agree on a row before it is scored, and each party records it in its ledger before it answers.
     - A set of n rows may be used for at most n / 100 evaluations over all runs and all peers, unless the party accepts
       more; the same limit applies to out-of-range counts.
@@ -218,6 +223,7 @@ class ScoreLedger:
         *,
         bits: float = 0,
         max_bits: float = float("inf"),
+        max_pair_bits: float | None = None,
         me: str = "",
         claim: str = "",
     ) -> NDArray[np.uint8]:
@@ -228,6 +234,8 @@ class ScoreLedger:
             X: this party's columns (n, d) of the requested rows.
             bits: number of bits that a score of a row discloses.
             max_bits: number of bits that all scores and reason codes of a row together may disclose.
+            max_pair_bits: for a model with pairs, the number of bits that scores of all such models may disclose about
+                all rows together; None for another model.
             me: name of this party, for the log.
             claim: the name that `claim` yielded to this session. If another session is scoring a row, this method waits
                 for it, and refuses the row after `claim_timeout`.
@@ -248,7 +256,7 @@ class ScoreLedger:
         contents, deadline = self._contents(X), time.monotonic() + self._claim_timeout
         while True:
             with self._file.changing() as tables:
-                states, awaited = self._judge(tables, query, contents, X.shape[1], bits, max_bits, claim)
+                states, awaited = self._judge(tables, query, contents, X.shape[1], bits, max_bits, max_pair_bits, claim)
                 late = time.monotonic() > deadline
                 if not awaited or late:
                     break
@@ -286,6 +294,7 @@ class ScoreLedger:
         columns: int,
         bits: float,
         max_bits: float,
+        max_pair_bits: float | None,
         claim: str,
     ) -> tuple[NDArray[np.uint8], int]:
         """Decide which rows of a query may be scored, and record those that may.
@@ -297,6 +306,7 @@ class ScoreLedger:
             columns: the number of this party's columns.
             bits: number of bits that a score of a row discloses.
             max_bits: number of bits that all scores and reason codes of a row together may disclose.
+            max_pair_bits: see `admit`.
             claim: the name of this session's claim.
 
         Returns:
@@ -361,7 +371,27 @@ class ScoreLedger:
             tables.execute(INSERT_ADMITTED, (row, peer, model, bits, committed, claim))
         count_matches(tables, peer, model, requested, matching)
         self._check_matches(tables, name, peer, model)
+        if max_pair_bits is not None:
+            check_pair_bits(tables, name, requested * bits, max_pair_bits)
+            add_pair_bits(tables, model, requested * bits)
         return states, awaited
+
+    def check_pair_scores(self, query: ScoreQuery, *, bits: float, max_pair_bits: float) -> None:
+        """Check before anything is sent that the limit of scores of models with pairs permits a whole request.
+
+        Args:
+            query: a peer's request, with all of its rows.
+            bits: number of bits that a score of a row discloses.
+            max_pair_bits: see `admit`.
+
+        Raises:
+            LeakageError: the rows that have no score yet would exceed the limit.
+        """
+        select = "SELECT 1 FROM scored WHERE row = ? AND peer = ? AND model = ?"
+        with self._file.reading() as tables:
+            peer, model = name_id(tables, query.peer), name_id(tables, query.model)
+            new = sum(tables.execute(select, (row, peer, model)).fetchone() is None for row in set(query.rows))
+            check_pair_bits(tables, query.peer, new * bits, max_pair_bits)
 
     def _check_matches(self, tables: Tables, name: str, peer: int, model: int) -> None:
         """Refuse a peer if its requested rows equal training rows more often than training rows equal each other.

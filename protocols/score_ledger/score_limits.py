@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from securevfl.account.database import Tables
 from securevfl.errors import LeakageError
-from securevfl.protocols.score_ledger.tables import ANY_ROW
+from securevfl.protocols.score_ledger.tables import ANY_ROW, pair_bits
 
 MIN_ITERATIONS = 10
 """A model is scored only after this number of iterations."""
@@ -65,6 +65,32 @@ def check_evaluations(tables: Tables, peer: str, rows: Sequence[bytes], times: i
             peer=peer,
             rows=len(rows),
             limit=limit,
+        )
+
+
+def check_pair_bits(tables: Tables, peer: str, bits: float, limit: float) -> None:
+    """Check that scores of models with pairs may disclose this number of further bits.
+
+    Args:
+        tables: the SQL tables of the ledger.
+        peer: name of the requesting party.
+        bits: the number of further bits.
+        limit: the number of bits that all such scores together may disclose.
+
+    Raises:
+        LeakageError: the sum would exceed the limit.
+    """
+    earlier = pair_bits(tables)
+    if bits and earlier + bits > limit:
+        raise LeakageError(
+            f"scores for {peer}: the requested scores of a model with pairs would disclose {bits:,.0f} bits about this "
+            f"party's columns, after {earlier:,.0f} of earlier requests, and the limit is {limit:,.0f}, a fourth of "
+            "the bits of the training rows' columns",
+            'request fewer rows, use a model without pairs, or accept the disclosure with accepts = ["scores"] in the '
+            "job",
+            code="SVFL-LIMIT-REACHED",
+            peer=peer,
+            limit=int(limit),
         )
 
 

@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS codes (row BLOB, source TEXT, bits REAL, PRIMARY KEY 
 CREATE TABLE IF NOT EXISTS times (row BLOB, what INTEGER, count INTEGER, PRIMARY KEY (row, what)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS reserved (search TEXT, training TEXT, remaining INTEGER NOT NULL,
     PRIMARY KEY (search, training)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS pairs (model INTEGER PRIMARY KEY, bits REAL NOT NULL);
 """
 """The tables contain the following; "equal" means equal in this party's columns.
 
@@ -39,6 +40,7 @@ codes: bits that reason codes have disclosed about a row.
 times: counters of evaluations for each row.
 reserved: evaluations that are already counted in `times`, and that trainings of a search (`securevfl tune`) may still
     make.
+pairs: bits of all scores of a model with pairs, whose requesting party chooses what each score shows.
 """
 
 ANY_ROW = b""
@@ -136,6 +138,17 @@ def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:
         "INSERT INTO times VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
         ((row, kind) for row in sorted(rows)),
     )
+
+
+def pair_bits(tables: Tables) -> float:
+    """Return the number of bits that scores of models with pairs have disclosed, over all rows, models and peers."""
+    return float(tables.execute("SELECT total(bits) FROM pairs").fetchone()[0])
+
+
+def add_pair_bits(tables: Tables, model: int, bits: float) -> None:
+    """Add to the bits that scores of a model with pairs have disclosed."""
+    insert = "INSERT INTO pairs VALUES (?, ?) ON CONFLICT DO UPDATE SET bits = bits + excluded.bits"
+    tables.execute(insert, (model, bits))
 
 
 def count_matches(tables: Tables, peer: int, model: int, requested: int, matching: int) -> None:

@@ -8,6 +8,7 @@ sum_h r_kh: party k has s_k, and every share holder h other than k has r_kh (ite
 1. k -> h   X_k @ r_kh minus a random share, encrypted            for each block; one share at k, one at h
    k        h_k = X_k @ s_k plus its shares of all products X @ r
 2. C -> A   h_C - kappa            kappa: random numbers from a key that B and C have in common
+   A, B     if the model has pairs, add their shares of a^T Theta b (pair_sums.py)
    A        its share of H: h_A plus all that it received
    B        its share of H: h_B plus all kappa
 
@@ -23,12 +24,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from securevfl.base.arrays import RowSlices
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import IntegerFactor, Integers, ShareRing, Words, narrowest_integers
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.pair_sums import ColumnSource, ColumnsWithPairs
 from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.remote_columns import RemoteColumns
 from securevfl.protocols.shares.share_products import Products, unpack_words
@@ -37,9 +38,6 @@ from securevfl.runtime.codec import Message
 
 ROWS_PER_PRODUCT = 16_384
 _ROWS_PER_ENCODING = 4096
-
-ColumnSource = RowSlices | RemoteColumns
-"""One party's columns: an array-like of rows in this process, or columns at workers, of which batch 0 is used."""
 
 
 class ForwardSumShare(Message, frozen=True):
@@ -68,7 +66,7 @@ class ForwardSums:
     def __init__(
         self, products: Products, params: SharesParams, state: SharedState, occasion: str, number: int, rows: int
     ) -> None:
-        self._context, self._params, self._products = products.context, params, products
+        self._context, self._params, self._products, self._state = products.context, params, products, state
         self._ring = ShareRing(params.encoding.bits)
         context, ring = self._context, self._ring
         self._passives = tuple(name for name in context.passives if name != params.partner)
@@ -99,7 +97,11 @@ class ForwardSums:
         Returns:
             The share (n, c) at the active party and its partner; None elsewhere.
         """
-        context, ring = self._context, self._ring
+        context, ring, pair_share = self._context, self._ring, np.zeros((1, 1), np.uint64)
+        if isinstance(X, ColumnsWithPairs):
+            pairs = self._state.pairs
+            assert pairs is not None, "columns have components only if the model has pairs"
+            pair_share, X = X.sums.shares(X.components, pairs, self._params.rule)[:, None], X.columns
         blocks = [RowBlock(0, row, min(row + ROWS_PER_PRODUCT, len(X))) for row in range(0, len(X), ROWS_PER_PRODUCT)]
         factors: list[Integers | RemoteFactor]
         if isinstance(X, RemoteColumns):
@@ -111,7 +113,7 @@ class ForwardSums:
             integers = np.concatenate([narrowest_integers(encoding.encode_columns(rows)) for rows in chunks])
             h = IntegerFactor(ring, integers).times(self._theta)
             factors = [integers[block.start : block.stop] for block in blocks]
-        h = h + self._product_shares(number, factors, remote=isinstance(X, RemoteColumns))
+        h = h + self._product_shares(number, factors, remote=isinstance(X, RemoteColumns)) + pair_share
         for prg in self._kappas:
             mask = ring.uniform(prg, h.shape)
             h = h + mask if context.me == self._params.partner else h - mask

@@ -25,6 +25,11 @@ to 4 belong to the offline phase. One iteration:
 9. B -> A, C   delta = g_B - psi_B
    k        adds to its shares of the weights: its shares of W_k^T psi_h, and W_k^T times its share of g, which is
             psi_A + delta at A, g_B at B, and delta at C
+
+If the model has products of components of A and B ("pairs", pair_weights.py), A and B also do this:
+
+10. A <-> B  G_h - m_h                               h's share of the gradient of pairs, less its mask; A and B then
+                                                     have two views of their weights, each with shares at A and B
 """
 
 from __future__ import annotations
@@ -50,6 +55,7 @@ from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.carry_lift import Bits, CarryLift, SplitMask
 from securevfl.protocols.shares.column_blocks import ColumnBlocks
 from securevfl.protocols.shares.offline_phase import OfflinePhase, PreprocessedBlock
+from securevfl.protocols.shares.pair_weights import PairShares
 from securevfl.protocols.shares.residual_tables import ResidualTables
 from securevfl.protocols.shares.share_products import read_offsets, unpack_words
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
@@ -104,10 +110,24 @@ class MaskedTables(Message, frozen=True):
     lifts: bytes = b""
 
 
+class MaskedGradient(Message, frozen=True):
+    """A share holder's masked share of the gradient of pairs: packed integers (d,)."""
+
+    words: bytes
+
+
 class MaskedResidual(Message, frozen=True):
     """The masked residual delta for a party that is not a share holder: packed integers (n, c)."""
 
     words: bytes
+
+
+def declares_pairs() -> list[MessageDeclaration]:
+    """Declare the message of step 10, which only models with pairs have. Roles: active, partner."""
+    return [
+        MessageDeclaration(MaskedGradient, "active", "partner", Reveal("uniform")),
+        MessageDeclaration(MaskedGradient, "partner", "active", Reveal("uniform")),
+    ]
 
 
 def declares() -> list[MessageDeclaration]:
@@ -178,11 +198,13 @@ class SharedState:
         own_share: s, this party's share of the weights of its columns, as a state (k, d, c) of the update rule
             (update_rules.py): k arrays of the shape of the weights.
         peer_shares: at a share holder, r for every other party, as states of the update rule.
+        pairs: at a share holder of a model with pairs, its parts of their gradients; None elsewhere.
     """
 
     iterations: int
     own_share: Words
     peer_shares: Mapping[str, Words]
+    pairs: PairShares | None = None
 
 
 class TrainingRole(ABC):
@@ -239,6 +261,8 @@ class TrainingRole(ABC):
         self._columns, self._offline = columns, offline
         # this party's share of W^T g, summed over the blocks of the batch so far
         self._change: Words = np.zeros((0, 0), np.uint64)
+        # the same for the gradient of pairs, and the mask with which it is sent
+        self._pair_change = self._pair_mask = _NO_WORDS
         self._peer_changes: Mapping[str, Words] = {}
         self._passives = tuple(name for name in context.passives if name != params.partner)
         is_holder = context.me in (context.active, params.partner)
@@ -247,8 +271,9 @@ class TrainingRole(ABC):
             for name, d in params.columns.items()
         }
         peer_shares = {name: r for name, r in zero.items() if is_holder and name != context.me}
-        self.state = state or SharedState(0, zero[context.me], peer_shares)
-        offline.set_state(self.state.iterations, self.state.peer_shares)
+        pairs = None if offline.pairs is None else PairShares.empty(offline.pairs.columns.params.products)
+        self.state = state or SharedState(0, zero[context.me], peer_shares, pairs)
+        offline.set_state(self.state.iterations, self.state.peer_shares, self.state.pairs)
 
     def set_params(self, params: SharesParams) -> None:
         """Switch to parameters with a new update rule, from the current iteration on.
@@ -257,7 +282,7 @@ class TrainingRole(ABC):
         """
         self._params = params
         self._offline.set_params(params)
-        self._offline.set_state(self.state.iterations, self.state.peer_shares)
+        self._offline.set_state(self.state.iterations, self.state.peer_shares, self.state.pairs)
 
     @abstractmethod
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
@@ -304,7 +329,12 @@ class TrainingRole(ABC):
 
     def _sum(self, material: PreprocessedBlock) -> Words:
         """Return h, this party's share (n, c) of the forward sums of a block."""
-        return self._columns.sums(material.block, self.theta) + material.sums
+        h = self._columns.sums(material.block, self.theta) + material.sums
+        if self._offline.pairs is None or self.state.pairs is None:
+            return h
+        pairs, shares = self._offline.pairs.columns.params, self.state.pairs
+        s = pairs.weights(self._params.rule, shares.opened)
+        return h + ((self._offline.pairs.rows(material.block) @ s)[:, None] << np.uint64(pairs.shift))
 
     def _requests(self, material: PreprocessedBlock) -> list[RequestStep]:
         """Return the partner's requests of the iteration to which a block belongs."""
@@ -331,6 +361,9 @@ class TrainingRole(ABC):
             self._context.channel.note(SharedResidual(batch, ring.signed(ring.reduce(g)).astype(np.float64)))
         if not material.block.start:
             self._change, self._peer_changes = material.step, material.products
+            self._pair_change, self._pair_mask = material.pair_step, material.pair_mask
+        if self._offline.pairs is not None:
+            self._pair_change = self._pair_change + g[:, 0] @ self._offline.pairs.rows(material.block)
         change = self._columns.change(material.block, ring.reduce(g))
         self._change = self._change + (change << np.uint64(params.encoding.lift(params.rows[batch])))
         if not self._is_last(material):
@@ -341,8 +374,20 @@ class TrainingRole(ABC):
             name: ring.reduce(params.rule_of(name).step(r, self._peer_changes[name], iterations))
             for name, r in self.state.peer_shares.items()
         }
-        self.state = SharedState(iterations + 1, own_share, peer_shares)
+        self.state = replace(self.state, iterations=iterations + 1, own_share=own_share, peer_shares=peer_shares)
         return self.state
+
+    def _exchange_pairs(self, material: PreprocessedBlock) -> None:
+        """Run step 10 at the end of an iteration of a model with pairs; `material` belongs to a block of its batch."""
+        if self._offline.pairs is None or self.state.pairs is None:
+            return
+        pairs, (peer,) = self._offline.pairs.columns.params, self._offline.session.products.other_holders
+        ring, factor = pairs.ring, pairs.factor(self._params.rows[material.block.batch])
+        self._send(peer, MaskedGradient(ring.pack(ring.reduce(self._pair_change - self._pair_mask))))  # step 10
+        received = unpack_words(peer, self._recv(peer, MaskedGradient).words, ring, self._pair_change.shape)  # step 10
+        opened = ring.reduce((self._pair_change + received) * factor)
+        extended = self.state.pairs.extended(opened, ring.reduce(self._pair_mask * factor))
+        self.state = replace(self.state, pairs=extended)
 
     def _split(self, data: bytes, sizes: Sequence[int]) -> list[bytes]:
         """Split the other holder's values of several blocks. Raises ProtocolError if `data` has another size."""
@@ -417,7 +462,7 @@ class LabelParty(TrainingRole):
                 # the next block's material is read while the partner computes
                 if following.block is not None:
                     material, masks = self._take(chunk, iteration, following.block)
-                elif following is requests[-1] and iteration + 1 < iterations:
+                elif following is requests[-1] and iteration + 1 < iterations and self._offline.pairs is None:
                     material, masks = self._take(chunk, iteration + 1, 0)
                 request = self._recv(partner, LookupRequest)  # steps 9, 7 and 8a
                 answered = [blocks.pop(block) for block in following.deltas]
@@ -425,6 +470,11 @@ class LabelParty(TrainingRole):
                 for previous, delta in zip(answered, deltas, strict=True):
                     masked_g = unpack_words(partner, delta, self._ring, previous.psi.shape, "delta")
                     self._step(previous, previous.psi + masked_g)
+            if self._offline.pairs is not None:
+                self._exchange_pairs(material)
+                if iteration + 1 < iterations:
+                    material, masks = self._take(chunk, iteration + 1, 0)
+                    request = self._recv(partner, LookupRequest)  # step 7
             yield self.state
 
     def _indices(self, material: PreprocessedBlock, offsets: bytes, chunk_name: str) -> TableIndices:
@@ -541,12 +591,17 @@ class PartnerParty(TrainingRole):
                 if request.block is not None:
                     requested[request.block] = self._prepare(chunk, iteration, request.block, kappas)
                     offsets = requested[request.block].offsets
-                elif request is requests[-1] and iteration + 1 < iterations:
+                elif request is requests[-1] and iteration + 1 < iterations and self._offline.pairs is None:
                     prepared = self._prepare(chunk, iteration + 1, 0, kappas)
                     offsets = prepared.offsets
                 delta = b"".join(deltas.pop(block) for block in request.deltas)
                 bits = b"".join(carries.pop(block) for block in request.carries)
                 self._send(active, LookupRequest(chunk_name, delta, offsets, bits))  # steps 9, 7 and 8a
+            if self._offline.pairs is not None:
+                self._exchange_pairs(prepared.material)
+                if iteration + 1 < iterations:  # the next forward sums depend on the gradient of pairs
+                    prepared = self._prepare(chunk, iteration + 1, 0, kappas)
+                    self._send(active, LookupRequest(chunk_name, b"", prepared.offsets))  # step 7
             yield self.state
 
     def _prepare(self, chunk: int, iteration: int, part: int, kappas: Sequence[Prg]) -> _PreparedRequest:

@@ -42,7 +42,10 @@ from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
 from securevfl.errors import FrameError
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.shares import share_products, table_transfers
+from securevfl.protocols.shares import pair_phase, share_products, table_transfers
+from securevfl.protocols.shares.pair_columns import PairColumns
+from securevfl.protocols.shares.pair_phase import PairPhase
+from securevfl.protocols.shares.pair_weights import PairShares
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, PreprocessingStore, Record
 from securevfl.protocols.shares.product_work import ProductExecutor, RemoteFactor
 from securevfl.protocols.shares.reply_sums import ReplySums, ends_sum, layout_rows
@@ -82,6 +85,9 @@ class PreprocessedBlock:
         transfer: at a share holder, the stored oblivious transfers (table_transfers.py).
         carry_transfer: at a share holder, the stored transfers of single bits for the lift, which turns shares of table
             entries of k bits into shares of L bits (carry_lift.py); empty if entries have L bits at once.
+        pair_step: in the first block of a batch and at a share holder of a model with pairs, the sum (d,) of this
+            party's shares of both products of pairs with psi (pair_phase.py), for the whole batch; else empty.
+        pair_mask: in the same block, the mask (d,) of this party's share of the gradient of pairs; else empty.
     """
 
     block: RowBlock
@@ -91,6 +97,8 @@ class PreprocessedBlock:
     products: Mapping[str, Words]
     transfer: tuple[bytes, ...]
     carry_transfer: tuple[bytes, ...]
+    pair_step: Words
+    pair_mask: Words
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -102,6 +110,8 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     products: dict[str, bytes]
     transfer: tuple[bytes, ...]
     carry_transfer: tuple[bytes, ...]
+    pair_step: bytes = b""
+    pair_mask: bytes = b""
 
 
 _RECORD_DECODER = msgspec.msgpack.Decoder(_Record)
@@ -144,6 +154,7 @@ class OfflinePhase:
         remote: whether other processes store X and W.
         base: base transfers, the slow transfers from which all others are derived. They must exist before the offline
             phase runs concurrently with other sessions that use them; None creates new ones.
+        pairs: at a share holder of a model with pairs, the shared products of components; None elsewhere.
     """
 
     def __init__(
@@ -156,6 +167,7 @@ class OfflinePhase:
         *,
         remote: bool = False,
         base: BaseTransfers | None = None,
+        pairs: PairColumns | None = None,
     ) -> None:
         self._context, self._params, self._factors, self.store, self._remote = context, params, factors, store, remote
         self._names = SpentChunks(context.resources.account)
@@ -172,6 +184,7 @@ class OfflinePhase:
         others = [name for name in context.parties if name != context.me and self.is_holder]
         zero = {name: np.zeros((params.columns[name], params.outputs), np.uint64) for name in others}
         self._r = {name: params.rule_of(name).start(theta) for name, theta in zero.items()}
+        self.pairs = None if pairs is None else PairPhase(self.session.unopened_products, params, pairs)
 
     def greet(self) -> PartyContext:
         """Exchange nonces and keys with every party, unless done before; return the context of this session."""
@@ -185,10 +198,14 @@ class OfflinePhase:
     def set_params(self, params: SharesParams) -> None:
         """Use these parameters, which may have another update rule, for chunks that are generated from now on."""
         self._params = params
+        if self.pairs is not None:
+            self.pairs.set_params(params)
 
-    def set_state(self, iteration: int, r: Mapping[str, Words]) -> None:
+    def set_state(self, iteration: int, r: Mapping[str, Words], pairs: PairShares | None = None) -> None:
         """Continue with this iteration, and with these states of r, the shares of the other parties' weights."""
         self._iteration, self._r = iteration, dict(r)
+        if self.pairs is not None and pairs is not None:
+            self.pairs.masks = pairs.masks
 
     def generate(self, chunk: int, batches: Sequence[int]) -> None:
         """Compute the random products of a chunk together with all other parties, and store this party's share of them.
@@ -201,21 +218,28 @@ class OfflinePhase:
         first, base = self._iteration, self._base()
         counts = {batch: batches.count(batch) for batch in dict.fromkeys(batches)}
         vectors = self._vectors(counts)
-        schemes = products.scheme, self._scheme_of_sums(vectors)
-        holders, evaluators = products.keys(chunk, ("steps", "sums"), schemes)  # step 0
+        purposes, schemes = ["steps", "sums"], [products.scheme, self._scheme_of_sums(vectors)]
+        if params.pairs is not None:
+            purposes += pair_phase.PURPOSES
+            schemes += pair_phase.schemes(params, products)
+        holders, evaluators = products.keys(chunk, purposes, schemes)  # step 0
         indices: dict[int, list[int]] = {batch: [] for batch in counts}
         for index, batch in enumerate(batches):
             indices[batch].append(index)
         sizes = ((params.blocks[block].rows, count) for block, count in vectors.items())
         seconds = sum(products.scheme.seconds(rows, count, self._factor_width) for rows, count in sizes)
-        executor, sums_executor = (products.executor(2 * seconds, scheme) for scheme in schemes)
+        executor, sums_executor = (products.executor(2 * seconds, scheme) for scheme in schemes[:2])
 
         def records() -> Iterator[Record]:
             """Yield records of psi while its products are computed, and records of the other values afterwards."""
-            steps, v = yield from self._steps(executor, vectors, indices, holders, evaluators[0])  # step 1
+            steps, v, pair_steps = yield from self._steps(executor, vectors, indices, holders, evaluators)  # step 1
             r_before = {name: self._advance(name, batches, counts, values) for name, values in v.items()}  # step 2
+            pair_masks, pair_r = (None, {}) if self.pairs is None else self.pairs.advance(batches)  # step 2
             for group in self._groups(vectors):
                 sums = self._sums(sums_executor, group, r_before, holders, evaluators[1])  # step 3
+                if self.pairs is not None:
+                    for block, share in self.pairs.sums(holders[3], evaluators[3], group, pair_r).items():  # step 3
+                        sums[block] = ring.reduce(sums[block] + share)
                 pairs = [(block, e) for block in group for e in range(counts[params.blocks[block].batch])]
                 rows = [params.blocks[block].rows * params.outputs for block, _ in pairs]
                 ends, carry_ends = self.session.training_transfers, self.session.carry_transfers
@@ -231,12 +255,22 @@ class OfflinePhase:
                         {name: ring.pack(values[batch][:, outputs]) for name, values in v.items() if is_first},
                         transfer,
                         carry_transfer,
+                        *self._packed_pairs(pair_steps, pair_masks, batch, e, indices[batch][e], is_first=is_first),
                     )
                     yield indices[batch][e], 2 * self._index_in_batch(block) + 1, msgspec.msgpack.encode(record)
 
         name = products.coin(self._context.active, chunk, "name")[:NAME_BYTES]
         self.store.write(chunk, name, first, len(batches), records(), base=base)
         self._iteration += len(batches)
+
+    def _packed_pairs(
+        self, steps: ByBatch, masks: Words | None, batch: int, e: int, index: int, *, is_first: bool
+    ) -> tuple[bytes, bytes]:
+        """Return the packed step and mask of pairs of iteration `index`, number `e` on its batch; else empty ones."""
+        if self.pairs is None or masks is None or not is_first:
+            return b"", b""
+        ring = self.pairs.columns.params.ring
+        return ring.pack(steps[batch][:, e]), ring.pack(masks[index])
 
     def _scheme_of_sums(self, vectors: Mapping[int, int]) -> ShareScheme:
         """Return the scheme of the products X @ r; all parties obtain the same one, because it depends on sizes only.
@@ -311,8 +345,12 @@ class OfflinePhase:
         """Compute this party's state after a stored chunk without using it, so that the next chunk can be generated."""
         ring, params = self._ring, self._params
         for index in range(self.store.chunk(number).count):
-            products = _decode_record(self.store.peek(number, index, 1)).products
-            for name, data in products.items():
+            record = _decode_record(self.store.peek(number, index, 1))
+            if self.pairs is not None:
+                pairs = self.pairs.columns.params
+                mask = pairs.ring.unpack(record.pair_mask, (pairs.products,))
+                self.pairs.skip(mask, params.blocks[record.block].batch)
+            for name, data in record.products.items():
                 v = ring.unpack(data, (params.columns[name], params.outputs))
                 self._r[name] = ring.reduce(params.rule_of(name).step(self._r[name], v, self._iteration))
             self._iteration += 1
@@ -327,6 +365,8 @@ class OfflinePhase:
         digest = hashlib.sha256(self._iteration.to_bytes(8, "little"))
         for name in sorted(self._r):
             digest.update(name.encode() + np.ascontiguousarray(self._r[name], "<u8").tobytes())
+        if self.pairs is not None:  # material for other shares of the products would yield wrong gradients
+            digest.update(self.pairs.columns.name + np.ascontiguousarray(self.pairs.masks, "<u8").tobytes())
         return digest.digest()[:NAME_BYTES]
 
     def take(self, chunk: int, iteration: int, part: int = 0) -> PreprocessedBlock:
@@ -357,7 +397,15 @@ class OfflinePhase:
             {name: ring.unpack(data, (params.columns[name], c)) for name, data in record.products.items()},
             record.transfer,
             record.carry_transfer,
+            *self._unpacked_pairs(record),
         )
+
+    def _unpacked_pairs(self, record: _Record) -> tuple[Words, Words]:
+        """Return the step and the mask of pairs in a record; both are empty if it has none."""
+        if self.pairs is None or not record.pair_mask:
+            return np.empty(0, np.uint64), np.empty(0, np.uint64)
+        ring, shape = self.pairs.columns.params.ring, (self.pairs.columns.params.products,)
+        return ring.unpack(record.pair_step, shape), ring.unpack(record.pair_mask, shape)
 
     def _outputs(self, e: int) -> slice:
         """Return the columns of a batch's product that belong to iteration number `e` on this batch in the chunk."""
@@ -369,8 +417,8 @@ class OfflinePhase:
         vectors: Mapping[int, int],
         indices: Mapping[int, Sequence[int]],
         holders: Sequence[ShareHolder],
-        evaluators: Evaluators,
-    ) -> Generator[Record, None, tuple[ByBatch, dict[str, ByBatch]]]:
+        evaluators: Sequence[Evaluators],
+    ) -> Generator[Record, None, tuple[ByBatch, dict[str, ByBatch], ByBatch]]:
         """Compute the products W^T psi, and yield records with psi for the store.
 
         Each yielded record contains psi of one block in one iteration.
@@ -380,16 +428,17 @@ class OfflinePhase:
             vectors: the number of columns of psi for each block.
             indices: for each batch, the indices of the iterations that use it.
             holders: this party's secret keys, if it is a share holder.
-            evaluators: the objects that compute on ciphertexts of the other share holders.
+            evaluators: for each purpose, the objects that compute on ciphertexts of the other share holders.
 
         Returns:
             For each batch, the sum of this party's shares of all products, (d, c) for each iteration side by side;
-            and v for every other party, if this party is a share holder.
+            v for every other party, if this party is a share holder; and the same sums for pairs.
         """
         products, params, ring, width = self.session.products, self._params, self._ring, self._factor_width
         scheme, total = products.scheme, dict[int, Words]()
         sums = ReplySums(self._ends_of(self._context.me)) if scheme.adds_products else None
         v: dict[str, ByBatch] = {name: {} for name in products.queried}
+        pair_steps: ByBatch = {}
         for group in self._groups(vectors):
             psi: ByBlock = {}
             if holders:
@@ -407,12 +456,14 @@ class OfflinePhase:
                 for e, index in enumerate(indices[params.blocks[block].batch]):
                     packed = ring.pack(psi[block][:, self._outputs(e)]) if holders else b""
                     yield index, 2 * self._index_in_batch(block), packed
-            self._add_to_batches(total, self._answer(executor, 0, evaluators, group, sums=sums))
+            self._add_to_batches(total, self._answer(executor, 0, evaluators[0], group, sums=sums))
             for name in products.queried:
                 shapes = {block: (params.columns[name], count) for block, count in group.items()}
                 replies = products.open_replies(executor, holders[0], name, shapes, ends=self._ends_of(name))
                 self._add_to_batches(v[name], replies)
-        return self._lifted(total), {name: self._lifted(values) for name, values in v.items()}
+            if self.pairs is not None:
+                self._add_to_batches(pair_steps, self.pairs.steps(holders[2], evaluators[2], group, psi))
+        return self._lifted(total), {name: self._lifted(values) for name, values in v.items()}, pair_steps
 
     def _ends_of(self, party: str) -> Callable[[int], bool]:
         """Return a function that returns whether a party sends a product W^T psi after a block."""

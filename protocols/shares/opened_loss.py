@@ -45,9 +45,10 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.carry_lift import CarryLift
 from securevfl.protocols.shares.fixed_point import FINE_BITS, FINE_ENTRY_BITS, FixedPointEncoding, table_distances
-from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
+from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.lifted_shares import declares_lift, lift_shares
+from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.projection import projected
 from securevfl.protocols.shares.rotated_tables import TableStarts, rotated_tables
 from securevfl.protocols.shares.share_products import Products, unpack_words

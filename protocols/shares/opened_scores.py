@@ -17,12 +17,13 @@ are processed in blocks:
 5. O -> Q     i_O, if Q is not O; it is uniform
    Q          computes the score (i_O + received number + 1/2) * s
 
-Comments refer to these steps by number. `ScoringSession` documents why nobody learns more.
+Comments refer to these steps by number. `ScoringSession` documents why nobody learns more. *Packed* integers take only
+the bytes that their bits need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,6 +42,7 @@ from securevfl.protocols.score_ledger.row_ledger import ROW_NEW, ROW_REFUSED, RO
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.pair_sums import ColumnsWithPairs, selected_rows
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import ROLE_PAIRS, Products, unpack_words
@@ -135,6 +137,8 @@ class ScoringParams:
         charge: a function that is called before a block is disclosed, with the number of rows that are scored and the
             number of rows that this party refuses.
         max_finer: the number of lowest bits of a score that R may omit, at most; None for all but one.
+        max_pair_bits: for a model with pairs and at a share holder, the number of bits that scores of such models may
+            disclose about all of this party's rows together; None elsewhere.
     """
 
     model: bytes
@@ -145,6 +149,7 @@ class ScoringParams:
     coarser: Quantizer | None = None
     charge: Callable[[int, int], None] = lambda scored, refused: None
     max_finer: int | None = None
+    max_pair_bits: float | None = None
 
 
 @dataclass(frozen=True)
@@ -223,7 +228,7 @@ class ScoringSession:
         self._dither = Prg.fresh("dither of scores")
         self._sums: ForwardSums | None = None
 
-    def block(self, number: int, X: Floats, rows: RowsToScore) -> ScoreResult:
+    def block(self, number: int, X: Floats | ColumnsWithPairs, rows: RowsToScore) -> ScoreResult:
         """Score a block of rows.
 
         Args:
@@ -253,7 +258,7 @@ class ScoringSession:
             if decisions.stored.any() and is_holder:
                 shares[decisions.stored], lost[decisions.stored] = self._stored(decisions.query_of(decisions.stored))
             if decisions.fresh.any():
-                fresh = self._compute(number, X[decisions.fresh], decisions.query_of(decisions.fresh))
+                fresh = self._compute(number, selected_rows(X, decisions.fresh), decisions.query_of(decisions.fresh))
                 if fresh is not None:
                     shares[decisions.fresh] = fresh
             scores = self._disclose(shares[decisions.scored] if is_holder else None, decisions)
@@ -261,6 +266,22 @@ class ScoringSession:
                 scores[lost] = np.nan
                 self._store_scores(scores, decisions)
             return ScoreResult.of(scores, decisions.scored, decisions.fresh)
+
+    def check_request(self, ids: Sequence[bytes]) -> None:
+        """Check before the first block that this party's ledger permits the scores of a whole request.
+
+        Args:
+            ids: the ids of all rows of the request.
+
+        Raises:
+            LeakageError: the scores of a model with pairs would exceed this party's limit.
+        """
+        scoring = self._scoring
+        if scoring.ledger is None or scoring.max_pair_bits is None or self._context.me == self._requester:
+            return
+        query = scoring.ledger.query(scoring.model, self._requester, ids, b"")
+        bits = self._quantizer.bits * self._params.outputs
+        scoring.ledger.check_pair_scores(query, bits=bits, max_pair_bits=scoring.max_pair_bits)
 
     def _decide(self, rows: RowsToScore, ledger: ScoreLedger, claim: str) -> RowDecisions:
         """Run steps 0 and 1: agree with all parties on the rows that receive a score."""
@@ -336,6 +357,7 @@ class ScoringSession:
             rows.raw[open_rows],
             bits=self._quantizer.bits * self._params.outputs,
             max_bits=scoring.max_bits,
+            max_pair_bits=scoring.max_pair_bits,
             me=context.me,
             claim=claim,
         )
@@ -345,7 +367,7 @@ class ScoringSession:
             products.send(name, RowStates(states.tobytes()), permit)  # step 1
         return states
 
-    def _compute(self, number: int, X: Floats, query: ScoreQuery | None) -> Words | None:
+    def _compute(self, number: int, X: Floats | ColumnsWithPairs, query: ScoreQuery | None) -> Words | None:
         """Run steps 2 and 3: return this holder's share (n, c) of new scores, after storing it. None elsewhere."""
         if self._sums is None:
             self._sums = ForwardSums(self._products, self._params, self._state, "scores", self._number, self._rows)

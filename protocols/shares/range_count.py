@@ -31,8 +31,9 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.fixed_point import table_distances
-from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
+from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import Products, unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams

@@ -40,8 +40,9 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import forward_sums, table_lookup
 from securevfl.protocols.shares.fixed_point import FINE_BITS, table_distances
-from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
+from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.rotated_tables import rotated_tables
 from securevfl.protocols.shares.share_products import Products

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from securevfl.errors import ConfigError
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.pair_weights import PairParams
 from securevfl.protocols.shares.update_rules import LinearRule
 
 ROWS_PER_BLOCK = 1 << 14
@@ -47,6 +48,8 @@ class SharesParams:
         chunks: the approximate number of chunks of the training.
         intercept: the party whose last weight is an intercept; empty if the model has none.
         block: the largest number of rows of a block.
+        pairs: the parameters of products of the two share holders' components; None if the model has none.
+        has_nested_batches: whether each batch contains the rows of all smaller ones, as its first rows.
     """
 
     encoding: FixedPointEncoding
@@ -58,6 +61,8 @@ class SharesParams:
     chunks: int = 1
     intercept: str = ""
     block: int = ROWS_PER_BLOCK
+    pairs: PairParams | None = None
+    has_nested_batches: bool = False
 
     def __post_init__(self) -> None:
         """Reject an encoding and an update rule that use different numbers of bits for coefficients."""

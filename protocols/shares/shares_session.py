@@ -12,10 +12,13 @@ the two holders' shares of an entry that was read into shares of L bits.
 
 from __future__ import annotations
 
+from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import ShareScheme
+from securevfl.crypto.transfers.correlated_transfers import CorrelatedSender
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares.fixed_point import FINE_BITS, FINE_ENTRY_BITS, FixedPointEncoding
 from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.shares.small_products import SmallFactors, WordFactors
 from securevfl.protocols.shares.table_transfers import BaseTransfers, Transfers
 
 
@@ -45,12 +48,20 @@ class SharesSession:
         self._bits, self._top_bits, self._lifts = encoding.table_bits, encoding.top_bits, encoding.lift_bits > 0
         self._entry_octets = encoding.lift_bits // 8 or 8
         self._transfers: dict[str, Transfers] = {}
-        self.base = base or BaseTransfers(context, partner if context.me == context.active else context.active)
+        self._peer = partner if context.me == context.active else context.active
+        self.base = base or BaseTransfers(context, self._peer)
+        self._reverse_base = BaseTransfers(context, self._peer, reverse=True)
+        self._small_products: dict[str, WordFactors | SmallFactors] = {}
 
     @property
     def products(self) -> Products:
         """The products of this session; the first use exchanges nonces and keys with every party."""
         self._products.greet()
+        return self._products
+
+    @property
+    def unopened_products(self) -> Products:
+        """The products of this session, which may not have exchanged nonces and keys yet."""
         return self._products
 
     @property
@@ -94,6 +105,31 @@ class SharesSession:
     def switch_transfers(self) -> Transfers | None:
         """Transfers of one of two entries, for the switches of a shuffle; None if this party is no share holder."""
         return self._transfers_for("switches", 1)
+
+    def small_products(
+        self, purpose: str, ring: ShareRing, count: int, *, reverse: bool = False
+    ) -> WordFactors | SmallFactors:
+        """Return products of one share holder's words with small integers of the other (small_products.py).
+
+        Args:
+            purpose: a name for the products; seeds are derived from it.
+            ring: the integers modulo 2^L.
+            count: the number of words that are multiplied by one integer.
+            reverse: whether the partner has the words, in place of the active party.
+
+        Returns:
+            This share holder's side.
+        """
+        if purpose not in self._small_products:
+            context = self.products.context
+            coin = self.products.coin(context.active, 0, purpose)
+            base = self._reverse_base if reverse else self.base
+            transfers = base.correlated(context, purpose, coin, ring, count)
+            if isinstance(transfers, CorrelatedSender):
+                self._small_products[purpose] = WordFactors(context, self._peer, transfers, ring, count)
+            else:
+                self._small_products[purpose] = SmallFactors(context, self._peer, transfers, ring, count)
+        return self._small_products[purpose]
 
     def _transfers_for(self, purpose: str, bits: int, pad_octets: int = 8) -> Transfers | None:
         products = self.products

@@ -40,6 +40,7 @@ from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.transfers import base_transfers, punctured_seeds
+from securevfl.crypto.transfers.correlated_transfers import CorrelatedReceiver, CorrelatedSender
 from securevfl.crypto.transfers.field_transfers import SenderBlock, TransferReceiver, TransferSender
 from securevfl.crypto.transfers.punctured_seeds import TREE_BASES, Leaves
 from securevfl.errors import ProtocolError
@@ -91,12 +92,15 @@ class BaseTransfers(Secret):
     Args:
         context: the party's channel to the others, the roles of all parties, and the meter of its costs.
         peer: the other one of active party and partner.
+        reverse: whether the partner is the sender of the transfers, in place of the active party. The two then
+            exchange their parts in all steps.
     """
 
-    __slots__ = ("_context", "_peer", "_secret", "_seeds")
+    __slots__ = ("_context", "_peer", "_secret", "_seeds", "_sends")
 
-    def __init__(self, context: PartyContext, peer: str) -> None:
+    def __init__(self, context: PartyContext, peer: str, *, reverse: bool = False) -> None:
         self._context, self._peer = context, peer
+        self._sends = (context.me == context.active) != reverse
         self._secret = b""
         self._seeds: list[Leaves] = []
 
@@ -110,7 +114,7 @@ class BaseTransfers(Secret):
         context, channel, peer = self._context, self._context.channel, self._peer
         if self._seeds:
             return
-        if context.me == context.active:
+        if self._sends:
             self._secret, choices = punctured_seeds.fresh_secret()
             offer = channel.recv(peer, TransferOffer, context.subchannel).public  # step 0
             points, keys = context.meter("transfer", partial(base_transfers.receive_keys, offer, choices))
@@ -146,15 +150,39 @@ class BaseTransfers(Secret):
         Returns:
             The transfers.
         """
-        self.establish()
-        seeds = [
-            [derived_seed(seed, context.subchannel, purpose) if seed else b"" for seed in block]
-            for block in self._seeds
-        ]
-        if context.me == context.active:
+        seeds = self._derived(context, purpose)
+        if self._sends:
             sender = TransferSender(self._secret, seeds, coin, bits, pad_octets)
             return ActiveTransfers(context, self._peer, sender)
         return PartnerTransfers(context, self._peer, TransferReceiver(seeds, coin, bits, pad_octets))
+
+    def correlated(
+        self, context: PartyContext, purpose: str, coin: bytes, ring: ShareRing, count: int
+    ) -> CorrelatedSender | CorrelatedReceiver:
+        """Return this party's side of correlated transfers for one subchannel and purpose.
+
+        Args:
+            context: the context of the session, with its subchannel.
+            purpose: a name for the transfers; seeds are derived from it.
+            coin: 32 bytes that both parties have, for this subchannel and purpose only.
+            ring: the integers modulo 2^L.
+            count: the number of words of each transfer.
+
+        Returns:
+            The sender or the receiver of the transfers.
+        """
+        seeds = self._derived(context, purpose)
+        if self._sends:
+            return CorrelatedSender(self._secret, seeds, coin, ring, count)
+        return CorrelatedReceiver(seeds, coin, ring, count)
+
+    def _derived(self, context: PartyContext, purpose: str) -> list[Leaves]:
+        """Establish the base transfers; return the seeds for one subchannel and purpose."""
+        self.establish()
+        return [
+            [derived_seed(seed, context.subchannel, purpose) if seed else b"" for seed in block]
+            for block in self._seeds
+        ]
 
 
 def derived_seed(seed: bytes, subchannel: str, purpose: str) -> bytes:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.share_ring import Words
+from securevfl.errors import ConfigError
 
 Coefficients = Callable[[int], Sequence[float]]
 """A function that maps t, the number of iterations so far, to the t coefficients of their changes."""
@@ -65,6 +66,25 @@ class LinearRule(ABC):
         at the weights `theta`, which may differ from the model: some methods return a mean of their latest weights.
         """
         return self.theta(state, iteration)
+
+    def coefficients(self, iterations: int, *, result: bool = False) -> Sequence[float]:
+        """Return the coefficients of all changes so far, with which weights are computed from another encoding of them.
+
+        Args:
+            iterations: the number of iterations so far, t.
+            result: whether the coefficients are those of `result` in place of `theta`.
+
+        Returns:
+            The t coefficients.
+
+        Raises:
+            ConfigError: the weights are no linear combination with one coefficient for each change.
+        """
+        raise ConfigError(
+            f"the update rule {type(self).__name__} has no coefficients for pairs",
+            'use optimizer = "block_descent" with momentum',
+            code="SVFL-JOB-COMBINATION",
+        )
 
     def with_intercept(self) -> LinearRule:
         """Return the rule for a party whose last weight is an intercept, which does not decay."""
@@ -174,6 +194,11 @@ class FixedCoefficients(LinearRule):
         if self.result_row is None:
             return self.theta(state, iteration)
         return self._combined(state, self.result_row, self.last_of_result)
+
+    def coefficients(self, iterations: int, *, result: bool = False) -> Sequence[float]:
+        """Return the coefficients of all changes so far; see `LinearRule.coefficients`."""
+        row = self.result_row if result and self.result_row is not None else self.row
+        return row(iterations)
 
     def with_intercept(self) -> LinearRule:
         """Return the rule for a party whose last weight is an intercept, which does not decay."""

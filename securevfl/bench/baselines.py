@@ -23,7 +23,7 @@ from securevfl.bench.stopwatch import Stopwatch
 MAX_BASELINE_SECONDS = 60.0
 """A measurement that would take more than this number of seconds uses a part of J and g, and its times are scaled."""
 
-_PROBE = 8
+_PROBE = 8  # number of values of a first short measurement, from which the time of the complete one is estimated
 
 
 class BaselineUnavailable(Exception):
@@ -76,7 +76,7 @@ def _median(
 
 
 def phe_product(J: Floats, g: Floats, bits: int, *, seconds: float = MAX_BASELINE_SECONDS) -> BaselineFigures:
-    """Measure J^T g for J (n, d) and g (n,) with phe."""
+    """Measure J^T g for J (n, d) and g (n,) with phe, for keys of `bits` bits and at most about `seconds` seconds."""
     public, private = phe_keys(bits)
     n, d = J.shape
 

@@ -42,7 +42,7 @@ def rows_of(
         on_row: called with a description of the next measurement.
 
     Returns:
-        Rows by size, the baselines first, with their ratios to phe.
+        Rows by size, the baselines first. `ratio_to_phe` of a row is phe's total time divided by that of the row.
     """
     rows: list[Row] = []
     with process_pool() if "paillier" in engines else nullcontext() as pool:

@@ -1,5 +1,8 @@
 """The encrypted gradient J^T [[g]] of one batch: encrypt, compute, blind, open; this library against phe and tenseal.
 
+The key holder *encrypts* g, which [[g]] denotes. The owner of J *computes* the product without the key, and *blinds*
+it: it adds random numbers. The key holder *opens* (decrypts) the sum, and the owner of J subtracts the random numbers.
+
 J (n, d) is standard normal, g (n, 1) uniform in [-1, 1]. Errors are those of the sum over the n rows, which are n times
 those of a mean gradient. The time and size of keys are not counted; preparing J has a separate column `prepare_ms`,
 because J is prepared once. `blind_ms` contains blinding and unblinding, which the baselines do not do. `bytes_up` are
@@ -36,8 +39,8 @@ HE_LIBRARIES = ("phe", "tenseal")
 _STEPS = "encrypt_ms", "compute_ms", "blind_ms", "open_ms", "total_ms", "cpu_ms", "prepare_ms"
 _RESULTS = "bytes_up", "bytes_down", "max_abs_error", "ratio_to_phe", "cpu_ratio_to_phe"
 EMPTY: Row = dict.fromkeys((*_STEPS, *_RESULTS)) | {"repetitions": 0, "estimated": False, "error": None}
-"""A row without figures. If `estimated`, figures are measured on a slice and scaled; if there is an `error`, there are
-none."""
+"""A row without figures. `estimated` is True if the figures were measured with a part of J and g and scaled. If a
+baseline cannot compute the product, `error` is the reason, and there are no figures."""
 
 
 def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
@@ -54,8 +57,8 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
         engine: the encryption scheme to measure.
         n: number of rows.
         d: number of columns.
-        pool: runs the expensive calls.
-        seconds: time for all repetitions.
+        pool: worker processes for the expensive calls; None to compute in this process.
+        seconds: time for all repetitions, of which there are at least three.
 
     Returns:
         The row of the table with the scheme's times and sizes.

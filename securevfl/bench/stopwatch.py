@@ -14,11 +14,11 @@ T = TypeVar("T")
 class Stopwatch:
     """Measures the milliseconds of each step of one repetition, by name, and their total processor time.
 
-    Work in a pool counts in `cpu` as if it were spread evenly over the cores. So `cpu` is the wall-clock time on an
-    idle machine, and hardly changes if other programs use the machine.
+    `cpu` is the processor time in milliseconds. The work of a pool of processes counts as if it were spread evenly over
+    the cores. So `cpu` is close to the wall-clock time on an idle machine, and hardly changes if the machine is busy.
 
     Args:
-        pool: the pool whose work is counted.
+        pool: the pool of processes whose work is counted; None without one.
     """
 
     def __init__(self, pool: TimedExecutor | None = None) -> None:

@@ -1,8 +1,8 @@
 """The encrypted sum of K parties' vectors of m floats: each party encrypts, one adds, the key holder decrypts.
 
-Values are uniform in [-1, 1]. Times of all parties are added up, as if one computer did everything. Keys are generated
-before. `bytes` is the size of the K encrypted vectors and of their encrypted sum. `cpu_ms` is processor time (see
-`Stopwatch`).
+Values are uniform in [-1, 1]. Times of all parties are added up, as if one computer did everything. The generation of
+keys is not measured. `bytes` is the size of the K encrypted vectors and of their encrypted sum. `cpu_ms` is processor
+time (see `Stopwatch`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def measure(
         engine: the encryption scheme to measure.
         parties: number of parties K.
         size: number of values m.
-        pool: runs the expensive calls.
-        seconds: time for all repetitions.
+        pool: worker processes for the expensive calls; None to compute in this process.
+        seconds: time for all repetitions, of which there are at least three.
 
     Returns:
         The row of the table with the scheme's times and sizes.

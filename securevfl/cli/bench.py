@@ -41,9 +41,9 @@ def he(
     bits: Bits = 2048,
     json: JsonFile = None,
 ) -> None:
-    """Time the encrypted gradient of one batch, as medians after a warm-up: encrypt, compute, blind, decrypt.
+    """Time the encrypted gradient of one batch: encrypt, compute, blind, decrypt. Times are medians after a warm-up.
 
-    Paillier uses all cores. The other libraries run as their users call them.
+    Paillier uses all cores. The other libraries run as their documentation shows.
     """
     from securevfl.bench import he as bench_he
     from securevfl.cli.show import console
@@ -91,7 +91,9 @@ def sum_(
 
 @bench.command()
 def start(
-    repetitions: Annotated[int, typer.Option(min=1, help="How often each time is measured, in new processes.")] = 9,
+    repetitions: Annotated[
+        int, typer.Option(min=1, help="Number of measurements of each time, each in a new process.")
+    ] = 9,
     json: JsonFile = None,
 ) -> None:
     """Time the start of the command and the package: medians over new processes."""
@@ -182,6 +184,10 @@ def _footnotes(out: Any, rows: Sequence[dict[str, Any]]) -> None:
     here = machine()
     if any(row["estimated"] for row in rows):
         out.print("\n* measured on a part of the rows and columns, and extrapolated to all of them", soft_wrap=True)
-    out.print("\nby CPU: the same ratio in processor time, which depends less on other load", soft_wrap=True)
+    out.print(
+        "\ntimes phe: phe's time divided by that of the engine; by CPU: the same ratio of processor times, which "
+        "depend less on other programs",
+        soft_wrap=True,
+    )
     versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
     out.print(f"\n{here['processor']}, {here['cores']} cores, load {here['load_average']}; {versions}", soft_wrap=True)

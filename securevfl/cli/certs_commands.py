@@ -112,6 +112,6 @@ def kit(
     typer.echo("Send each party only its own folder, over a secure channel, because the folder contains its key.")
     typer.echo(f"Keep {authority}. Anyone with its ca.key can impersonate any party.")
     if keys := [str(key) for name in peers.everyone if (key := authority / f"{name}.key").exists()]:
-        typer.echo(f"Delete {', '.join(keys)} and the sent folders once they have arrived.")
+        typer.echo(f"Once the parties have received their folders, delete your copies of these and {', '.join(keys)}.")
     typer.echo("Next, at every party, with its table and in the folder that it received:")
     typer.echo("    securevfl align --party NAME --data FILE --peers peers.toml")

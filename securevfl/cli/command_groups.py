@@ -13,7 +13,7 @@ HELP_GROUPS: dict[str, dict[str, str]] = {
     },
     "Prepare your table; nothing is sent": {
         "describe": "Describe each column before a training.",
-        "bins": "List and merge the bins of a column, with bad rates.",
+        "bins": "List or merge a column's bins, with rates of labels.",
         "fetch": "Store the result of a database query as a file.",
     },
     "Between organisations; every party runs these": {
@@ -22,7 +22,7 @@ HELP_GROUPS: dict[str, dict[str, str]] = {
         "line": "Measure round trip and bandwidth between the parties.",
         "align": "Find the ids that all parties have.",
         "correlate": "Correlate columns of different parties.",
-        "prepare": "Run the offline phase, so that join takes minutes.",
+        "prepare": "Compute random numbers ahead: join takes minutes.",
         "join": "Train with the other parties, or resume a training.",
         "predict": "Predict new rows with the other parties.",
         "fairness": "Compute rates by a group that another party knows.",

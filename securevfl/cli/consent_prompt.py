@@ -47,7 +47,7 @@ def check_digest(accept: str | None) -> None:
 
 
 def check_agreed(agreed: AgreedSheets, accept: str | None) -> None:
-    """Check --accept after a training that has finished: raise ConsentError unless its sheet was accepted earlier."""
+    """Check --accept if the training had finished before: raise ConsentError unless this sheet was accepted then."""
     if accept is not None and not agreed.has_digest(accept):
         raise ConsentError(
             f"no consent sheet with the digest --accept {accept} was accepted before. The training has already "
@@ -60,7 +60,7 @@ def check_agreed(agreed: AgreedSheets, accept: str | None) -> None:
 def _repeated(command: str) -> str:
     """Return a command line without --accept for the user to copy.
 
-    It is the command line of this process if that is a `securevfl` command, and otherwise `command` with dots.
+    It is the command line of this process if that is a `securevfl` command, and otherwise `command` followed by "...".
     """
     program, *arguments = sys.argv
     if Path(program).stem != "securevfl":
@@ -85,7 +85,7 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, consent_sheet:
         agreed: the sheets to which the party has agreed.
         accept: the digest that was passed to the command. It must be that of this sheet, even if the party has agreed
             before.
-        command: the command line that a user repeats to agree, if this process was not started from a command line.
+        command: the beginning of a command line, which the error names if this process is no `securevfl` command.
         consent_sheet: the consent sheet to which the party must agree.
 
     Raises:

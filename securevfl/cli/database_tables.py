@@ -25,9 +25,9 @@ def fetch(
 ) -> None:
     """Write the rows of a database query to a Parquet file.
 
-    Other parties rely on the order of your rows from `align` until the last prediction. A database promises no order,
-    and a file keeps it. Pass the password in PGPASSWORD or ~/.pgpass, and not in the address, which other users of this
-    computer can see. The session only reads.
+    The order of your rows must stay the same from `align` until the last prediction. A database does not guarantee an
+    order; a file does. Pass the password in PGPASSWORD or ~/.pgpass, and not in the address, which other users of this
+    computer can see. The database session is read-only.
 
     Example: securevfl fetch postgresql://db.bank.example/loans bank.parquet --query "select * from loans"
     """
@@ -36,7 +36,7 @@ def fetch(
     if not is_database(address):
         raise _usage("the address is not one of a PostgreSQL database", "write it as postgresql://HOST/DATABASE")
     if file.suffix != ".parquet":
-        raise _usage(f"{file} does not end with .parquet", "name the file so, because its format is Parquet")
+        raise _usage(f"{file} does not end with .parquet", "rename it, because the file's format is Parquet")
     check_writable(file, json)
     rows = store_query(address, query, file)
     write_results(json, "fetch", lambda: {"file": str(file), "rows": rows})
@@ -72,7 +72,7 @@ def with_stored_queries(data: tuple[str, ...], queries: tuple[str, ...]) -> tupl
         if not (equals and name in addresses):
             if len(addresses) > 1:
                 raise _usage(
-                    "--query does not say to which table it belongs",
+                    "--query does not state to which table it belongs",
                     f'write --query "NAME=SELECT ...", where NAME is {" or ".join(addresses)}',
                 )
             name, select = next(iter(addresses)), query

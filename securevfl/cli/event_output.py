@@ -1,4 +1,7 @@
-"""Print the events of a run for people, and append them to a log."""
+"""Print the events of a run for people, and append them to a log.
+
+An event is a fact that a run reports while it runs, such as a lost connection (`securevfl.runtime.eventlog`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The command `forget`: delete the files of a training."""
+"""The command `forget`: delete the files of a training.
+
+These are the party's part of the model (the file with the weights of its columns), checkpoints, from which an
+interrupted training resumes, random numbers that were computed ahead, the common row order of the parties, and logs.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +40,10 @@ def forget(
     ] = False,
     ledger: Ledger = None,
 ) -> None:
-    """Delete files of a training: your part of the model, checkpoints, preprocessed material, row order, logs.
+    """Delete files of a training: your part of the model, checkpoints, precomputed random numbers, row order, logs.
 
     Your ledger and the files next to it are retained, because disclosures cannot be undone. Nothing is deleted while a
-    command uses the model or the table. Running the command again deletes files that were written in the meantime.
+    command uses the model or the table. Running this command again deletes files that were written since.
     """
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.organisations.forget import TrainingFiles

@@ -1,6 +1,6 @@
-"""Read a job file, and complete the list of parties that a command has created from its tables.
+"""Read a job file, and complete the list of parties, for which a command has read only the tables.
 
-The job may need parties without a table, and may name PyTorch modules for some parties.
+A job may need parties without a table, such as a server, and may name PyTorch modules for some parties.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def load_job(path: Path) -> Job:
-    """Load a job file. In an error, the line of each problem begins with the path."""
+    """Load a job file. If it has several problems, each line of the error begins with the path."""
     from securevfl.job import Job
 
     try:

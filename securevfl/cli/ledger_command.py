@@ -1,4 +1,8 @@
-"""The command `ledger`: what this party's jobs have disclosed to whom, and limits on further disclosures."""
+"""The command `ledger`: what this party's jobs have disclosed to whom, and limits on further disclosures.
+
+A disclosure is about the party's labels, columns, scores or ids. An *early end* or *early abort* is a session that
+ended early for a reason that may depend on the party's table, which discloses one bit.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +41,11 @@ or columns. A job that would exceed a limit is refused before it starts."""
 
 def ledger(
     party: Annotated[
-        str | None, typer.Option("--party", metavar="NAME", help="The party whose ledger is in your data folder.")
+        str | None, typer.Option("--party", metavar="NAME", help="Show the ledger of this party in your data folder.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--ledger", metavar="FILE", help="The ledger, if it is stored elsewhere.")
+        Path | None,
+        typer.Option("--ledger", metavar="FILE", help="The file of the ledger, if it is not in your data folder."),
     ] = None,
     limit: Annotated[
         list[str] | None,
@@ -84,8 +89,8 @@ def ledger(
 ) -> None:
     """Show what your jobs have disclosed about your data, to whom, and set limits.
 
-    A run that would exceed a limit is refused before it discloses anything. Limits apply to each table, over all peers
-    together: several of them may be names of one organisation, or may pool what they know.
+    A run that would exceed a limit is refused before it discloses anything. Limits apply to each table and to all peers
+    together, because several peers may belong to one organisation, or may pool what they know.
 
     Example: securevfl ledger --party shop --limit columns=5%
     """
@@ -156,11 +161,12 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
     if contents.trusts:
         out.print(f"trusted to repeat jobs with the same equations: {', '.join(contents.trusts)}", soft_wrap=True)
     for aborts in contents.tries:
-        out.print(f"ended early with {', '.join(aborts.peers)}: {aborts.count} sessions", soft_wrap=True)
+        out.print(f"sessions with {', '.join(aborts.peers)} that ended early: {aborts.count}", soft_wrap=True)
     if contents.tries:
         total = sum(aborts.count for aborts in contents.tries)
         out.print(
-            f"ended early with all peers: {total} of at most {MAX_EARLY_ABORTS} sessions, with at most one bit each",
+            f"sessions that ended early, with all peers: {total} of at most {MAX_EARLY_ABORTS}; each disclosed at most "
+            "one bit",
             soft_wrap=True,
         )
     if not contents.entries:
@@ -235,7 +241,7 @@ def _ledgers(party: str | None, file: Path | None, *, create: bool) -> list[Disc
         The ledgers.
 
     Raises:
-        ConfigError: there is no ledger.
+        ConfigError: there is no ledger, and `create` is False.
     """
     from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 

@@ -45,6 +45,6 @@ def line(
     out.print(table(["line", "bandwidth\nMbit/s", "round trip\nms", "per message\nms"], rows))
     measured = (network.mbps, network.rtt_ms, network.message_ms)
     figures = [f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}" for figure in measured]
-    out.print("\nFor simulations, in Python and with securevfl train:", soft_wrap=True)
+    out.print("\nTo simulate this network in Python and with securevfl train:", soft_wrap=True)
     out.print("    vfl.Network(mbps={}, rtt_ms={}, message_ms={})".format(*figures), soft_wrap=True)
     out.print("    --mbps {} --rtt-ms {} --message-ms {}".format(*figures), soft_wrap=True)

@@ -1,7 +1,8 @@
 """The status line of a training: steps done, model quality, time left and traffic.
 
-On a terminal the line is redrawn in place and disappears at the end. Elsewhere it is printed every half minute. It
-follows the training through its events (`securevfl.runtime.eventlog`); events for the line alone appear in no log.
+On a terminal the line is redrawn in place and disappears at the end. Elsewhere it is printed every half minute. It is
+updated by the events of the training, facts that the training reports (`securevfl.runtime.eventlog`). Some events are
+only for this line and appear in no log.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from securevfl.job import Job
 
 OnStep = Callable[[int, int], None]
+"""A function of the number of finished steps and the maximum number of steps, which is 0 if it is unknown."""
 
-WAIT_SECONDS = 3.0  # seconds of waiting after which the line reports for which parties this one waits
+WAIT_SECONDS = 3.0  # seconds of waiting after which the line names the parties for which this party waits
 # the status line shows only one metric: the first of these that the training measures
 LINE_METRICS = ("auc", "accuracy", "r2", "rmse", "loss")
 METRIC_NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
@@ -104,12 +106,18 @@ class TrainingStatus:
             if self._training_start is None or not self._done or done < self._done:
                 # the remaining time is estimated from the speed since this step
                 self._training_start, self._first = self._clock(), done
-                # fewer steps than before: a new training has begun, so the metric of the previous one is removed
+                # if there are fewer steps than before, a new training has begun: remove the metric of the previous one
                 self._metric = self._metric if done >= self._done else ""
             self._done, self._max_steps = done, max_steps
 
     def note(self, event: str, party: str, facts: dict[str, Any]) -> None:
-        """Update the line by an event of the training."""
+        """Update the line by an event of the training.
+
+        Args:
+            event: name of the event.
+            party: name of the party that reports it.
+            facts: facts about the event, by name.
+        """
         with self._lock:
             if event == "connected" and facts.get("peer") in self._waiting:
                 self._waiting.remove(facts["peer"])

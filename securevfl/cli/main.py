@@ -1,6 +1,11 @@
 """The command `securevfl`. Commands import their modules when they run, so that --help is fast.
 
-Expected errors are printed on stderr with their code and end the command with exit code 2.
+Expected errors are printed on stderr with their code and end the command with exit code 2. The options of a command
+that are fields of a dataclass are in `securevfl.cli.option_groups`.
+
+Terms: a *consent sheet* lists everything that a job discloses about a party's table. A *leak* is a disclosure that a
+job must accept by name. A party's *ledger* records what its jobs have disclosed, and limits it. *Held-out* rows are not
+trained on; metrics are computed on them.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _notices() -> Iterator[None]:
-    """Print each notice about a table once on stderr, even if a command trains several models."""
+    """Print each notice (a warning about a table) once on stderr, even if a command trains several models."""
     show_other, shown = warnings.showwarning, set[str]()
 
     def show(message: Warning | str, category: type[Warning], *args: Any, **keys: Any) -> None:
@@ -223,7 +228,8 @@ def explain(
     disclosures count, as far as the disclosure ledgers on this computer contain them. A single party gives its table,
     and --size for every other party. The digest below that sheet is the argument of `securevfl join --accept`.
 
-    With --grid the sheet is that of a search, `securevfl compare --grid`: it counts what all its trainings open.
+    With --grid the sheet is that of a search, `securevfl compare --grid`: it counts the disclosures of all its
+    trainings.
     """
     from securevfl.cli.show import console, styled_sheet
     from securevfl.consent import consent_sheet
@@ -343,7 +349,7 @@ def train(
 
     Tables are joined on the id column; the number of ids that a party lacks is printed on stderr. Large Parquet files
     are copied to a file with fixed-size rows next to them until the end, so that they need not fit in memory. Times are
-    simulated: they are those of separate computers on the given network.
+    simulated: they are those of one computer for each party on the given network.
 
     Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --html run.html
     """
@@ -426,21 +432,22 @@ def compare(
     search: option_groups.SearchOptions = option_groups.SearchOptions(),
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Measure how much the other parties' columns improve models of the party with labels; or, with --grid, search.
+    """Measure how much the other parties' columns improve models of the party with labels; with --grid, choose options.
 
     Compares logistic regression, logistic regression on bins of each column, and trees. Each is trained on the labelled
     party's columns, for which nothing is sent, and then on all columns with secret shares. Each model is measured once,
     on the same held-out rows, and no model is stored. The job defines these rows and the preparation of columns.
 
-    All tables are on this computer, or with --party every party runs this on its machine. It then agrees once to all
-    trainings, and its ledger records all measurements before the first one.
+    All tables are on this computer, or with --party every party runs this on its machine. Each party then agrees once
+    to all trainings, and its ledger records all their measurements before the first one.
 
     Example: securevfl compare job.toml --data bank=bank.csv --data shop=shop.csv.gz
 
     Example: securevfl compare job.toml --party shop --data shop.csv
 
-    With --grid, the models are those of the job with all combinations of the named values. Each opens one sum of losses
-    of the same held-out rows. The best one is trained again, measured with all metrics and stored.
+    With --grid, the models are those of the job with all combinations of the named values. Each discloses one number to
+    the party with labels: the sum of the losses of the same held-out rows. The best model is trained again, measured
+    with all metrics and stored.
 
     Example: securevfl compare job.toml --party shop --data shop.csv --grid l2=0.01,0.1,1
 

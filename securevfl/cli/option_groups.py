@@ -1,12 +1,14 @@
 """Groups of options that several commands take.
 
-In this module, the *aligned row order* is the common order of rows that `securevfl align` wrote next to a table.
-
 A command names a group in its signature, and each field of the group becomes an option of the command. For example,
 
-    def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: SessionOptions = SessionOptions()) -> None:
+    def line(party: Name, peers: PeersFile = Path("peers.toml"), session: SessionOptions = SessionOptions()) -> None:
 
 has --certs, --listen and so on. Their defaults are those of the group object in the signature.
+
+Terms: the *aligned row order* is the common order of rows that `securevfl align` wrote next to a table. The *file of
+peers* lists the parties and their addresses. A *consent sheet* lists everything that a job discloses about a party's
+table, and the *ledger* of a party records what was disclosed.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def pair(option: str, item: str, form: str, example: str, fits: Callable[[str], 
         item: the argument of the option.
         form: the expected form of the argument, such as NAME=FILE.
         example: an example of an argument, for the error.
-        fits: whether the second part is valid.
+        fits: function that returns whether the second part is valid.
 
     Returns:
         Both parts.
@@ -159,7 +161,7 @@ class TablesOptions:
         list[str] | None,
         typer.Option(
             metavar="[NAME=]refuse|first|last",
-            help="What happens to several rows of one id, at all parties or at one; by default what the job file "
+            help="What happens if several rows have one id, at all parties or at one; by default what the job file "
             "states under duplicates, or refuse. Repeatable.",
         ),
     ] = None
@@ -182,7 +184,7 @@ class TablesOptions:
             _check_names(option, items or (), names)
 
     def options(self, job_file: Path, names: Collection[str], drop: Sequence[str] = ()) -> dict[str, ReadOptions]:
-        """Return how each party's table is read."""
+        """Return the options for reading each party's table: id and label columns, declared types, duplicate ids."""
         from securevfl.data.read_options import ReadOptions
 
         self.check_names(names)
@@ -348,14 +350,14 @@ def sizes_line(job: Job, party: Party) -> str:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of a search for the values of a job's numeric options."""
+    """Options of a search for the best values of a job's numeric options, such as l2."""
 
     grid: Annotated[
         list[str] | None,
         typer.Option(
             metavar="OPTION=VALUES",
-            help="Values of a numeric option of the job to choose from, as in l2=0.01,0.1,1. Repeat it for the product "
-            "of several options. All parties name the same.",
+            help="Values of a numeric option of the job to choose from, as in l2=0.01,0.1,1. If repeated, all "
+            "combinations are tried. All parties must give the same values.",
         ),
     ] = None
     alone: Annotated[
@@ -390,7 +392,7 @@ class SearchOptions:
     ] = None
 
     def check(self, party: str | None) -> None:
-        """Raise ConfigError if options do not fit together."""
+        """Raise ConfigError if --alone is given without --grid, or together with --party."""
         if self.alone and (not self.grid or party is not None):
             raise ConfigError(
                 "--alone needs --grid, and reads a table on this computer",
@@ -452,7 +454,7 @@ class TableOptions:
     def _options(
         self, declared: dict[str, ColumnType], duplicates: Duplicates, drop: Sequence[str] = ()
     ) -> ReadOptions:
-        """Return how the table is read; `duplicates` applies if the command states no other value."""
+        """Return the options for reading the table; `duplicates` applies unless the command line has --duplicates."""
         from securevfl.data.duplicates import check_duplicates
         from securevfl.data.read_options import ReadOptions
 
@@ -493,7 +495,7 @@ class IdOptions:
 
     @property
     def options(self) -> ReadOptions:
-        """How the rows are read."""
+        """The same options as `ReadOptions`, the argument of functions that read tables."""
         from securevfl.data.duplicates import check_duplicates
         from securevfl.data.read_options import ReadOptions
 
@@ -502,7 +504,7 @@ class IdOptions:
 
 @dataclass(frozen=True)
 class ConsentOptions:
-    """Options by which a party agrees to disclosures and counts them."""
+    """Options by which a party agrees to its consent sheet, and names the ledger that counts its disclosures."""
 
     ledger: Ledger = None
     accept: Digest = None
@@ -512,7 +514,7 @@ class ConsentOptions:
 
         Args:
             party: name of the party.
-            command: the command line that a user repeats to agree.
+            command: the beginning of the command line that a user repeats to agree.
 
         Returns:
             The party's ledger and the function.

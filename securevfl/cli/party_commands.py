@@ -1,4 +1,9 @@
-"""Commands of one party among several organisations: align, prepare, join, predict, relay."""
+"""Commands of one party among several organisations: align, prepare, join, predict, relay.
+
+Terms: a party's *part of the model* is the file with the weights of its columns. Its *consent sheet* lists everything
+that a job discloses about its table, and its *ledger* records what was disclosed. The *file of peers* lists the parties
+and their addresses. A *hub* forwards encrypted packets between parties that cannot connect directly.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +44,7 @@ def align(
     """Find the ids that all parties have, without revealing other ids, and write the common row order next to the data.
 
     Every party runs this. After an interruption, the same command resumes. Your ledger counts how many of your ids the
-    other parties can test, and its limit of ids applies.
+    other parties can test, and refuses beyond its limit of ids.
     """
     from securevfl.data.composite_ids import id_spelling
     from securevfl.data.readers import id_rule_version, read_unique_ids
@@ -76,8 +81,8 @@ def align(
         typer.echo(
             f"Check that all parties write ids in the same way. The pattern of your ids, with 9 for a digit, is "
             f"{id_spelling(ids)}. "
-            "With a comma after the column, as in --id COLUMN, at all parties, capitals, blanks, punctuation and "
-            "accents are ignored, but no sign, decimal point or leading zero of a number.",
+            "If all parties write a comma after the column, as in `--id COLUMN,`, ids are compared without capitals, "
+            "blanks, punctuation and accents. Signs, decimal points and leading zeros of numbers still count.",
             err=True,
         )
     elif (job_file := Path(peers).parent / "job.toml").is_file():
@@ -91,9 +96,10 @@ def prepare(
     preprocessing: options.PreprocessingDir = None,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Run the offline phase of a training on secret shares, so that join takes minutes. Every party runs this.
+    """Compute random numbers of a training on secret shares ahead, so that join takes minutes. Every party runs this.
 
-    The folder that is written contains masks. Protect it like the table.
+    This is called the offline phase. The random numbers (masks) hide the tables, so protect their folder like the
+    table.
     """
     from securevfl.display.progress import progress
     from securevfl.job import Job
@@ -105,7 +111,7 @@ def prepare(
     party = table.aligned(job, job_file)
     with shared_locks(table.data), session.events(party_name, peers_file), progress("preparing") as on_round:
         run_offline_phase(job, party, session.settings(peers_file), preprocessing=folder, on_round=on_round)
-    typer.echo(f"the preprocessed material of {party_name} is in {folder}")
+    typer.echo(f"the precomputed random numbers of {party_name} are in {folder}")
 
 
 def _peers_file(job_file: Path, named: Path | None) -> Path:
@@ -114,7 +120,7 @@ def _peers_file(job_file: Path, named: Path | None) -> Path:
 
 
 def _preprocessing_folder(data: Path, named: Path | None) -> Path:
-    """Return the named folder of preprocessed material, or the one next to the table."""
+    """Return the named folder of precomputed random numbers, or the one next to the table."""
     return Path(f"{data}.ahead") if named is None else named
 
 
@@ -124,10 +130,11 @@ OptionalData = Annotated[
         "--data",
         parser=file_of_table,
         metavar="FILE",
-        help="Your table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder; none for a server, which only FDML has.",
+        help="Your table: .csv, .csv.gz, .parquet, .arrow, .npz or a folder. A party without a table, such as the "
+        "server of an FDML job, leaves it out.",
     ),
 ]
-CheckpointEvery = Annotated[int, typer.Option(min=1, help="Rounds between two checkpoints.")]
+CheckpointEvery = Annotated[int, typer.Option(min=1, help="Number of rounds between two checkpoints.")]
 Retrain = Annotated[
     bool,
     typer.Option(
@@ -301,7 +308,7 @@ def compare_at(
             on_round=on_round,
         )
     if comparison is None:
-        typer.echo(f"the models were compared; only {settings.peers.active} sees the result, and no model is stored")
+        typer.echo(f"the models were compared; only {settings.peers.active} learns the result, and no model is stored")
     else:
         typer.echo(str(comparison))
     return comparison
@@ -390,7 +397,11 @@ def predict(
     ] = None,
     points: Annotated[
         str | None,
-        typer.Option(metavar="POINTS:ODDS:DOUBLE", help="Add scorecard points of a logistic model, as in 600:50:20."),
+        typer.Option(
+            metavar="POINTS:ODDS:DOUBLE",
+            help="Add a column of scorecard points to the scores of a logistic model: POINTS at odds of ODDS to 1, and "
+            "DOUBLE more points double the odds, as in 600:50:20.",
+        ),
     ] = None,
     reasons: Reasons = None,
     codes: Codes = None,
@@ -449,7 +460,7 @@ def predict(
             code_policy=code_policy,
         )
     if part.name != part.asker:
-        typer.echo(f"{counts.requested:,} rows predicted; only {part.asker} sees the result")
+        typer.echo(f"{counts.requested:,} rows predicted; only {part.asker} receives the scores")
     elif out is not None:
         typer.echo(f"{counts}; the scores are in {out}")
     elif counts.scored < counts.requested:

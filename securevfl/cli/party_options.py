@@ -1,4 +1,8 @@
-"""Options that several commands share, and the pool of worker processes."""
+"""Options that several commands share, and the pool of worker processes.
+
+Terms: a *job file* states what is trained, and how. A party's *part of the model* is the file with the weights of its
+columns. Its *consent sheet* lists everything that a job discloses about its table.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ RepeatedIds = Annotated[
     typer.Option(
         "--duplicates",
         metavar="refuse|first|last",
-        help="What happens to several rows of one id: an error, or only the first or the last of them is used.",
+        help="What happens if several rows have one id: an error, or only the first or the last of them is used.",
     ),
 ]
 JobRepeatedIds = Annotated[
@@ -54,7 +58,8 @@ JobRepeatedIds = Annotated[
     typer.Option(
         "--duplicates",
         metavar="refuse|first|last",
-        help="What happens to several rows of one id; by default what the job file states under duplicates, or refuse.",
+        help="What happens if several rows have one id; by default what the job file states under duplicates, or "
+        "refuse.",
     ),
 ]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
@@ -78,7 +83,7 @@ Certs = Annotated[
 Listen = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Address to listen on, if not the one in the file of peers.")
 ]
-Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the others.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the other parties.")]
 Patience = Annotated[float, typer.Option(min=0.5, help="Seconds without a connection after which a party is lost.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the events of the log on stderr.")]
 Ledger = Annotated[

@@ -1,4 +1,8 @@
-"""Write predictions as CSV, block by block: id, prediction, probability, and the columns that tools add."""
+"""Write predictions as CSV, block by block: id, prediction, probability, and further columns such as scorecard points.
+
+The rows of a file are predicted in blocks of some thousands, so that a large file need not fit in memory. A party's
+part of the model is the file with the weights of its columns.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ def write_predictions(
         score_columns: columns to add. Each is a name with a function that computes the values (m,) for m rows from
             their decision values (m, c); c is the number of outputs of the model.
         unscored: a file for the ids of rows without a score, each with the reason.
-        rows: the rows, if their ids are to be written in the form that their file has; None to write ids unchanged.
+        rows: the rows, to write their ids as their file spells them; None to write the ids of the blocks unchanged.
 
     Yields:
         Functions that receive the predictions block by block and write them.
@@ -79,7 +83,7 @@ def write_predictions(
 
 
 class _IdNames:
-    """The id columns of the predictions: `id`, or the columns from which the ids of the rows' file are composed.
+    """The id columns of the predictions: one column, or the columns that together form the ids of the rows' file.
 
     Args:
         rows: the rows with the values of their id columns; None if ids are written unchanged.

@@ -1,4 +1,7 @@
-"""The result of a training on a terminal: its metrics next to those of one party alone, and its seconds by phase."""
+"""The result of a training on a terminal: its metrics next to those of one party alone, and its seconds by phase.
+
+A party's part of the model has the weights of its columns; the part of the party with labels also has the metrics.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ MAX_HEAD = 24  # maximum number of characters of a party's name above a column
 
 
 def print_metrics(out: Console, part: ModelPart, alone: LocalQuality | None) -> None:
-    """Print the metrics of a model as a table, then those of each class, and the statements about them.
+    """Print the metrics of a model as a table, then those of each class, and notes about how they were measured.
 
     Args:
         out: console for the result.

@@ -1,4 +1,9 @@
-"""The commands `serve` and `score`: one party stays up and answers, another requests scores."""
+"""The commands `serve` and `score`: one party keeps running and answers, another requests scores.
+
+With `score --http`, the requesting party runs a *gateway*, which requests scores for its applications. Each request
+runs in a session: the messages of all parties from the first connection to the last answer. A party's *ledger* records
+and limits what its table has disclosed. A party's *part of the model* is the file with the weights of its columns.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve a page of figures, /health and /metrics at this address, as in 127.0.0.1:9464.",
+            help="Serve a status page, /health and /metrics at this address, as in 127.0.0.1:9464.",
         ),
     ] = None,
     max_sessions: Annotated[int, typer.Option(min=1, help="Maximum number of sessions at a time.")] = 16,
@@ -50,14 +55,14 @@ def serve(
     session: option_groups.PeerOptions = option_groups.PeerOptions(timeout=60.0),
     log: options.Log = None,
 ) -> None:
-    """Stay up and answer scoring requests of the party with labels, until SIGTERM.
+    """Keep running and answer scoring requests of the party with labels, until SIGTERM.
 
     Each request reveals to that party which of its ids you have, and a score for each of these. Your disclosure ledger
     counts both and refuses beyond its limits: securevfl ledger --party NAME --limit scores=100000 --limit ids=50000.
-    All rows of the table are served, independent of an alignment. With --reasons and --codes the party also learns
+    All rows of the table can be scored; the table need not be aligned. With --reasons and --codes the party also learns
     which of your columns raise a row's score most, under names that you choose. Events are written to stderr or --log,
-    one line of JSON each. On a terminal a screen shows them with sessions, rate and unused limits. SIGTERM
-    lets a request that is being processed finish.
+    one line of JSON each. On a terminal a screen shows them with sessions, rows per second and the unused parts of your
+    limits. After SIGTERM, requests that are being processed are finished first.
     """
     from securevfl.cli.service_screen import (
         RequestTally,
@@ -117,7 +122,7 @@ def serve(
             if status is not None:
                 status.watch(server)
             server.run(lambda: stop.arrived)
-        eventlog.emit(part.name, "ended", {})
+        eventlog.emit(part.name, "service ended", {})
         print_line(f"{part.name}: the service has ended after {stop.cause}: {tally}")
 
 
@@ -140,7 +145,7 @@ def score(
         ),
     ] = None,
     http_token: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with the token that HTTP clients send.")
+        Path | None, typer.Option(metavar="FILE", help="File with the secret token that HTTP clients must send.")
     ] = None,
     http_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate for TLS, in PEM.")] = None,
     http_key: Annotated[
@@ -155,7 +160,7 @@ def score(
 
     Ids are compared by private set intersection: no party learns an id that it does not have. The CSV contains the rows
     that all parties have: id, prediction and probability (of the positive class, or one column per class). With --http
-    the command stays up, and clients request rows of --data, or rows that they send, in JSON.
+    the command keeps running. HTTP clients then request scores in JSON, of rows of --data or of rows that they send.
     """
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress

@@ -1,8 +1,8 @@
-"""The screen of a service: it shows its operator sessions, rate of rows, refusals and budgets.
+"""The screen of a service shows the operator its sessions, the rate of scored rows, refusals and budgets.
 
 A *service* is a command that keeps running: a server (`securevfl serve`), which answers requests for scores, or a
 gateway (`securevfl score --http`), which requests scores from servers for its party's applications. A *budget* is the
-unused part of a limit of the disclosure ledger.
+unused part of a limit of the disclosure ledger, the party's record of what its table has disclosed.
 
 On a terminal the screen is redrawn in place, within 80 columns. Elsewhere one line is printed when the service starts,
 one when its figures have changed (at most once a minute), and one when it ends.
@@ -49,7 +49,8 @@ class Budget(NamedTuple):
 
     Attributes:
         kind: the kind of disclosure.
-        peer: the party that has learned something, or `ALL_PEERS`; empty if nobody has learned anything yet.
+        peer: the only party to which something of this kind was disclosed; `ALL_PEERS` if there are several; empty if
+            nothing was disclosed yet.
         limit: the limit in words.
         left: the part of the limit that is not used up, in words.
     """
@@ -67,11 +68,11 @@ class ServiceFigures:
     Attributes:
         sessions: the number of running sessions.
         max_sessions: the maximum number of sessions.
-        requests: requests that were answered; at a gateway blocks of rows that the servers have answered.
-        rows: rows that were scored.
-        refused: requests that were refused; at a gateway rows that have no score.
-        failed: requests that failed; None at a gateway, because its applications repeat failed requests themselves.
-        waiting: rows that wait for an answer; None if the service has no queue.
+        requests: number of answered requests; at a gateway, number of blocks of rows that the servers have answered.
+        rows: number of scored rows.
+        refused: number of refused requests; at a gateway, number of rows without a score.
+        failed: number of failed requests; None at a gateway, because its applications repeat failed requests.
+        waiting: number of rows that wait for an answer; None if the service has no queue.
         refusal: why the latest refused request was refused; empty if none was refused, and at a gateway.
     """
 
@@ -160,10 +161,10 @@ class Rate:
 
 
 def budgets_of(ledger: DisclosureLedger) -> list[Budget]:
-    """Return the unused part of each limit, which holds for all peers together.
+    """Return the unused part of each limit of a ledger.
 
-    Of several tables, the one with the least left is shown. Disclosures about other tables that share rows with it
-    count, too.
+    A limit holds for each table and for all peers together. Of several tables, the one with the smallest unused part is
+    shown. Disclosures about other tables count, too, if they share rows with it.
     """
     from securevfl.disclosure.ledger import total_of
 

@@ -1,4 +1,4 @@
-"""End a command when its operator stops it, with Ctrl-C or with SIGTERM as a service manager does."""
+"""End a command when somebody stops it: by Ctrl-C, or by SIGTERM, which a service manager sends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StopRequest:
 
     @property
     def cause(self) -> str:
-        """The name of the signal."""
+        """The name of the signal, or "an error" if the service ended without one."""
         return "an error" if self.signal is None else self.signal.name
 
 
@@ -74,7 +74,7 @@ def service_signals(is_busy: Callable[[], bool]) -> Iterator[StopRequest]:
     the service ends after its requests. A second signal ends the command at once, with exit code 1 if it was busy.
 
     Args:
-        is_busy: whether requests are being processed.
+        is_busy: function that returns whether requests are being processed.
 
     Yields:
         An object that states whether a signal has arrived.

@@ -28,7 +28,7 @@ def refuse_unused(context: typer.Context, unused: Collection[str], condition: st
         context: the command that runs, with its command line.
         unused: the names of the parameters that have no effect.
         condition: when they have no effect, such as "without --http".
-        remedy: how to make them effective; leaving them out is always advised.
+        remedy: how to make them effective, which the error adds to the advice to leave them out.
     """
     used = [
         option
@@ -47,6 +47,6 @@ def refuse_unused(context: typer.Context, unused: Collection[str], condition: st
 
 
 def refuse_all_except(context: typer.Context, used: Collection[str], condition: str, remedy: str = "") -> None:
-    """Raise ConfigError if the command line contains an option other than the used ones; see `refuse_unused`."""
+    """Raise ConfigError if the command line contains an option that is not in `used`; see `refuse_unused`."""
     names = {option.name for option in context.command.params if option.name is not None}
     refuse_unused(context, names - set(used), condition, remedy)

@@ -1,12 +1,13 @@
 """The bins of a column: rows, labels, weight of evidence and information value of each, to choose bins by hand.
 
     rate    share of the positive class among the rows of the bin; the positive class is the undesired one
-    WoE     weight of evidence of the bin (`securevfl.data.woe`), as in a job with `woe` whose training rows are these
-    IV      the bin's part of the information value of the column
+    WoE     weight of evidence: the log odds of the positive class in the bin, relative to all rows
+            (`securevfl.data.woe`). A job with `prepare.woe` gets the same value if these rows are its training rows
+    IV      the bin's part of the column's information value, which measures how well the bins separate both classes
 
-The bins are declared ones, quantiles, or monotone ones (`securevfl.credit.monotone_bins`). Missing values and each
-special code always have a bin here, however few rows they have. All figures are about one party's columns and labels
-and are computed locally: nothing is sent.
+The bins are those that the column declares, quantiles, or bins with monotone rates (`securevfl.credit.monotone_bins`).
+Missing values and each special code (a number with a meaning, such as -999) always have a bin here, however few rows
+they have. All figures are about one party's columns and labels and are computed locally: nothing is sent.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class ColumnBin:
 
     Attributes:
         bin: its name: an interval, texts, a special code, (missing) or (other).
-        rows: the number of rows.
-        share: the share of all rows.
-        positives: the rows of the positive class; None without labels of two classes, like the following.
-        rate: the share of the positive class in the bin; None also for a bin without rows.
-        weight: the weight of evidence.
-        iv: the bin's part of the information value.
-        note: a remark about the bin.
+        rows: number of rows in the bin.
+        share: the bin's share of all rows.
+        positives: number of its rows of the positive class; None if the party has no labels of two classes.
+        rate: share of the positive class in the bin; None without labels of two classes, or for a bin without rows.
+        weight: weight of evidence; None without labels of two classes.
+        iv: the bin's part of the information value; None without labels of two classes.
+        note: a remark about the bin, such as that it has few rows.
     """
 
     bin: str
@@ -72,8 +73,8 @@ class BinTable:
     Attributes:
         party: the name of the party.
         column: the name of the column.
-        kind: the type of the column with these bins, as a declaration.
-        positive: the class of the rates; None without labels of two classes.
+        kind: the declared type of the column, including these bins.
+        positive: name of the positive class; None without labels of two classes.
         iv: the information value of the column; None without labels of two classes.
         bins: the bins in order.
     """
@@ -154,16 +155,16 @@ def bin_table(
     min_rows: int = 50,
     positive: str | None = None,
 ) -> BinTable:
-    """Return the bins of a column with rows, bad rates, weights of evidence and information values.
+    """Return the bins of a column with their rows, rates, weights of evidence and information values.
 
     Nothing is sent to anyone.
 
     Args:
-        party: the party; without labels of two classes there are rows only.
+        party: the party. If it has no labels of two classes, only rows are counted.
         column: the name of the column.
-        bins: edges of numbers, or lists of texts that share a bin; by default the bins that the column declares, or
-            else quantiles, or the most frequent texts.
-        monotone: whether the bins are those along which the share of the positive class only rises or only falls.
+        bins: edges of numbers, or lists of texts that share a bin. By default the bins that the column's declaration
+            states; without these, quantiles of numbers, or one bin for each of the most frequent texts.
+        monotone: whether to choose bins along which the rate only rises or only falls.
         merge: numbers of bins to merge, from 1, for each group: [[2, 3]] merges the second and the third bin.
         max_bins: the maximum number of quantile or monotone bins, or of texts with a bin.
         min_rows: the minimum number of rows of such a bin.
@@ -236,7 +237,7 @@ def bin_table(
 
 
 def _with_absent_texts(bins: Sequence[ColumnBin], groups: Groups, texts: Sequence[str]) -> tuple[ColumnBin, ...]:
-    """Return the bins with a note at those that name texts which no row has, and the most similar texts of the rows."""
+    """Add a note to each bin with a text that occurs in no row; the note suggests the most similar text that occurs."""
     undeclared = set(texts).difference(*groups)
     noted = list(bins)
     for number, group in enumerate(groups):
@@ -263,18 +264,18 @@ def _number_bins(column: str, values: Floats, edges: Edges, codes: SpecialCodes)
 def _text_bins(
     table: Columns, column: str, values: Floats, groups: Groups, merge: Sequence[Sequence[int]], options: Woe
 ) -> tuple[CategoricalWoe, list[str]]:
-    """Return the bins of a text column, with groups as the categories and a last bin for other texts, and their names.
+    """Return the bins of a text column and their names: one bin for each group of texts, and one for all other texts.
 
     Args:
         table: the party's columns.
         column: the name of the column.
-        values: the column (n,).
-        groups: the declared groups; without them the most frequent texts have a bin each.
+        values: the column (n,), as positions in the list of its texts.
+        groups: the declared groups of texts; without them, each of the most frequent texts has a bin.
         merge: numbers of bins to merge, from 1.
         options: the number and size of bins.
 
     Returns:
-        The bins, and their names. The bin of other texts has no rows, and no name, if the groups contain all texts.
+        The bins and their names. If the groups contain all texts, the bin for other texts has no rows and no name.
     """
     counts = category_counts(values, table.categories[column])
     present = {text: rows for text, rows in counts.items() if text != MISSING_CATEGORY}
@@ -304,9 +305,9 @@ def _text_bins(
 
 
 def _merged_edges(edges: Edges, merge: Sequence[Sequence[int]]) -> Edges:
-    """Return edges without those between bins that are merged."""
+    """Return the edges without those that separate bins to be merged."""
     removed = set[int]()
-    remedy = "list special codes under missing if they are to share the bin of missing values"
+    remedy = "to put a special code into the bin of missing values, list it under missing in the column's declaration"
     for group in _checked_merge(merge, len(edges) + 1, remedy):
         if group != list(range(group[0], group[-1] + 1)):
             raise ConfigError(

@@ -32,7 +32,9 @@ class BinOptions:
     ] = None
     merge: Annotated[
         list[str] | None,
-        typer.Option(metavar="NUMBERS", help="Merge these bins of the table, such as 2-4 or 1,3. Repeatable."),
+        typer.Option(
+            metavar="NUMBERS", help="Merge bins, by their numbers in the printed table, such as 2-4 or 1,3. Repeatable."
+        ),
     ] = None
     monotone: Annotated[
         bool,
@@ -41,10 +43,10 @@ class BinOptions:
         ),
     ] = False
     max_bins: Annotated[
-        int, typer.Option(metavar="COUNT", min=2, max=100, help="Maximum number of bins that are found.")
+        int, typer.Option(metavar="COUNT", min=2, max=100, help="Maximum number of quantile or monotone bins.")
     ] = 10
     min_rows: Annotated[
-        int, typer.Option(metavar="ROWS", min=20, help="Minimum number of rows of a bin that is found.")
+        int, typer.Option(metavar="ROWS", min=20, help="Minimum number of rows of a quantile or monotone bin.")
     ] = 50
 
 
@@ -107,7 +109,7 @@ def _read_bins(text: str) -> Any:
         if bins and not is_wrapped_twice:
             return bins
     raise ConfigError(
-        "--bins: neither edges nor lists of texts",
+        "--bins contains neither edges of numbers nor lists of texts",
         'write it as in --bins 1000,2000 or --bins \'["A", "B"], ["C"]\'',
         code="SVFL-COMMAND-USAGE",
     )

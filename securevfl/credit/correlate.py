@@ -1,13 +1,16 @@
 """Correlations and variance inflation of several parties' columns, before any training.
 
+The parties have aligned tables: the same rows in the same order. Each party keeps a disclosure ledger, which records
+and limits what its table discloses.
+
 1. all -> all          TableShape   numbers of rows and of numeric columns; keyed digest of the row order
 2. each party          shows its consent sheet; its ledger records the disclosures or refuses
 3. each pair in turn   products of columns, with 6 bits for each (`protocols/shares/column_correlations.py`)
 
-Comments refer to these steps by number. Both parties of a pair learn the correlations of their columns, and the
-correlations of their columns after each party has decorrelated its own columns. Variance inflation factors follow from
-the latter (`securevfl.credit.correlations`). A party's ledger compares the bits of these numbers with the information
-content of its columns, and a peer learns at most the share MAX_STATISTICS_SHARE of it from all joint statistics
+Comments refer to these steps by number. Both parties of a pair learn two matrices: the correlations of their columns,
+and the same after each party has made its own columns uncorrelated. Variance inflation factors follow from the second
+one (`securevfl.credit.correlations`). A party's ledger compares the bits of these numbers with the information content
+of its columns: all joint statistics together may disclose at most the share MAX_STATISTICS_SHARE of it
 (`securevfl.disclosure.summed_bits`). No party learns names of columns.
 """
 
@@ -58,7 +61,7 @@ INFORMATION_SAMPLE_ROWS = 65_536
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare sender, receiver and disclosure of each message."""
+    """Return a declaration of each message: its sender, its receiver, and what it discloses."""
     return [*joint_statistics.declares(roles), *column_correlations.declares()]
 
 
@@ -70,7 +73,7 @@ def correlate(
     Args:
         parties: the parties and their tables.
         ledgers: ledgers of the parties by name; they count the disclosures.
-        observe: is called with every message.
+        observe: function that is called with every message.
 
     Returns:
         For each party, its correlations with each other party, as `correlate_with` returns them.
@@ -128,7 +131,7 @@ def correlate_with(
     check_among(settings.peers, party.name)
     talk = partial(_talk, party, settings.peers.parties, party_ledger, consent)
     correlations = joint_statistics.run_joint_session(party, settings, "correlate", talk, party_ledger)
-    eventlog.emit(party.name, "correlations computed", {"others": len(correlations)})
+    eventlog.emit(party.name, "correlations computed", {"peers": len(correlations)})
     return correlations
 
 
@@ -192,7 +195,7 @@ def _information_content(columns: OwnColumns) -> float:
 
 
 def _disclosure(me: str, columns: OwnColumns, content: float, other: str, other_columns: int) -> Disclosure:
-    """Return the disclosure about this party's columns to a peer with this number of columns."""
+    """Return what correlations with a peer's `other_columns` columns disclose about this party's columns."""
     return statistics_disclosure(other, me, 2 * other_columns * len(columns.names), CORRELATION_BITS, content)
 
 

@@ -1,13 +1,15 @@
 """Correlations between the columns of two parties before a training, and variance inflation over both parties.
 
+    A, B   the two parties, which have the same n rows
     Z      a party's numeric columns, standardised, missing values at the mean     n x d
     R      Z_A^T Z_B / n, the correlations                                         d_A x d_B
-    Q      Z U l^(-1/2) with U l U^T = Z^T Z / n: uncorrelated columns
+    Q      Z U l^(-1/2), uncorrelated columns, from the eigenvectors U and the eigenvalues l of Z^T Z / n
     K      Q_A^T Q_B / n, whose singular values are the canonical correlations (Hotelling 1936)
 
-The variance inflation factors (VIF) are the diagonal of the inverse of all correlations. Its block of A is
-U l^(-1/2) (1 - K K^T)^(-1) l^(-1/2) U^T (the Schur complement). So each party computes its own factors from K and its
-own columns, and learns nothing about the correlations among the other party's columns.
+The variance inflation factors (VIF) are the diagonal of the inverse of the correlation matrix of both parties' columns.
+The block of this inverse for A's columns is U l^(-1/2) (1 - K K^T)^(-1) l^(-1/2) U^T (the Schur complement). So each
+party computes its own factors from K and its own columns, and learns nothing about the correlations among the other
+party's columns.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
     different   number of different values
     commonest   share of rows with the most common value; missing counts as a value
     far         share of values more than three interquartile ranges outside the quartiles (Tukey 1977, far out)
-    VIF         variance inflation, 1 / (1 - R^2), of a numeric column regressed on the party's others; at most MOST_VIF
-    IV          information value of the column in bins (`securevfl.data.woe`), for labels of two classes
-    AUC         of the column alone, for the positive class; below 0.5 if small numbers belong to that class
+    VIF         variance inflation, 1 / (1 - R^2), of a numeric column regressed on the party's other numeric columns;
+                at most MOST_VIF
+    IV          information value: how well the column, divided into bins, separates two classes (`securevfl.data.woe`)
+    AUC         of the column as the only predictor of the positive class; below 0.5 if small numbers predict it
 
 All figures are about one party's columns and labels and are computed locally: nothing is sent.
 """
@@ -67,7 +68,7 @@ class ColumnFigures:
 
     Attributes:
         column: name of the column.
-        kind: the type that the column was read as, such as a number or a date.
+        kind: the type as which the column was read, such as "number" or "date".
         missing: share of rows without a value.
         different: number of different values.
         commonest: share of rows with the most common value; missing counts as a value.
@@ -95,7 +96,7 @@ class ColumnFigures:
 
     @property
     def shown(self) -> list[html.Cell]:
-        """The quartiles as cells of a page; those of a date column are dates."""
+        """The five quartiles as cells of a table: dates for a date column, and empty cells for a column of texts."""
         if self.quartiles is None:
             return [None] * 5
         return [_day(quartile) for quartile in self.quartiles] if self.kind == "date" else list(self.quartiles)
@@ -109,9 +110,11 @@ class Description:
         party: name of the party.
         rows: number of rows.
         doubled: number of rows that are equal to an earlier row in all columns.
-        positive: the class of AUC and its share of the rows; None without labels of two classes.
+        positive: name of the positive class, to which AUC refers, and its share of the rows; None without labels of two
+            classes.
         columns: figures of the columns.
-        decided: how many columns have a type that was decided from their values, by kind.
+        decided: a text that states how many columns of each type have this type because of their values, and not by a
+            declaration or by the file's format.
         unlabelled: number of rows without a label, in a table with a column of labels.
     """
 
@@ -201,9 +204,10 @@ def describe(
 
     Args:
         party: the party.
-        labelled: the party with the rows that have a label, if the others have none; by default all rows have one.
+        labelled: if some rows have no label, the same party with only the rows that have one; None if all rows have
+            one.
         positive: the name of the positive class, as a job names it; by default 1, true, yes or the rarer class.
-        empty: names of columns without values, which the party cannot have and which are described after its columns.
+        empty: names of the file's columns without values. A `Party` cannot contain these, so they are listed last.
 
     Returns:
         The description. Information value and AUC are those of the rows with a label.
@@ -309,7 +313,7 @@ def _figures(table: Columns, values: Floats, j: int, vif: float | None, twin: st
 
 
 def _empty_column(name: str) -> ColumnFigures:
-    """Return the figures of a column without values; every row has the same, a missing one."""
+    """Return the figures of a column without values: the missing value is the most common value of all rows."""
     notes = ("no values: a training refuses the column",)
     return ColumnFigures(name, "number", 1.0, 0, 1.0, None, None, None, None, None, notes, "values")
 

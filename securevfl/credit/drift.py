@@ -1,16 +1,18 @@
 """Drift: tests whether new rows have the same distribution as the training rows, column by column.
 
     PSI    population stability index (Siddiqi 2006): sum over bins of (q - p) ln(q / p), with p and q the shares of
-           training and new rows. By convention a column below 0.1 is stable, and above 0.25 it has shifted. The bins
-           are tenths of the training rows and both ends beyond them; or a few distinct numbers and the ranges between
-           them; or texts. Half a row is added to each bin
+           training and new rows in a bin. By convention a column below 0.1 is stable, and above 0.25 it has shifted.
+           Numbers have ten bins with equally many training rows, and one bin beyond either end. If a column has few
+           distinct numbers, each of them is a bin, and so is each range between two. Each text is a bin. Half a row is
+           added to each bin, so that no share is 0
     KS     Kolmogorov-Smirnov statistic: the largest difference of the two distribution functions
-    p      probability of a difference at least as large if both distributions are equal: of KS for numbers
-           (Kolmogorov, with Stephens's correction for the sample size), of chi-square for texts and few distinct
-           numbers, and of a normal test for the share of missing values
+    p      probability of a difference at least as large by chance, if both distributions are equal. The test is that of
+           Kolmogorov for numbers (with Stephens's correction for the sample size), chi-square for texts and few
+           distinct numbers, and a normal test for the share of missing values
 
 A column counts as shifted if p times the number of tests of all columns (Bonferroni) is below `alarms`. The baseline of
-a column is a summary of its training rows, which a party's part of the model contains.
+a column is a summary of its training rows. It is stored in the party's part of the model, the file with the weights of
+the party's columns.
 """
 
 from __future__ import annotations
@@ -36,17 +38,19 @@ from securevfl.errors import TableError
 ALARMS = 0.01
 """Default probability of a false alarm: that at least one column counts as shifted although none has."""
 PSI_BINS = 10
+"""Number of bins with equally many training rows."""
 MAX_DISTINCT = 20
 """Maximum number of distinct numbers of a column that are counted one by one; otherwise its rows are counted in
 bins."""
 MIN_NEW_ROWS = 50
+"""Minimum number of new rows."""
 STABLE, SHIFTED = 0.1, 0.25
 """Below the first value of PSI a column is called stable, above the second one it has shifted."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Comparison of one column of new rows with the training.
+    """Comparison of one column of the new rows with the same column of the training rows.
 
     Attributes:
         column: the name of the column.
@@ -80,7 +84,7 @@ def measure_drift(baselines: Sequence[Baseline], new: Columns, *, alarms: float 
     Args:
         baselines: summaries of the training columns.
         new: the new rows.
-        alarms: probability of a false alarm over all columns.
+        alarms: probability that at least one column counts as shifted although none has.
 
     Returns:
         One comparison for each baseline.
@@ -171,5 +175,5 @@ def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, flo
 
 
 def _bin_counts(below: Floats, total: int) -> Floats:
-    """Return how many of `total` rows are in each interval between points, from the number at or below each point."""
+    """Return how many of `total` rows are in each interval between points. `below` counts the rows up to each point."""
     return np.diff(np.concatenate([[0.0], below, [float(total)]]))

@@ -1,8 +1,9 @@
 """Drift of new rows from the training rows, as a table, as JSON and as a page.
 
 The drift of a column is the difference between its distribution in new rows and in the training rows. Its measures,
-such as the population stability index (PSI), are defined in `securevfl.credit.drift`. A server is a party that answers
-requests for scores; its status page shows the drift of its rows.
+such as the population stability index (PSI), are defined in `securevfl.credit.drift`. A party's part of the model, the
+file that it keeps after a training, contains a summary of the training rows. A server is a party that answers requests
+for scores; its status page shows the drift of its rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""Why a row has its score: what each column of a party adds to f, and the columns that raise it most.
+"""Why a row has its score: what each column of a party adds to the score, and which columns raise it most.
 
-For a linear model, the Shapley value of a column is what its features add, minus what they add at the training's mean
-(Strumbelj and Kononenko 2014, section 3): weights times scaled columns, summed over the features of the column. So each
-party computes the values of its columns alone, and those of all parties sum to f minus its mean. With `scale =
+The score f is the model's output for a row, before a logistic function turns it into a probability. It is a sum of all
+parties' outputs. A party's part of the model contains the weights of its columns. A column is prepared as one or more
+features, such as 0/1 columns.
+
+For a linear model, the Shapley value of a column is the sum of weights times scaled values over its features: what the
+column adds to f, minus what it adds at the mean of the training rows (Strumbelj and Kononenko 2014, section 3). So each
+party computes the values of its columns alone, and the values of all parties sum to f minus its mean. With `scale =
 "robust"` or `"none"`, the reference point is the median, or 0, instead of the mean.
 
 The values disclose nothing new to their party, and they are not sent. A reason code that is sent to another party
@@ -37,8 +41,8 @@ def heaviest(part: ModelPart, scaled: Floats, most: int) -> NDArray[np.intp]:
 
     Args:
         part: the party's part of the model.
-        scaled: prepared and scaled rows (m, d).
-        most: number of columns per row.
+        scaled: rows (m, d) whose columns were prepared and scaled as in the training.
+        most: number of columns to return for each row.
 
     Returns:
         Positions of the columns (m, most); they may include columns that reduce the score, if others are too few.
@@ -85,7 +89,7 @@ def reasons(
     if unknown:
         raise ConfigError(
             f"reasons: {part.name} has no columns {', '.join(unknown[:5])}",
-            "correct the names in the codes",
+            "correct these names in the file of codes",
             code="SVFL-TABLE-COLUMNS",
             columns=tuple(unknown),
         )
@@ -124,22 +128,23 @@ def check_weights(part: ModelPart, task: str) -> None:
 
     Args:
         part: the party's part of the model.
-        task: the task that needs the weights; error messages begin with it.
+        task: the task that needs the weights, with which error messages begin, such as "export".
 
     Raises:
         ConfigError: if the part has no weights of columns, or the party does not know them.
     """
-    if not Job.from_dict(part.job).model.by_column:
+    model = Job.from_dict(part.job).model
+    if not model.by_column or model.pair_rank:
         raise ConfigError(
-            f"{task}: the model of {part.name} has no weights of columns",
-            "train a linear model",
+            f"{task}: the model of {part.name} has no weights of columns" + " alone" * (model.pair_rank > 0),
+            "train a linear model without pairs" if model.pair_rank else "train a linear model",
             code="SVFL-MODEL-UNSUPPORTED",
             party=part.name,
         )
     if "theta" not in part.state:
         raise ConfigError(
             f"{task}: {part.name} does not know its weights of this model",
-            "on shares, name it in protocol.shares.open_weights, to which all parties must agree",
+            "in a training on secret shares, list the party in protocol.shares.open_weights, to which all must agree",
             code="SVFL-MODEL-NO-WEIGHTS",
             party=part.name,
         )

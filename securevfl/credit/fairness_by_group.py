@@ -1,14 +1,17 @@
 """How a model treats groups that another party knows: rates by group, from counts on secret shares.
 
-The party with labels knows the outcome of each row, that is its class and its predicted class. One other party knows
-the group of each row. Both have the same rows in one order.
+The party with labels knows the outcome of each row: its class together with its predicted class. One other party knows
+the group of each row. Both have the same rows in one order. Each party keeps a disclosure ledger, which records and
+limits what its table discloses.
 
 1. A <-> B   TableShape     numbers of rows and of groups; keyed digest of the row order
 2. B         shows its consent sheet; its ledger records the disclosures or refuses
-3. both      count rows by group and outcome and open the counts to A (`protocols/shares/group_counts.py`)
+3. both      count rows by group and outcome on secret shares; A learns the counts (`protocols/shares/group_counts.py`)
 
-A is the party with labels and B the party with groups. Comments refer to these steps by number. B learns only sizes. A
-learns the names of the groups and 4 counts for each, rounded at random to 8 rows; B's ledger limits their bits.
+A is the party with labels and B the party with groups; the file of peers states their addresses. Comments refer to
+these steps by number. B learns only sizes. A learns the names of the groups and 4 counts for each, rounded at random to
+8 rows; B's ledger limits their bits. Rates are those of the positive class, the one of two classes whose probability
+the model predicts.
 """
 
 from __future__ import annotations
@@ -60,11 +63,11 @@ from securevfl.transport.peers import Peers
 
 MAX_GROUPS = 50
 MERGED_GROUP = "others"
-"""Name of the group of all groups that are too small by themselves."""
+"""Name of the group into which all groups that are too small are merged."""
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare sender, receiver and disclosure of each message."""
+    """Return a declaration of each message: its sender, its receiver, and what it discloses."""
     return [*joint_statistics.declares(roles), *group_counts.declares()]
 
 
@@ -199,7 +202,7 @@ def simulate_group_rates(
         grouped: the party with groups.
         groups: the group of each row (n,).
         positive: the positive class that the model's job names, if it names one.
-        observe: is called with every message.
+        observe: function that is called with every message.
 
     Returns:
         The rates by name of the group.

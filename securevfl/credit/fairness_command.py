@@ -109,7 +109,7 @@ def fairness(
             if groups is not None:
                 ledger, agree = consent.asking(table.party, "securevfl fairness")
                 names = provide_groups(party, groups, peers, ledger=ledger, consent=agree, **session.keys)
-                typer.echo(f"disclosed counts of {', '.join(names)}, rounded to 8 rows")
+                typer.echo(f"disclosed: counts of rows in the groups {', '.join(names)}, rounded at random to 8 rows")
                 return
             rates = request_group_rates(party, predicted or [], peers, positive=positive, **session.keys)
     write_results(report_json, "fairness", lambda: {"positive": positive, "groups": rates})

@@ -1,6 +1,7 @@
 """Common steps of joint statistics: figures about aligned tables of several parties, computed without a model.
 
-Aligned tables have the same rows in the same order. Comments refer to these steps by number:
+Aligned tables have the same rows in the same order. A session is the exchange of messages of one statistic. Comments
+refer to these steps by number:
 
 1. all -> all   TableShape   numbers of rows and of columns or groups; keyed digest of the row order
 2. each party   shows its consent sheet; its ledger records the disclosures or refuses
@@ -46,7 +47,7 @@ class TableShape(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare sender, receiver and disclosure of `TableShape`."""
+    """Return the declarations of `TableShape` for each pair of parties: what the message discloses."""
     reveals = Reveal("plain", "number of rows, and of numeric columns or groups; keyed digest of the row order")
     return [MessageDeclaration(TableShape, *pair, reveals) for pair in roles.pairs()]
 
@@ -59,9 +60,9 @@ def run_joint_session(
     Args:
         party: this party's table.
         settings: addresses, certificates and time limits.
-        task: name of the statistic, on which all parties must agree.
-        talk: uses a channel to the other parties and returns the result.
-        ledger: this party's ledger.
+        task: name of the statistic, which must be equal at all parties.
+        talk: function that runs this party's side of the protocol over a channel, and returns the result.
+        ledger: this party's disclosure ledger, the record of what its data have disclosed.
 
     Returns:
         The result of `talk`.
@@ -115,7 +116,7 @@ def pair_context(channel: Channel, active: str, partner: str, subchannel: str) -
         channel: channel to the other parties.
         active: name of the party with the active role.
         partner: name of the other party.
-        subchannel: subchannel of the protocol.
+        subchannel: name that separates the messages of this protocol from others on the channel.
 
     Returns:
         The party's channel, subchannel and role in the protocol.

@@ -1,8 +1,9 @@
 """Monotone bins of a numeric column, from a party's labels: the share of the positive class only rises, or only falls.
 
-Isotonic regression (scipy's pool-adjacent-violators) gives the monotone shares of highest likelihood, and their steps
-are bins. Neighbouring bins are then merged, each time the two whose merger lowers the log likelihood least, until no
-bin is too small and there are not too many. Merged bins stay monotone.
+Isotonic regression (scipy's pool-adjacent-violators) finds the monotone step function of highest likelihood. Each of
+its steps is a bin. Then neighbouring bins are merged, each time the two whose merger lowers the log likelihood least,
+until no bin has too few rows and there are not too many bins. The shares of merged bins are monotone, too. Missing
+values and special codes (numbers with a meaning, such as -999) are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from securevfl.data.bin_edges import shortest_between
 
 
 def monotone_edges(values: Floats, is_positive: NDArray[np.bool_], *, bins: int, min_rows: int) -> tuple[float, ...]:
-    """Return the edges of monotone bins; of the rising and the falling ones, those of the higher likelihood.
+    """Return the edges of bins whose shares rise, or of bins whose shares fall, whichever have the higher likelihood.
 
     Args:
         values: the values of the column (n,), without missing ones and special codes.
@@ -27,7 +28,8 @@ def monotone_edges(values: Floats, is_positive: NDArray[np.bool_], *, bins: int,
         min_rows: the minimum number of rows of a bin.
 
     Returns:
-        The edges in increasing order, as round as they can be. Raises ConfigError if scipy is not installed.
+        The edges in increasing order: between two values, the number with the fewest digits. Raises ConfigError if
+        scipy is not installed.
     """
     optimize: Any = import_extra("scipy.optimize", "sklearn", "monotone bins")
     distinct, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)

@@ -1,8 +1,14 @@
 """A party's part of a linear model as an ONNX graph, with the preparation of its columns (`securevfl[onnx]`).
 
-Input `X` (m, d): the unprepared columns in double precision, in the part's order, NaN for missing values. Output `part`
-(m, c): what the party adds to f. The file contains the party's weights and must be protected like its part. f is the
-sum of all parties' outputs; the file contains no other party's.
+A party's part of the model contains the weights of its columns and the steps that prepare them. The model's output f
+for a row is the sum of all parties' contributions; the ONNX file computes only this party's. m is the number of rows, d
+of columns, and c of outputs for each row:
+
+    input X (m, d)       the unprepared columns in double precision, in the order of the part, NaN for missing values
+    output part (m, c)   the party's contribution to f
+
+The preparation fills missing values and special codes (numbers with a meaning, such as -999), and may add 0/1 columns
+that mark them. The file contains the party's weights and must be protected like its part.
 """
 
 from __future__ import annotations
@@ -21,8 +27,8 @@ from securevfl.data.woe import NumericWoe
 from securevfl.errors import ConfigError
 from securevfl.training.model_part import ModelPart
 
-OPSET = 17
-IR = 8
+OPSET = 17  # version of ONNX's set of operators
+IR = 8  # version of ONNX's file format
 
 
 def export_onnx(part: ModelPart, path: str | Path) -> None:
@@ -81,7 +87,7 @@ class _Graph:
         return name
 
     def features(self, step: ColumnTransform, x: str) -> list[str]:
-        """Add the nodes of a step for a column (m, 1), and return the names of its outputs."""
+        """Add the nodes of the step that prepares a column x (m, 1), and return the names of its features."""
         lacks = self.op("IsNaN", self._cast(x, "FLOAT"))
         match step:
             case NumericTransform():
@@ -117,7 +123,7 @@ class _Graph:
                 return [evidence]
         raise ConfigError(
             f"export: column {step.column} holds texts or dates, and only numbers can be exported",
-            "leave it out of the training, or use the part from Python",
+            "leave it out of the training, or predict with this package instead of ONNX",
             code="SVFL-MODEL-UNSUPPORTED",
             column=step.column,
         )

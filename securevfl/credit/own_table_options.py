@@ -1,4 +1,4 @@
-"""Options of commands that read one party's table, of which nothing is sent, such as `describe` and `bins`."""
+"""Options of commands that read one party's table and send nothing, such as `describe` and `bins`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PartlyLabelled(NamedTuple):
     """A table whose rows may lack labels.
 
     Attributes:
-        party: the party, without labels if a row lacks one.
-        labelled: the party of the rows that have labels; None if the file has no column of labels, or all have one.
-        empty: the names of the columns without values, which the party lacks.
+        party: the party with all rows. It has no labels if any row lacks one.
+        labelled: the party with only the rows that have a label; None if all rows or no rows have one.
+        empty: names of the file's columns without values, which the party does not have.
     """
 
     party: Party
@@ -40,7 +40,8 @@ class OwnTableOptions:
 
     data: options.Data
     party: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your name on the page; by default the name of the file.")
+        str | None,
+        typer.Option(metavar="NAME", help="Your party's name in the output; by default the name of the file."),
     ] = None
     id_column: options.IdColumn = "id"
     duplicates: options.RepeatedIds = "refuse"
@@ -55,9 +56,9 @@ class OwnTableOptions:
     ] = None
 
     def read(self, needed: str) -> Party:
-        """Read the table without columns that have no values, which a training refuses, and a statistic of others not.
+        """Read the table without columns that have no values; a `Party` cannot have such columns.
 
-        A large Parquet file is copied to a temporary file of rows and does not fill the memory.
+        A large Parquet file is copied to a temporary file with fixed-size rows, so that it need not fit in memory.
 
         Args:
             needed: the column that the command needs.
@@ -77,7 +78,7 @@ class OwnTableOptions:
         return read(self._name, self.data, read_options)
 
     def read_partly_labelled(self) -> PartlyLabelled:
-        """Read the table, and its rows with a label; of a large table all rows must have one."""
+        """Read the table, and also only its rows with a label. All rows of a table that stays on disk must have one."""
         (party, labelled), empty = self._without_empty(self._read_partly_labelled)
         return PartlyLabelled(party, labelled, empty)
 

@@ -1,16 +1,17 @@
 """Reason codes: the columns of a party that raise a row's score f most, under names that the party chooses.
 
-A job sets the maximum number of codes (`reason_codes`), so that every consent sheet describes what they reveal; and a
+The score f is the model's output for a row. A party's part of the model contains the weights of its columns. A job sets
+the maximum number of codes (`reason_codes`), so that every consent sheet describes what they reveal. In addition, a
 party's operator must enable them for a prediction or a service. B is a party that sends codes, and the asker is the
 party that receives the scores. Comments refer to these steps by number, for each block of rows:
 
-1. B           asks its score ledger: the bits of the codes count together with the levels of the row's scores
+1. B           records the bits of the codes in its score ledger, which limits the bits of scores and codes of each row
 2. all         compute the scores of the block (`securevfl.organisations.prediction_session`)
 3. B -> asker  the names of all codes in alphabetical order, and for each row k positions among them, largest
                contribution first
 
-B ranks its columns by their Shapley values (`securevfl.credit.explanations`), and sends no values. It needs its weights
-for this. A repeated request for the same row, with the same columns at B, returns the same codes.
+B ranks its columns by their Shapley values (`securevfl.credit.explanations`), for which it needs its weights, and sends
+no values. A repeated request for a row returns the same codes, unless the row's columns at B have changed.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class ReasonCodes(DisclosingMessage, frozen=True):
     """Codes of the columns that raise the score f of each row of a block most.
 
     Attributes:
-        names: names of all codes.
-        positions: positions (n, k) among the names.
+        names: names of all codes of the sender, in alphabetical order.
+        positions: positions (n, k) in `names` of the k codes of n rows, as unsigned integers of 2 bytes.
     """
 
     names: tuple[str, ...]
@@ -87,7 +88,7 @@ class ReasonCodePolicy(ReasonProvider):
         limit = min(MAX_CODES, len(part.columns))
         if not 1 <= self.codes_per_row <= limit:
             raise ConfigError(
-                f"{self.codes_per_row} reason codes per row are not possible",
+                f"{self.codes_per_row} reason codes per row are too few or too many",
                 f"choose 1 to {limit}",
                 code="SVFL-JOB-OPTION",
             )
@@ -101,8 +102,8 @@ class ReasonCodePolicy(ReasonProvider):
             )
         if not all(_NAME.fullmatch(name) for name in self.codes.values()):
             raise ConfigError(
-                "a reason code is not allowed",
-                "use names of up to 64 letters, digits and spaces",
+                "the name of a reason code is not allowed",
+                "use up to 64 letters, digits, spaces and . : / _ -, and begin with a letter or a digit",
                 code="SVFL-JOB-OPTION",
             )
 
@@ -156,14 +157,14 @@ class ReasonCodePolicy(ReasonProvider):
 
 
 class ReasonCodesOfParties(ScoreReasons):
-    """Reason codes as a tool that adds reasons to scores; the package registers it under an entry point."""
+    """Reason codes as an implementation of `ScoreReasons`, which the package registers under an entry point."""
 
     def provider(self, codes_per_row: int, codes: Mapping[str, str]) -> ReasonCodePolicy:
         """Return the reason codes that a party discloses; see `ScoreReasons.provider`."""
         return ReasonCodePolicy(codes_per_row, codes)
 
     def declares(self, roles: Roles) -> list[MessageDeclaration]:
-        """Declare sender, receiver and disclosure of `ReasonCodes`."""
+        """Return the declarations of `ReasonCodes` for each pair of parties: what the message discloses."""
         reveals = Reveal(
             "plain",
             "codes of the sender's columns that raise a row's score most, if its operator enables them; all names",

@@ -4,10 +4,12 @@
 
 A row with odds of `odds` to 1 against the positive class has `points` points, and `double` more points double the odds.
 The positive class must be the undesired one; a job may name it (`securevfl.models.class_labels`). Each party computes
-the lines of its columns from its part of the model. The party with labels has the intercept, as the base.
+the lines of its columns from its part of the model, which contains the weights of these columns. The leading party,
+which has the labels, also has the intercept; its points are called the base.
 
-A column's points measure its distance from the training's mean, so that they add up with the base. A column in bins, of
-texts or of weights of evidence has points for each bin; a number has points at 0 and per unit.
+The points of a column are relative to the column's mean over the training rows; the base contains the points at the
+mean. A column of texts, or one that was prepared in bins or as weights of evidence, has points for each bin. A number
+has points at 0 and per unit. A special code (a number with a meaning, such as -999) has points of its own.
 """
 
 from __future__ import annotations
@@ -241,10 +243,10 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
         case OneHotTransform() | CategoricalWoe():
             known = (step.base, *step.categories) if isinstance(step, OneHotTransform) else step.categories
             levels = (*known, OTHER_CATEGORY)
-            texts = tuple(step.texts_of(level)[0] for level in levels)  # of merged texts, one stands for all
+            texts = tuple(step.texts_of(level)[0] for level in levels)  # one text of each bin; all have the same points
             return list(zip(levels, gained([float(place) for place in range(len(levels))], texts), strict=True))
     remedy = 'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'
-    # a step for dates or codes; bins do not change these, so only dropping the column helps
+    # bins do not apply to a date or to a text that was prepared as integer codes, so only dropping the column helps
     if not isinstance(step, NumericTransform):
         remedy = f'prepare = {{ drop = ["{step.column}"] }}, in addition to the other keys'
     raise ConfigError(

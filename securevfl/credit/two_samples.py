@@ -1,7 +1,8 @@
 """Tests whether two samples have the same distribution, from counts alone.
 
-Each function but the first returns p, the probability of a difference at least as large by chance. They are
-approximations for large samples; tests compare them with scipy, which the package does not require.
+Each function but the first returns p, the probability of a difference at least as large if both samples have the same
+distribution. They are approximations for large samples; tests compare them with scipy, which the package does not
+require.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def population_stability_index(old_counts: Floats, new_counts: Floats) -> float:
 
 
 def kolmogorov_p(distance: float, n: int, m: int) -> float:
-    """Return p of a KS statistic of n and m rows (Stephens 1970); an upper bound if values are tied."""
+    """Return p of a Kolmogorov-Smirnov statistic `distance` of samples of n and m rows (Stephens 1970).
+
+    If values occur several times, the result is an upper bound of p.
+    """
     root = math.sqrt(n * m / (n + m))
     reach = (root + 0.12 + 0.11 / root) * distance
     if reach < 0.2:
@@ -46,13 +50,14 @@ def chi_square_p(old_counts: Floats, new_counts: Floats) -> float:
     a, b = np.array(cells).T
     expected = (a + b) * share
     statistic = float(((a - expected) ** 2 / expected + (b - (a + b - expected)) ** 2 / (a + b - expected)).sum())
-    degrees = len(cells) - 1  # Wilson and Hilferty 1931: the cube root is nearly normal
+    # Wilson and Hilferty 1931: the cube root of chi-square divided by its degrees of freedom is nearly normal
+    degrees = len(cells) - 1
     z = (math.cbrt(statistic / degrees) - (1 - 2 / (9 * degrees))) / math.sqrt(2 / (9 * degrees))
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 def share_difference_p(old_hits: int, n: int, new_hits: int, m: int) -> float:
-    """Return the p-value of the difference between old_hits of n rows and new_hits of m rows, as shares."""
+    """Return p of the difference between two shares, `old_hits` of n rows and `new_hits` of m rows (normal test)."""
     pooled = (old_hits + new_hits) / (n + m)
     if pooled in (0.0, 1.0):
         return 1.0

@@ -1,4 +1,5 @@
 """Disclosures: what runs reveal about a party's table, counted from public sizes, recorded and limited.
 
-A *ledger* records them for one party. A *leak* is a disclosure beyond what a job's protocol declares.
+A *ledger* is a party's record of them. A *leak* is a disclosure beyond those that the job's protocol declares; a job
+must accept it by name.
 """

@@ -1,11 +1,12 @@
-"""The leak of columns: a party receives so much about each row that it can recover other parties' columns.
+"""The leak of columns: a party receives so many numbers about each row that it can recover other parties' columns.
 
-In each exchange of a run, the party that collects a sum receives numbers about each row. Each number is a linear
-combination of the d columns of the other parties, with unknown weights. From d different combinations on, the numbers
-span the same space as the columns, so some known rows or repeated values reveal the columns. Far fewer numbers are
-enough if columns are correlated or have few values (`securevfl.disclosure.column_recovery`). A job is therefore refused
-once it discloses d / 2 numbers per row. A party that has the table itself computes the number from which its columns
-can be recovered (the threshold), and refuses from there on.
+A leak is a disclosure that a job must accept by name before it runs. In each *exchange* of a training, one party
+collects the sum of all parties' model outputs, and so receives one number about each row (c numbers for c outputs). For
+a linear model, each number is a linear combination of the other parties' d columns, with weights that the receiver does
+not know. d different combinations span the same space as the columns, so that some known rows or repeated values reveal
+the columns. Far fewer numbers are enough if columns are correlated or have few values
+(`securevfl.disclosure.column_recovery`). The limit, called the threshold, is therefore d / 2 numbers per row. A party
+that has the table at hand uses the number from which these particular columns can be recovered.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from securevfl.options import JobOptions
 
 COLUMN_RECOVERY = LeakKind(
     "columns",
-    "a party receives at least d / 2 numbers about each row of d columns, or enough to recover the columns of a table "
-    "that is available here",
+    "a party receives at least d / 2 numbers about each row of d columns, or, if the checking party has that table, as "
+    "many as are enough to recover its columns",
     "fewer epochs and evaluations, a sum of more parties, or shares",
     ("column_space", "binary_columns", "score_columns", "score_bits"),
 )
@@ -62,17 +63,17 @@ def column_leaks(
 
 
 def _remedy(job: JobOptions, sizes: RunShape, disclosure: Disclosure) -> str:
-    """Return the changes of a job that would disclose fewer numbers, among those that its options allow."""
+    """Return the remedy for the error message: the changes of the job that would disclose fewer numbers per row."""
     if disclosure.learner in sizes.helpers:
         return 'let it store payloads that are masked (stored = "masks")'
     choices = ['protocol = "shares", which discloses no columns'] if not why_not_on_shares(job.model) else []
     if disclosure.learner != sizes.active:
         choices += ["fewer epochs"] if sizes.epochs > 1 else []
-        use = f"use {', or '.join(choices or ['larger tables of columns'])}"
+        use = f"use {', or '.join(choices or ['tables with more columns'])}"
         return use if job.protocol.residual is None else f"encrypt the residual, or {use}"
     choices += ["fewer epochs"] if sizes.epochs > 1 else []
     choices += ["fewer evaluations"] if job.evaluation_interval else []
     hides = job.protocol.sum_for(len(sizes.passives)).hides_parts
     if not hides and len(sizes.passives) > 1:
         choices.append('a sum that hides single parts (sum = "pairwise")')
-    return f"use {', or '.join([*choices, 'larger tables of columns, of more parties'])}"
+    return f"use {', or '.join([*choices, 'tables with more columns, or more parties'])}"

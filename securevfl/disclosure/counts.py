@@ -1,14 +1,17 @@
 """Counts of what a run discloses, from public sizes: equations about labels, numbers about columns, scores and ids.
 
-The active party has the labels, and passive parties k have d_k columns each. In each *step*, on a batch of n rows, the
-active party collects the sum f (n, c) of all parties' outputs and computes the *residual* g (n, c), the derivative of
-the loss by f. Passive party k *opens* (receives) the gradient J^T g of its p_k parameters; J is the derivative of its
-outputs by them. If the residual is *sealed*, g itself stays encrypted. An *exchange* is one sum and one residual. A
-*group* of rows is the training, held-out or new rows. The *capacity* is the amount that discloses everything. Kinds:
-labels    equations about the n c numbers of g, which determine the labels; a gradient gives p_k of them
-columns   numbers, each a linear combination of columns of one row; an exchange gives c for each row. On shares: bits
+The active party has the labels, and passive party k has d_k columns. In each *step*, on a batch of n rows, the active
+party collects the sum f (n, c) of all parties' outputs and computes the *residual* g (n, c), the derivative of the loss
+by f. Passive party k *opens* (learns) the gradient J^T g of its p_k parameters; J is the derivative of its outputs by
+these parameters. If the residual is *sealed*, g itself stays encrypted. An *exchange* is one sum and one residual; with
+one residual a party may take several *local steps*. A run that is interrupted and resumed has several *sessions*.
+
+A disclosure has a *count*, and a *capacity*: the count that would disclose everything. Its kind defines both:
+labels    equations about the n c numbers of g, which determine the labels; a gradient is p_k equations
+columns   numbers, each a linear combination of one row's columns; an exchange discloses c numbers about each row.
+          In a training on secret shares (`securevfl.families.shares`): bits
 scores    sums f that joint evaluations disclose to the active party
-ids       ids for which a scoring party learns whether they are in another party's table
+ids       ids for which a party that requests scores learns whether they are in another party's table
 """
 
 from __future__ import annotations
@@ -24,16 +27,18 @@ from securevfl.runtime.disclosure_gate import Group
 
 Kind = Literal["labels", "columns", "scores", "ids"]
 BIT_GROUPS: frozenset[Group] = frozenset({"bins", "weights", "verdicts"})
-"""Groups of disclosures about labels whose counts are bits, not equations."""
+"""Groups of disclosures about labels whose counts are bits, not equations: class counts of bins, opened weights of a
+training on shares, and decisions to stop."""
 SUM_GROUPS: frozenset[Group] = frozenset({"correlations", "weights", "evaluations"})
-"""Groups of disclosures about columns whose numbers are about all rows together, not about each row."""
+"""Groups of disclosures about columns that are sums over all rows, not numbers about each row: correlations, opened
+weights, and evaluations of models on shares."""
 COLUMN_BIT_GROUP: Group = "evaluations"
 """The group of disclosures about columns whose counts are bits."""
 
 
 @dataclass(frozen=True)
 class RunShape:
-    """The public sizes of a run, which every party knows after the hello messages.
+    """The public sizes of a run, which every party knows once all have exchanged their first messages.
 
     Attributes:
         active: the party with labels.
@@ -50,20 +55,21 @@ class RunShape:
         recovery_thresholds: how many numbers per row are enough to recover the columns of a party, for the tables that
             are available in this process (`securevfl.disclosure.column_recovery.numbers_for_recovery`).
         partition: name of the partition into batches (`securevfl.data.schedule.Schedule.name`).
-        bins: number of class counts that each passive party receives if its columns become weights of evidence.
+        bins: number of bins of each passive party's columns, if these become weights of evidence (the log odds of the
+            label in each bin). The party learns the class count of each bin: its number of positive rows.
         label_bits: upper bound of the entropy of a label of two classes in bits: 1, or less if the labels are available
             in this process.
         singled_out: number of rows whose label a party can compute from its class counts of bins, if its table is
             available in this process.
-        helpers: parties without a table, which store or add up messages.
+        helpers: parties without a table, which store or add up messages of the others.
         information: information content of a row of a party's columns, if its table is available in this process.
         rarest_label_rows: number of evaluated rows with the rarest label, if the labels are available in this process.
-        start: number of steps that earlier sessions of the run have done; only later evaluations are counted.
+        start: number of steps that earlier sessions of this run have done. Only evaluations after it are counted.
         resumed: True if the run continues from weights that are not zero.
-        openings: average number of gradients that each passive party opens per step, if residuals are sealed (one per
-            local step).
-        subset_epochs: number of first epochs of the complete run that use subsets of the rows, if `epochs` is smaller
-            than that of the complete run; None to compute it from `epochs`.
+        openings: number of gradients that each passive party opens in a step, as an average over the run, if residuals
+            are sealed: up to one for each local step.
+        subset_epochs: the first epochs of a run may use only subsets of the rows; this is their number. It is stated if
+            `epochs` is smaller than that of the complete run; None computes it from `epochs`.
     """
 
     active: str
@@ -139,17 +145,17 @@ class Disclosure:
         capacity: how much would disclose everything, in the same unit.
         identity: identifies a set of equations (`securevfl.disclosure.identities`), so that the same equations are not
             counted twice. Of several disclosures with the same non-empty identity only one counts; disclosures with an
-            empty identity always add up. It depends on the partition into batches and the columns of a linear model. It
-            is set only for a learner that the ledger's owner trusts, because the owner cannot check that the learner
-            asks the same equations again; or if everything is disclosed in any case. Numbers about columns have an
-            empty identity, because their weights change.
+            empty identity always add up. The identity depends on the partition into batches and the columns of a linear
+            model. It is set if everything is disclosed in any case, and otherwise only for a learner that the ledger's
+            owner trusts, because the owner cannot check whether the learner uses the same batches and columns again.
+            Numbers about columns have an empty identity, because the weights in them change.
         group: the rows (training, held out, new) or the statistics (bins, weights, ...) that are disclosed.
-        numbers: number of values that this party sends for it; 0 if it follows from values that are counted elsewhere.
+        numbers: number of values that `sender` sends for it; 0 if it follows from values that are counted elsewhere.
         steps: the first of the run's steps to which `count` refers, counted from 0, and the step after the last one;
             None if `count` does not depend on single steps. If two sessions of a resumed run both carry out a step,
             the equations that they open in this step add up.
-        rho: privacy parameter of a row's label (zero-concentrated differential privacy) if noise protects the
-            residuals; it adds up over sessions and runs.
+        rho: privacy loss of a row's label (the parameter of zero-concentrated differential privacy) if noise protects
+            the residuals, otherwise 0; it adds up over sessions and runs.
         sender: the party that sends the values; empty if each party of `about` sends them.
         basis: a description of the equations, such as "every residual", for people who read the ledger. Disclosures
             that differ only in this text are equal.
@@ -169,12 +175,12 @@ class Disclosure:
     basis: str = field(default="", compare=False)
 
     def sent_by(self, party: str) -> Disclosure:
-        """Return this disclosure as party `party` counts it: with `numbers` = 0 if another party sends the values."""
+        """Return this disclosure for the records of `party`: `numbers` is 0 if another party sends the values."""
         return replace(self, numbers=self.numbers if self.sender in ("", party) else 0, sender="")
 
     @property
     def key(self) -> tuple[Kind, str, tuple[str, ...], Group]:
-        """Kind, learner, parties and group. Disclosures with equal keys concern the same data, and are compared."""
+        """Kind, learner, parties and group. Disclosures with equal keys concern the same data."""
         return self.kind, self.learner, self.about, self.group
 
     @property
@@ -212,7 +218,7 @@ def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job
         if item.kind != disclosure.kind or not set(item.about) & set(disclosure.about):
             continue
         if item.identity in known or "verdicts" in (item.group, disclosure.group):
-            continue  # decisions to stop do not help to solve equations, so only the ledger adds up their bits
+            continue  # decisions to stop do not help to solve equations; only the ledger's limits count their bits
         per_row = disclosure.kind == "columns" and disclosure.capacity
         per_row = per_row and not SUM_GROUPS & {disclosure.group, item.group}
         share = item.count / disclosure.capacity if per_row else item.share

@@ -1,13 +1,14 @@
 """Leaks of opened gradients: if a party receives as many equations as there are residuals, it can compute the labels.
 
 A leak is a disclosure that a job must accept by name before it runs. The active party has the labels and computes the
-*residual* g (n, c) of a batch: the derivative of the loss by the c outputs of n rows. A passive party with p parameters
-*opens* (receives) the gradient J^T g in each step: p equations about the n c numbers of g. J is the derivative of its
-outputs by the parameters. Four facts are checked:
+*residuals* g (n, c) of a batch: the derivatives of the loss by the c outputs of n rows. A passive party has columns and
+p parameters. It *opens* (learns) the gradient J^T g in each step: p linear equations about the n c residuals. J is the
+derivative of its outputs by its parameters. Four facts are checked:
 - *Rank*: if p >= n c, the gradient determines g and so the labels. Larger batches are the remedy.
 - *Fresh equations*: reshuffled batches, or a J that changes, give new equations in every epoch or step, which add up.
-- *Bins*: with weights of evidence, a party learns the class counts of its bins, which are bits of all labels
-  (`securevfl.disclosure.label_bits`). Their share is added to that of the equations.
+- *Bins*: if a party replaces columns by weights of evidence, it learns the class count of each bin of a column, the
+  number of positive labels in it. These counts disclose a share of the bits of all labels
+  (`securevfl.disclosure.label_bits`), which is added to the share that the equations disclose.
 - *Label AUC*: a job may set `max_label_auc`, a limit on how well gradients rank labels (`.label_auc`).
 """
 
@@ -47,7 +48,7 @@ LABEL_AUC = LeakKind(
 def _label_shares(
     job: JobOptions, counts: Sequence[Disclosure], before: Sequence[Disclosure]
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield for each passive party the shares of the labels that it learns from other values than its gradients.
+    """Yield for each passive party the shares of the labels that it learns otherwise than from this job's gradients.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -72,7 +73,7 @@ def equation_leaks(
 ) -> Iterator[Leak]:
     """Yield the leaks of passive parties that receive at least as many equations as there are residuals.
 
-    No leak takes the place of another, so that more equations never lead to fewer leaks.
+    If several leaks apply, all are yielded. So more equations never lead to fewer leaks.
 
     Args:
         job: the options of the training, on which all parties agree (`securevfl.job.Job`).
@@ -94,7 +95,7 @@ def equation_leaks(
                 RANK,
                 name,
                 f"its opened gradient has {p} parameters for {sizes.residuals} residuals per batch"
-                f"{_with_earlier(sizes, bins, share)}, which determines every residual and so the labels",
+                f"{_with_earlier(sizes, bins, share)}, so it can compute every residual and from these the labels",
                 _fewer_equations(job, rows, bins, share),
             )
         if job.equations_change and job.equations > 1 and job.equations * p >= sizes.residuals:
@@ -120,8 +121,7 @@ def equation_leaks(
             yield Leak(
                 RANK,
                 name,
-                f"counts in the bins of its columns together single out {sizes.singled_out[name]} rows, so that it can "
-                "label them",
+                f"the class counts of its bins together determine the labels of {sizes.singled_out[name]} single rows",
                 "use fewer bins (prepare.woe), or leave out columns that nearly repeat others",
             )
     if job.reshuffle and job.protocol.seals:
@@ -135,15 +135,15 @@ def equation_leaks(
         yield Leak(
             FRESH_EQUATIONS,
             ", ".join(asked_before),
-            "earlier jobs on this table asked other equations about the same labels, and they add up",
+            "earlier jobs on this table disclosed other equations about the same labels, and all of them add up",
             "use the same batches and columns as before",
         )
 
 
 def _with_earlier(sizes: RunShape, bins: float, share: float) -> str:
     """Return a phrase on how many equations the class counts of bins and earlier jobs add, for the text of a leak."""
-    text = f", counts in its bins as much as {ceil(bins * sizes.residuals)} more" if bins else ""
-    return text + (f" and earlier jobs {ceil(share * sizes.residuals)} more equations" if share else "")
+    text = f", class counts of its bins are worth {ceil(bins * sizes.residuals)} more equations" if bins else ""
+    return text + (f", and earlier jobs gave it {ceil(share * sizes.residuals)} more equations" if share else "")
 
 
 def _why_equations_change(job: JobOptions) -> str:
@@ -153,16 +153,16 @@ def _why_equations_change(job: JobOptions) -> str:
 def _fewer_equations(job: JobOptions, rows: int, bins: float, share: float) -> str:
     """Return the remedy if gradients, class counts of bins and earlier jobs together determine the labels."""
     if share:
-        return "use the same batches and columns as before, which ask the same equations again"
+        return "use the same batches and columns as before, which give the same equations again"
     return f"{_larger_batches(job, rows)} and fewer bins (prepare.woe)" if bins else _larger_batches(job, rows)
 
 
 def _larger_batches(job: JobOptions, rows: int) -> str:
-    """Return the remedy if one gradient of `rows` parameters per output determines the residuals of a batch."""
-    remedy = f"use batch_size > {rows} (more rows a batch than parameters for each output)"
+    """Return the remedy if a gradient determines the residuals of a batch of `rows` rows, so that larger ones help."""
+    remedy = f"use batch_size > {rows}, so that a batch has more rows than the party has parameters for each output"
     if job.model.static_jacobian:
-        return remedy if not job.equations_change else f"{remedy}, or count all rows in full (xi left out)"
-    return f"{remedy}, or a network that its owner trains without labels, its outputs as columns of a linear model"
+        return f"{remedy}, or leave out xi, so that all rows have the same weight" if job.equations_change else remedy
+    return f"{remedy}, or train the network without labels, and use its outputs as columns of a linear model"
 
 
 def label_auc_leaks(

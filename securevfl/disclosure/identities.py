@@ -15,7 +15,7 @@ def identity_of(*facts: str | int | bytes) -> str:
     """Return the identity of values that these facts determine.
 
     Args:
-        *facts: what the values are, and everything that they depend on.
+        *facts: a name of the values, and all data and options that they depend on.
 
     Returns:
         32 hexadecimal digits, a digest of the facts.
@@ -24,6 +24,6 @@ def identity_of(*facts: str | int | bytes) -> str:
 
 
 EVERY_RESIDUAL = identity_of("every residual")
-"""All residuals of a job, which are the same numbers for every receiver."""
+"""Identity of all residuals of a job, which are the same numbers for every receiver."""
 EVERY_LABEL = identity_of("every label")
-"""All labels, which are the same numbers for every receiver."""
+"""Identity of all labels, which are the same numbers for every receiver."""

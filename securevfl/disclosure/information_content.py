@@ -1,12 +1,14 @@
-"""Information content of one row of a party's columns, in bits: an upper bound for what its scores may reveal.
+"""Information content of one row of a party's columns, in bits: an upper bound of what the row's scores can reveal.
 
-The information content of a row is the sum of what each column adds to those before it: its entropy at a resolution of
-1/8 standard deviation, minus the mutual information -1/2 log2 v. Here v is the part of its variance that the columns
-before it do not explain. This is exact for normal columns, and the sum of these terms is -1/2 log2 det R for the
-correlation matrix R. v counts as 1/64 at least, and no column adds less than 0. Columns of high entropy come first. So
-columns that share one factor do not count as independent, and one-hot columns never count as less than nothing.
+The information content is a sum over columns, in decreasing order of entropy. Each column adds its entropy at a
+resolution of 1/8 standard deviation, minus its mutual information with the columns before it, -1/2 log2 v. Here v is
+the share of its variance that the columns before it do not explain. For normal columns this is exact, and the mutual
+information of all columns is -1/2 log2 det R for the correlation matrix R. v counts as 1/64 at least, and no column
+adds less than 0 bits. So columns that share one factor do not count as independent, and one-hot columns, which
+determine each other, never count negatively.
 
-Measured: 4.5 bits for one column of bill amounts, 8 for ten columns of 0/1, 70 for the twenty of breast cancer.
+Examples, in bits per row: 4.5 for one column of bill amounts, 8 for ten 0/1 columns, 70 for the twenty columns of the
+breast cancer table.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from securevfl.disclosure.score_reading import largest_readable_share
 VALUE_STEP = 1 / 8
 """Resolution of a column, in standard deviations."""
 MIN_VARIANCE = 1 / 64
+"""Smallest share v of a column's variance that counts as unexplained by the columns before it."""
 _JITTER = 1e-9  # added to the diagonal, so that a Cholesky factor exists even if columns are linearly dependent
 EQUAL_VALUES = 1e-9
 """Relative distance below which values differ only by rounding."""
@@ -54,7 +57,7 @@ class InformationContent:
 
     @classmethod
     def of(cls, X: Floats) -> InformationContent:
-        """Estimate the information content from some rows of a table (n, d), scaled or not."""
+        """Estimate the information content from some rows X (n, d) of a table, whether or not they are scaled."""
         centred = X - X.mean(axis=0)
         deviation = centred.std(axis=0)
         varies = deviation > EQUAL_VALUES * np.abs(X).max(axis=0, initial=0.0)
@@ -64,7 +67,7 @@ class InformationContent:
         readable_share = largest_readable_share(unit)
         if d < 2 or not total:
             return cls(total, 0.0, readable_share)
-        # other columns have too little entropy for their removal to remove more than half of the information content
+        # only columns of enough entropy can contain half of the information content, so the others are not tried
         candidates = np.flatnonzero(column_entropies - np.log2(MIN_VARIANCE) / 2 >= total / 2)
         remaining = (np.delete(np.arange(d), j) for j in candidates)
         shares = (1 - _joint_bits(column_entropies[kept], R[np.ix_(kept, kept)]) / total for kept in remaining)

@@ -1,15 +1,17 @@
 """How well opened gradients rank labels: the AUC that a party reaches if its columns are pure noise.
 
-A passive party with d columns and p = d c parameters receives X^T g in each step, where X (n, d) are its columns of a
-batch and g (n, c) is the residual, which depends on the labels. These are p equations about n c numbers: a share s = p
-/ (n c). The least-norm solution ranks the labels of one batch with
+A passive party has d columns and no labels, and p = d c parameters for the c outputs of the model. In each step it
+receives the gradient X^T g. X (n, d) are its columns of a batch, and g (n, c) are the residuals (the derivatives of the
+loss by the outputs), which depend on the labels. These are p equations about n c numbers: a share s = p / (n c). The
+least-norm solution ranks the labels of one batch with
 
     AUC = Phi(sqrt(2 s / (1 - s)))       Phi: distribution function of the normal distribution
 
-Fixed batches give the same equations in every epoch. Reshuffled rows add the share s in each epoch. The table in this
-file was measured for that (tests/security/test_label_curve.py): logistic loss, batches of 256 rows, an attacker with d
-columns of noise that solves all its equations by least squares. Columns that correlate with the label disclose more,
-and so does an attack that knows the values of g (`securevfl.audit.attacks.two_values`).
+Fixed batches give the same equations in every epoch. If rows are reshuffled, each epoch adds new equations, a share s.
+The table in this file states the AUC for both cases. It was measured (tests/security/test_label_curve.py) with logistic
+loss, batches of 256 rows, and an attacker with d columns of noise that solves all its equations by least squares.
+Columns that correlate with the label disclose more, and an attack that knows the two possible values of g learns more
+(`securevfl.audit.attacks.two_values`).
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from securevfl.base.arrays import Floats
 from securevfl.base.normal_distribution import normal_cdf, normal_quantile
 
 TABLE_SHARES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 192, 240]) / 256
+"""The shares s of the measured table."""
 
 TABLE_EPOCHS = np.array([1, 2, 5, 10, 20, 40])
+"""The numbers of epochs of the measured table."""
 
 FIXED_AUC = np.array([0.530, 0.545, 0.565, 0.592, 0.638, 0.703, 0.795, 0.915, 0.992, 1.0])
+"""The measured AUC for each share if batches are the same in every epoch."""
 
 RESHUFFLED_AUC = np.array(
     [
@@ -39,6 +44,7 @@ RESHUFFLED_AUC = np.array(
         [1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
     ]
 )
+"""The measured AUC for each share (row) and number of epochs (column) if rows are reshuffled every epoch."""
 
 
 def expected_label_auc(p: int, rows: int, outputs: int, epochs: int, reshuffle: bool) -> float:

@@ -1,11 +1,12 @@
 """Information content of labels in bits, and how many of them the counts of the positive class in bins disclose.
 
-If a party's columns become weights of evidence, the party learns how many rows of each of its bins are of the positive
-class. Each count is sent as a number of log2(2 n) bits (`securevfl.protocols.bin_classes`), which discloses at most
-that many bits of the labels, even if the party has multiplied rows by factors of its choice. The n labels have n times
-the entropy of one label. Counts with as many bits in total may determine all labels: lattice reduction finds integers
-of two values from far fewer equations than unknowns (`securevfl.audit.attacks.two_values`). This is an average; rows of
-rare bins, or of bins of one class, can be determined from fewer counts.
+A party may replace a column by weights of evidence: it divides the column into bins, and each value becomes the log
+odds of the label in its bin. For this it learns how many rows of each bin are of the positive class. Each count is a
+number of log2(2 n) bits (`securevfl.protocols.bin_classes`). It discloses at most that many bits of the labels, even if
+the party cheats and uses other factors than 0 and 1 for the rows. The n labels have n times the entropy of one label.
+Counts with as many bits in total may determine all labels: lattice reduction finds integers of two values from far
+fewer equations than unknowns (`securevfl.audit.attacks.two_values`). This is an average; the labels of rows in rare
+bins, or in bins whose rows are all of one class, follow from fewer counts.
 """
 
 from __future__ import annotations

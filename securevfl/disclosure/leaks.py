@@ -17,7 +17,7 @@ class LeakKind:
 
     Attributes:
         name: the name by which jobs accept it.
-        formula: the condition under which a job has such a leak.
+        formula: the condition under which a job has such a leak, in words.
         remedy: changes of the job that avoid it.
         attacks: names of the audit's attacks that exploit it.
     """
@@ -34,12 +34,12 @@ class Leak:
 
     Attributes:
         kind: the kind of the leak.
-        who: the party that learns something.
-        what: what it learns.
+        who: the party that learns more than the protocol declares.
+        what: a clause that states what it learns, and why.
         remedy: changes of the job that avoid it.
-        apart: True if the leak matters only between organisations. If one process has all tables, it knows the data
-            anyway.
-        acceptable: whether the job runs if it accepts the leak. If not, only the remedy helps.
+        apart: True if the leak matters only if the parties run on separate machines. If one process has all tables, it
+            knows the data anyway.
+        acceptable: True if the job may run once it accepts the leak; False if only the remedy helps.
     """
 
     kind: LeakKind

@@ -3,16 +3,20 @@
     ledger = DisclosureLedger("shop.ledger", "shop")
     join(job, shop, "peers.toml", ledger=ledger)
 
-Terms: an *entry* is one disclosure of a run to a *learner*, about the owner's labels, columns, scores or ids. A run has
-one *session*, or several if it is resumed. A *reservation* is all that a running session would disclose.
+Terms: a *run* is one training or prediction. It has one *session*, or several if it is interrupted and resumed. An
+*entry* is one disclosure of a run to a *learner*, about the owner's labels, columns, scores or ids. Its *capacity* is
+the amount that would disclose everything. A *reservation* is the list of everything that a running session would
+disclose if it ran to its end.
 
-1. A session is admitted if its leak checks and the owner's limits allow its reservation. It enters disclosures before
-   they are sent, for some iterations in advance. At its end its entries become what it has disclosed.
-2. Limits apply to a table (identified by its ids) and to all learners together, who may pool what they know.
+1. A session is admitted if its leak checks and the owner's limits allow its reservation. The session enters disclosures
+   before it sends them, for some iterations in advance. At its end, its actual disclosures replace these entries.
+2. Limits apply to one table (identified by its ids) and to all learners together, because they may pool what they know.
 3. Disclosures about one table also count for tables that share rows with it (`securevfl.disclosure.row_sets`).
-4. An *early abort*, for a reason that may depend on data, discloses one bit; at most `MAX_EARLY_ABORTS` are allowed.
-5. The file is the party's account (`securevfl.account`), in which an older copy is noticed. It contains no data: only
-   names, counts, digests, and a *salt*, the secret key of these digests. It does not restrain its owner.
+4. An *early abort* is a session that ended early for a reason that may depend on data. It discloses one bit; at most
+   `MAX_EARLY_ABORTS` are allowed.
+5. The file is the party's account (`securevfl.account`), which detects that an older copy of it was restored. It
+   contains no data: only names, counts, digests, and a *salt*, the secret key of these digests. It protects the owner
+   against its peers; it does not bind the owner.
 """
 
 from __future__ import annotations
@@ -54,20 +58,20 @@ from securevfl.protocols.score_ledger.tables import use_up_everything
 MAX_EARLY_ABORTS = 64
 """Maximum number of early aborts, over all peers, until the owner has checked the reason."""
 ANYBODY = "anybody"
-"""Name of the learner in entries of an adopted older copy, whose receivers are unknown."""
-_EVERYTHING = 1_000_000_000
+"""Name of the learner in entries that stand for everything that an older copy of the ledger may lack (`adopt`)."""
+_EVERYTHING = 1_000_000_000  # count and capacity of the entries of an adopted older copy; larger than any limit
 _ALL_ROWS = 1 << 60  # stands for the number of rows of a table of unknown size; larger than any table
 _SALT_BYTES = 32
 
 SessionKey = tuple[str, str]
 """Name of a run and name of one of its sessions."""
 AdmissionCheck = Callable[[Sequence[LedgerEntry]], object]
-"""Raises an error if a session must not run, given the earlier entries that count for it."""
+"""A function that raises an error if a session must not run, given the earlier entries that count for it."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table while it is being checked: its name, its number of rows, and its rows as positions if it has ids."""
+    """A table while it is compared with others: its name, its number of rows, and its rows (None if it has no ids)."""
 
     name: str
     rows: int
@@ -88,16 +92,17 @@ class DisclosureLedger:
     Args:
         path: the file. It is created when the first run is entered.
         party: the owner.
-        leased_iterations: number of iterations whose disclosures are entered in advance. With fewer, a process that is
-            killed leaves less entered that it has not disclosed, and the ledger is written more often. By default at
-            least 16, and as many as take half a second.
+        leased_iterations: number of iterations whose disclosures are entered in advance. A smaller number leaves fewer
+            entries without a disclosure if the process is killed, but the ledger is written more often. By default as
+            many iterations as take half a second, and at least 16.
 
     Attributes:
         path: the file.
         party: the owner.
         leased_iterations: number of iterations whose disclosures are entered in advance.
-        use_reserved_measurement: function that trainings with this object call before each measurement, because the
-            score ledger has already counted it; None if it counts measurements one by one.
+        use_reserved_measurement: a *measurement* is one evaluation of a model on the held-out rows. The score ledger
+            (`securevfl.protocols.score_ledger`) counts them, one by one if this is None. If it has counted several in
+            advance, trainings with this object call this function before each measurement.
     """
 
     def __init__(self, path: str | Path, party: str, leased_iterations: int | None = None) -> None:
@@ -112,7 +117,7 @@ class DisclosureLedger:
         """Return the same ledger for trainings whose measurements the score ledger has already counted.
 
         Args:
-            use_one: see `use_reserved_measurement`.
+            use_one: function to call before each measurement; see `use_reserved_measurement`.
 
         Returns:
             The ledger.
@@ -137,11 +142,11 @@ class DisclosureLedger:
 
     @classmethod
     def open(cls, party: str, ledger: DisclosureLedger | str | Path | None) -> DisclosureLedger:
-        """Return a ledger for the owner, from any of three forms.
+        """Open the ledger of a party.
 
         Args:
             party: the owner.
-            ledger: a ledger, the path of its file, or None for `default_ledger`.
+            ledger: a ledger, which is returned unchanged; the path of its file; or None for `default_ledger`.
 
         Returns:
             The ledger.
@@ -170,7 +175,7 @@ class DisclosureLedger:
 
     @classmethod
     def _existing(cls, path: str | Path) -> DisclosureLedger:
-        """Return the ledger of an existing file, before its owner's name is read. Raises DataError without the file."""
+        """Return the ledger of an existing file; its owner's name is not read yet. Raise DataError if it is missing."""
         if not Path(path).exists():
             raise DataError(f"{path}: there is no ledger", "check the path", code="SVFL-LEDGER-MISSING", path=str(path))
         return cls(path, "")
@@ -190,14 +195,16 @@ class DisclosureLedger:
     def adopt(cls, path: str | Path) -> DisclosureLedger:
         """Continue with an older copy of a ledger, or with a ledger whose commit counter is lost.
 
-        Nobody knows which disclosures the copy lacks. Everything about every table that has been used until now
-        therefore counts as disclosed to every peer, and scores of models that have been trained until now are refused.
+        The commit counter is a small file in another folder, by which older copies are detected
+        (`securevfl.account.commit_counter`). Nobody knows which disclosures an older copy lacks. Therefore everything
+        about every table that was used so far counts as disclosed to every peer, and no more scores are disclosed by
+        models that were trained so far.
 
         Args:
             path: the file.
 
         Returns:
-            The ledger, which is the newest one from now on.
+            The ledger, which counts as the newest copy from now on.
 
         Raises:
             DataError: if the file is missing, damaged or no ledger.
@@ -261,10 +268,10 @@ class DisclosureLedger:
         return contents
 
     def table_tag(self, party: Party) -> str:
-        """Return 32 hex digits by which peers recognise in later jobs that this party's columns are the same.
+        """Return 32 hex digits from which peers see, in later jobs, whether this party's columns are still the same.
 
-        The digits are derived from the columns and the ledger's salt. Nobody else can compute them or compare them with
-        those of another ledger. They change if the ledger is lost.
+        The digits are derived from the columns and the ledger's salt. So nobody else can compute them, or compare them
+        with those of another ledger. They change if the ledger is lost, because a new ledger has another salt.
         """
         return self.pseudonym(f"{party.register.name} {party.content}".encode())
 
@@ -277,15 +284,15 @@ class DisclosureLedger:
     def forecast(
         self, register: Register, disclosures: Sequence[Disclosure], *, but: str = ""
     ) -> tuple[list[LedgerEntry], list[str]]:
-        """Return what earlier runs disclosed about a table, and why a new run would be refused. Nothing is entered.
+        """Return what earlier runs disclosed about a table, and which limits a new run would exceed; enter nothing.
 
         Args:
             register: the ids of the table.
-            disclosures: what the new run would disclose.
+            disclosures: the disclosures of the new run.
             but: name of a run whose entries are left out.
 
         Returns:
-            The earlier entries that count, and a line for each limit that the new run would exceed.
+            The earlier entries that count for the table, and a line of text for each limit that would be exceeded.
         """
         contents = self._without_dead_sessions(self.read())
         entries = [entry for entry in contents.counted if not but or entry.run != but]
@@ -293,7 +300,7 @@ class DisclosureLedger:
         return before, self._exceeded_limits(contents, before, _entries(register.name, ("", ""), disclosures))
 
     def counted_for(self, register: Register, *, but: SessionKey = ("", "")) -> list[LedgerEntry]:
-        """Return the entries that count for a session: those about its table and about tables that share rows with it.
+        """Return the earlier entries that count for a session: about its table, and tables that share rows with it.
 
         Args:
             register: the ids of the table.
@@ -320,8 +327,9 @@ class DisclosureLedger:
         Args:
             register: the ids of the table.
             session: the run and its session.
-            disclosures: all that the session would disclose.
-            check: called with the earlier entries that count; an error that it raises refuses the session.
+            disclosures: everything that the session would disclose.
+            check: function that is called with the earlier entries that count, and raises an error to refuse the
+                session.
         """
         self._add_rows(register)
         with self._changing() as change:
@@ -334,13 +342,14 @@ class DisclosureLedger:
         disclosures: Sequence[Disclosure],
         check: AdmissionCheck = lambda before: None,
     ) -> None:
-        """Enter all that a session discloses about a table, if limits and `check` allow it.
+        """Enter everything that a session discloses about a table, if the limits and `check` allow it.
 
         Args:
             register: the ids of the table.
             session: the run and its session.
-            disclosures: what the session discloses.
-            check: called with the earlier entries that count. If it raises an error, nothing is entered.
+            disclosures: everything that the session discloses.
+            check: function that is called with the earlier entries that count. If it raises an error, nothing is
+                entered.
         """
         self._add_rows(register)
         with self._changing() as change:
@@ -358,16 +367,17 @@ class DisclosureLedger:
         *,
         ahead: Sequence[Disclosure],
     ) -> Reservation:
-        """Admit a session that takes some time, and reserve all that it would disclose.
+        """Admit a session that takes some time, and reserve everything that it would disclose.
 
         The reservation counts for other sessions until it is settled or its process ends.
 
         Args:
             register: the ids of the table.
             session: the run and its session.
-            disclosures: all that the session would disclose if it ran to its end.
-            check: called with the earlier entries that count; an error that it raises refuses the session.
-            ahead: the disclosures of the first steps, which are entered now.
+            disclosures: everything that the session would disclose if it ran to its end.
+            check: function that is called with the earlier entries that count, and raises an error to refuse the
+                session.
+            ahead: the disclosures of the first iterations, which are entered now.
 
         Returns:
             The reservation.
@@ -393,17 +403,17 @@ class DisclosureLedger:
     def trust(self, peer: str, *, trusted: bool = True) -> None:
         """Record whether the owner trusts a peer to follow the protocol.
 
-        If a trusted peer receives the same equations in several jobs (same batches and columns), they count once.
+        Gradients are linear equations about labels. If a trusted peer receives the same equations in several jobs,
+        because their batches and the peer's columns are the same, they count once.
         """
         with self._changing() as change:
             others = tuple(other for other in change.contents.trusts if other != peer)
             change.contents = replace(change.contents, trusts=(*others, peer) if trusted else others)
 
     def check_early_aborts(self, peers: Collection[str]) -> None:
-        """Check that at most MAX_EARLY_ABORTS - 1 sessions, with any peers, have ended early.
+        """Check that fewer than MAX_EARLY_ABORTS sessions, with any peers, have ended early; otherwise none may begin.
 
-        Otherwise no session may begin. Each early abort may disclose one bit of this party's table, so this is called
-        before the table is inspected.
+        This is called before the table is inspected, because a session that then ends early may disclose one bit of it.
 
         Args:
             peers: names of the other parties of the session that is about to begin, for the error.
@@ -444,14 +454,15 @@ class DisclosureLedger:
             change.contents = replace(change.contents, tries=others)
 
     def record_answer(self, training: str, run: str, disclosure: Disclosure, *, known_count: bool = False) -> None:
-        """Enter the scores or ids that a prediction has disclosed so far, in place of its earlier entry of that kind.
+        """Enter how many scores or ids a prediction has disclosed so far, in place of its earlier entry of that kind.
 
         Args:
             training: name of the training of the model, by which the ledger finds its table. If the training was
                 resumed, the name of the run in its checkpoint and that of the session that completed it are both valid.
             run: name of the prediction.
             disclosure: what the prediction has disclosed; a count of 0 removes the entry.
-            known_count: whether the learner knows the count before it receives the answer.
+            known_count: whether the learner knows the count before it receives the answer, so that it could compute
+                itself whether its limit is exceeded.
 
         Raises:
             AnswerLimitError: the disclosure would exceed a limit.
@@ -475,7 +486,7 @@ class DisclosureLedger:
     def _with_answer(
         self, contents: LedgerContents, training: str, run: str, disclosure: Disclosure, known_count: bool
     ) -> LedgerContents:
-        """Return the contents with this disclosure in place of the prediction's earlier one of the same kind."""
+        """Return the contents in which this disclosure replaces the prediction's earlier one of the same kind."""
         tables = (entry.table for entry in contents.entries if training in (entry.run, entry.session))
         table = next(tables, f"model {training[:16]}")
         if table not in contents.tables:
@@ -491,7 +502,7 @@ class DisclosureLedger:
             self._check(contents, self._known_table(contents, table), contents.counted, new_entries)
         except LeakageError as error:
             refusal = AnswerLimitError(error.problem, error.remedy, code=error.code, **error.fields)
-            # the learner can compute a refusal that follows from its own earlier answers about this table alone
+            # a refusal reveals nothing new if it follows from answers that this learner has received about this table
             received = [
                 entry
                 for entry in contents.counted
@@ -530,12 +541,12 @@ class DisclosureLedger:
         new_entries: Sequence[LedgerEntry],
         check: AdmissionCheck = lambda before: None,
     ) -> None:
-        """Refuse new entries about a table that `check` or a limit does not allow after these earlier entries.
+        """Raise an error if `check` or a limit does not allow new entries about a table after these earlier entries.
 
         Which earlier entries count depends on the row about which most was disclosed, and finding it among millions of
         rows takes time. This search is skipped if the new entries are allowed even in the worst case, in which one row
-        is in all tables that share rows with this one. More earlier entries never remove a leak
-        (`FamilyOutputs.leaks`), so the search would allow the new entries too.
+        is in all tables that share rows with this one. The search could only remove earlier entries, and fewer earlier
+        entries never add a leak (`FamilyOutputs.leaks`), so it would allow the new entries too.
         """
         at_most = self._counting(contents, table, entries, worst_row=False)
         if any(entry.table != table.name for entry in at_most):
@@ -551,8 +562,8 @@ class DisclosureLedger:
     def _add_rows(self, register: Register) -> None:
         """Add a table with its rows, unless the ledger has them already or the table has no ids.
 
-        The set of rows may be large, so this change is not repeated if the process is killed. Then no disclosure about
-        the table has been entered either, so nothing is missing.
+        The set of rows may be large, so this change is lost if the process is killed. That does no harm, because no
+        disclosure about the table has been entered then either.
         """
         if register.ids is None:
             return
@@ -571,7 +582,7 @@ class DisclosureLedger:
         return RowSets(database, contents.salt)
 
     def _table(self, contents: LedgerContents, register: Register) -> _Table:
-        """Return the table with these ids, and which of the ledger's row positions it has."""
+        """Return the table with these ids, with its rows compared to those of the ledger's tables."""
         known = contents.tables.get(register.name)
         if known is not None and known.members is not None:
             return self._known_table(contents, register.name)
@@ -599,9 +610,9 @@ class DisclosureLedger:
         return replace(contents, tables=contents.tables | {table.name: known})
 
     def _count_shared(self, contents: LedgerContents, table: _Table, names: Iterable[str]) -> dict[str, int]:
-        """Return how many rows a table shares with each table of `names`, without those with which it shares none.
+        """Return how many rows a table shares with each of the tables `names`. Tables without shared rows are left out.
 
-        If a table has no ids, the largest possible number is assumed.
+        If one of two tables has no ids, the largest possible number is assumed: that of the smaller table's rows.
         """
         known = {name: contents.tables[name] for name in names}
         sets = {name: other.members for name, other in known.items() if other.members is not None}
@@ -622,8 +633,9 @@ class DisclosureLedger:
     ) -> list[LedgerEntry]:
         """Return the entries that count for a table, with amounts reduced to the rows that it shares.
 
-        Entries about tables without a shared row do not count. For each kind, only entries of tables that contain the
-        most disclosed row count; if `worst_row` is False, entries of all tables with a shared row do.
+        Entries about tables without a shared row do not count. For numbers about labels or columns of single rows, only
+        the entries about tables that contain the most disclosed row count. If `worst_row` is False, the entries about
+        all tables with a shared row count.
         """
         entries = list(entries)
         shared = self._count_shared(contents, table, dict.fromkeys(entry.table for entry in entries))
@@ -708,7 +720,7 @@ class DisclosureLedger:
 class Reservation:
     """The reservation of a running session: everything that it would disclose, stored in the ledger.
 
-    It ends when it is settled, when its process ends, or when the program no longer refers to this object.
+    It counts until `settle` is called, the process ends, or the program drops its last reference to this object.
 
     Args:
         ledger: the ledger.
@@ -736,14 +748,14 @@ class Reservation:
         self._release = weakref.finalize(self, os.close, descriptor)
 
     def lease(self, disclosures: Sequence[Disclosure]) -> None:
-        """Enter what the session is about to disclose, in place of its earlier entries.
+        """Enter the disclosures of the next iterations, in place of the session's earlier entries.
 
         Args:
-            disclosures: all disclosures of the session so far, and those of the next steps.
+            disclosures: all disclosures of the session so far, including those of the next iterations.
 
         Raises:
-            LeakageError: if a limit would be exceeded, because the owner has changed it or because this is more than
-                was reserved.
+            LeakageError: if a limit would be exceeded, because the owner has changed it or because the session
+                discloses more than was reserved.
         """
         ledger, new_entries = self._ledger, _entries(self._register.name, self._session, disclosures)
         with ledger._changing() as change:
@@ -763,7 +775,7 @@ class Reservation:
             )
 
     def settle(self, disclosures: Sequence[Disclosure]) -> None:
-        """End the reservation, and replace the session's entries by what it has disclosed."""
+        """End the reservation, and replace the session's entries by its actual disclosures."""
         try:
             with self._ledger._changing() as change:
                 contents = change.contents
@@ -775,7 +787,7 @@ class Reservation:
             self._release()
 
     def _split(self, contents: LedgerContents) -> tuple[tuple[ReservedSession, ...], tuple[LedgerEntry, ...]]:
-        """Return the reservations of all other sessions, and the entries of this session."""
+        """Return the reservations of all other sessions, and the reserved entries of this session."""
         others = tuple(item for item in contents.reserved if item.lock_name != self._lock_name)
         reserved = next((item.entries for item in contents.reserved if item.lock_name == self._lock_name), ())
         return others, reserved
@@ -814,8 +826,9 @@ def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> Disclo
 def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclosure:
     """Return how a disclosure about a table of `rows` rows counts for another table that has `shared` of these rows.
 
-    Amounts that are stated per row stay unchanged. Amounts of the whole table (linear equations in its values, or bits)
-    count in full, because all of them may concern the shared rows, but never as more than these rows contain.
+    Numbers per row count unchanged. Amounts of the whole table (linear equations in its values, or bits) count in full,
+    because all of them may be about the shared rows. Their capacity shrinks to that of the shared rows, but not below
+    the count, so that the share is at most 1.
     """
     counts_all_rows = disclosure.kind == "labels" or disclosure.group in SUM_GROUPS
     if shared >= rows or not disclosure.capacity or not counts_all_rows:
@@ -825,7 +838,7 @@ def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclo
 
 
 def _subject(disclosure: Disclosure) -> object:
-    """Return a key: the amounts of disclosures with equal keys are added up for a row that is in several tables."""
+    """Return a key for grouping. If a row is in several tables, its disclosures with equal keys are added up."""
     return disclosure.kind, disclosure.group in SUM_GROUPS
 
 

@@ -1,8 +1,11 @@
 """Contents of a disclosure ledger as data, and their storage in the ledger's file.
 
-A disclosure ledger lists what all runs have disclosed of a party's data (`securevfl.disclosure.ledger`). A run has one
-session, or several if it is resumed. A running session has a reservation for all that it will disclose. The file has
-one row for each fact: the name of its section, such as "entries", and the fact as JSON.
+A disclosure ledger lists what all runs (trainings and predictions) have disclosed of its owner's data
+(`securevfl.disclosure.ledger`). A run has one session, or several if it is interrupted and resumed. A running session
+has a reservation: the list of everything that it would disclose if it ran to its end.
+
+The file is an SQLite database. It has one row for each *fact*, such as one disclosure or one limit: the name of a
+*section*, which is a field of `LedgerContents`, and the fact as JSON.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ class KnownTable:
     """A table of the ledger's owner that was used in runs.
 
     Attributes:
-        rows: number of rows; 0 if the table is not known because the ledger has no entry of its training.
+        rows: number of rows; 0 if it is unknown, because predictions were entered and their training was not.
         since: UTC time of the first use of the table.
-        members: which rows the table has, if it has ids.
+        members: the stored set of the table's rows; None if it has no ids.
     """
 
     rows: int
@@ -61,10 +64,10 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class ReservedSession:
-    """The reservation of a session: all that it would disclose if it ran to its end.
+    """The reservation of a session: everything that it would disclose if it ran to its end.
 
     Attributes:
-        lock_name: name of a lock; the reservation lasts while a process holds it.
+        lock_name: name of a lock file. The session's process holds the lock; the reservation ends with the lock.
         entries: one entry for each disclosure.
     """
 
@@ -95,9 +98,9 @@ class LedgerContents:
         limits: the owner's limits, by kind of disclosure. Each holds for one table, over all peers.
         tables: known tables by name.
         entries: the disclosures of runs.
-        trusts: peers that the owner trusts to follow the protocol.
+        trusts: peers that the owner trusts to follow the protocol, so that repeated equations count once.
         reserved: reservations of running sessions.
-        tries: numbers of sessions that ended early, by set of peers.
+        tries: how many sessions ended early for a reason that may depend on data, for each set of peers.
     """
 
     party: str
@@ -164,7 +167,7 @@ def load_contents(tables: Tables, salt: bytes, path: Path | None) -> LedgerConte
 
 
 def store_contents(tables: Tables, before: LedgerContents | None, after: LedgerContents) -> None:
-    """Write new contents to the file, and leave facts that have not changed.
+    """Write new contents to the file; facts that have not changed are not written again.
 
     Args:
         tables: the tables of the ledger's file, in a transaction.

@@ -1,11 +1,12 @@
 """Leverage: a measure of how nearly a gradient reveals the label of a single row.
 
-In a step, a party learns X^T g, where X (n, d) are its columns of the rows of a batch, and g (n,) are their residuals,
-which depend on the labels. So it knows the projection H g on the span of its columns, with the hat matrix H = X (X^T
-X)^-1 X^T. The diagonal entry h_ii, the leverage of row i (Hoaglin and Welsch 1978), is the weight of g_i in its own
-entry of the projection. The other rows have weights of at most sqrt(h_ii (1 - h_ii)). A column that is 1 in a single
-row of the batch (a rare value, one-hot) makes h_ii = 1, however large the batch. A row with h_ii > `HIGH_LEVERAGE` is
-called singled out.
+In a step of a training, a party learns the gradient X^T g. X (n, d) are its columns in a batch of n rows, and g (n,)
+are the residuals of these rows (the derivatives of the loss by the model's outputs), which depend on the labels. So the
+party can compute the projection H g of g on the span of its columns, with the hat matrix H = X (X^T X)^-1 X^T. The
+diagonal entry h_ii, the leverage of row i (Hoaglin and Welsch 1978), is the weight of g_i in entry i of H g. The
+weights of the other rows in that entry are at most sqrt(h_ii (1 - h_ii)). A column that is 1 in a single row of the
+batch and 0 elsewhere (the one-hot column of a rare value) makes h_ii = 1, however large the batch is. A row with
+h_ii > `HIGH_LEVERAGE` is called singled out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Leverage:
 
 
 def leverages(X: Floats) -> Floats:
-    """Return h_ii (n,) of a batch X (n, d), from its singular value decomposition; dependent columns add nothing."""
+    """Return the leverages h_ii (n,) of a batch X (n, d), from its singular value decomposition.
+
+    Singular values at the level of rounding errors are left out, so that linearly dependent columns add nothing.
+    """
     U, singular_values, _ = np.linalg.svd(X, full_matrices=False)
     tolerance = singular_values.max(initial=0.0) * max(X.shape) * np.finfo(np.float64).eps
     rank = int((singular_values > tolerance).sum())

@@ -2,8 +2,10 @@
 
 A ledger is a party's list of everything that its runs have disclosed about its tables. A disclosure has a kind (labels,
 columns, scores or ids), a count (such as a number of equations), and a capacity: the count that would disclose
-everything. Its share is count / capacity. A learner is a party that receives it. Disclosures with an equal identity are
-the same equations (`securevfl.disclosure.counts.Disclosure`).
+everything. Its share is count / capacity. A learner is a party that receives it. For the labels, the count is the
+number of linear equations about *residuals*, the derivatives of the loss by the model's outputs, which determine the
+labels. Disclosures with an equal identity are the same equations (`securevfl.disclosure.counts.Disclosure`). A run that
+is interrupted and resumed has several sessions.
 """
 
 from __future__ import annotations
@@ -28,14 +30,15 @@ KIND_TOTALS: dict[Kind, str] = {"labels": "residuals", "columns": "columns"}
 
 @dataclass(frozen=True)
 class DisclosureTotal:
-    """The total amount that several runs have disclosed, of one kind.
+    """The total of one kind of disclosure over several runs.
 
     Attributes:
-        count: how much they have disclosed.
-        share: `count` in relation to the amount that would disclose everything; 0 for scores and ids, which have no
+        count: the disclosed amount, in the unit of the kind (`KIND_UNITS`).
+        share: the disclosed share of the amount that would disclose everything; 0 for scores and ids, which have no
             such amount.
         runs: number of runs.
-        bits: bits about columns that evaluations on shares have disclosed. They are part of `share`, not of `count`.
+        bits: bits about columns that evaluations of models on secret shares have disclosed. They are part of `share`,
+            but not of `count`, which has another unit.
     """
 
     count: int
@@ -48,7 +51,7 @@ class DisclosureTotal:
         return self.count > other.count or self.share > other.share
 
     def of(self, kind: Kind) -> str:
-        """Return this total in the words of a kind, such as "3 numbers about the labels (17% of the ...)"."""
+        """Return this total with the unit of a kind, as in "3 numbers about the labels (17% of the residuals)"."""
         share = f" ({self.percentage} of the {KIND_TOTALS[kind]})" if kind in KIND_TOTALS else ""
         amounts = [f"{self.count:,} {KIND_UNITS[kind]}"] if self.count or not self.bits else []
         amounts += [f"{self.bits:,} bits about columns"] if self.bits else []
@@ -69,11 +72,13 @@ class DisclosureTotal:
 def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> DisclosureTotal:
     """Add up disclosures of one kind, over all learners.
 
-    Disclosures with an equal identity count once. The sessions of a run add up, except that equations add up only with
-    equations of the same step. If a run has disclosures about several groups of rows, or about several sets of parties
-    whose columns are summed, only the largest one to each learner counts, because no row is in all of them. The
-    learners of a run add up, because they may pool what they know. Bits about columns are added apart, because
-    their number is not comparable to numbers about each row; the share has both.
+    - Disclosures with an equal identity are the same equations and count once.
+    - The sessions of a resumed run are added up, except that equations are added only to equations of the same step.
+    - A run may have disclosures about several groups of rows, or about the summed columns of several sets of parties.
+      Only the largest one to each learner counts, because no row is in all of them.
+    - The learners of a run are added up, because they may pool what they know.
+    - Bits about columns are added to `DisclosureTotal.bits`, because they cannot be compared with numbers about each
+      row; the share contains both.
 
     Args:
         disclosures: pairs of a run's name and one of its disclosures.
@@ -104,7 +109,7 @@ def sum_disclosures(disclosures: Iterable[tuple[str, Disclosure]]) -> Disclosure
 
 
 def largest(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
-    """Return the largest count and the largest share of these disclosures, which may be those of different ones."""
+    """Return the largest count and the largest share of these disclosures; they may be those of different ones."""
     items = list(disclosures)
     return max(item.count for item in items), max(item.share for item in items)
 
@@ -112,7 +117,8 @@ def largest(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
 def sum_sessions(disclosures: Iterable[Disclosure]) -> tuple[int, float]:
     """Return the count and the share that the sessions of one run disclose together.
 
-    Equations of single steps count for the step that most sessions have opened. All other disclosures are added.
+    Disclosures that state their steps are added up for each step, and the step with the largest sum counts. All other
+    disclosures are added up.
     """
     items = list(disclosures)
     unlimited = [item for item in items if item.steps is None]
@@ -196,7 +202,7 @@ class Limit:
         return f"{math.ceil(total.share * 100 - 1e-9)}%" if self.share else str(total.count)
 
     def of(self, kind: Kind) -> str:
-        """Return this limit in the words of a kind, such as "25% of the residuals"."""
+        """Return this limit as text with the unit of a kind, such as "25% of the residuals"."""
         return f"{self.most:.0%} of the {KIND_TOTALS[kind]}" if self.share else f"{self.most:,.0f} {KIND_UNITS[kind]}"
 
     def __str__(self) -> str:

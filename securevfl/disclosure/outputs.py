@@ -1,8 +1,9 @@
 """Outputs: the list of everything that a run discloses to each party, as data.
 
-A protocol family lists the *outputs* of a job (`securevfl.families`): values of one sort, such as gradients, with their
-number, bits, receiver, and the parties whose data they are about. Everything that counts, shows or limits disclosures
-reads this list: leak checks, the consent sheet, the ledger (which counts all runs), the audit and the pages.
+A protocol family (a kind of training, `securevfl.families`) lists the *outputs* of a job. An output is all values of
+one sort, such as gradients, with their number, their bits, their receiver, and the parties whose data they are about.
+Everything that counts, shows or limits disclosures reads this list: the leak checks, the consent sheet, the ledger
+(which adds up all runs), the audit, and generated pages of the documentation.
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ class Output:
         name: a plural noun that names the disclosed values, such as "gradients".
         kind: the kind of disclosure, which determines the units of `count` and `capacity`
             (`securevfl.disclosure.counts.Disclosure`).
-        receiver: the party that learns it.
-        about: the parties whose data it is about.
-        occasion: when it is disclosed, in words, such as "each epoch".
-        times: maximum number of times that it is disclosed in a complete run.
-        rows: number of rows that it is about, each time; 0 if it is about all rows together.
+        receiver: the party that learns the values.
+        about: the parties from whose labels or columns the values are derived.
+        occasion: the part of a run in which they are disclosed, such as "epoch". A "chunk" is a range of epochs.
+        times: maximum number of times that they are disclosed in a complete run.
+        rows: number of rows that they are about, each time; 0 if they are about all rows together.
         numbers: number of values that `giver` sends each time; 0 if the output follows from other outputs.
         bits: bits of each number.
         count: how much a complete run discloses, in the unit of the kind.
-        capacity: the amount that would disclose everything, in the same unit; 0 if there is no such bound.
+        capacity: the count that would disclose everything, in the same unit; 0 if there is no such count.
         giver: the party that sends the values; empty if each party of `about` sends them.
         identity: identifies the linear equations that the output consists of. Outputs with the same non-empty identity
             are the same equations and count once; see `Disclosure`.
-        group: the kind of rows that it is about, such as "training" or "held out".
-        rho: privacy parameter of a complete run (zero-concentrated differential privacy) if noise protects the values.
+        group: the rows that it is about, such as "training" or "held out", or the statistics that it belongs to.
+        rho: privacy loss of a complete run (the parameter of zero-concentrated differential privacy) if noise protects
+            the values, otherwise 0.
         leaks: names of the leaks (`securevfl.disclosure.leaks`) that are checked for this output.
         basis: a description of the equations, such as "every residual", for people who read the ledger.
     """
@@ -90,15 +92,15 @@ class Output:
 
     @property
     def amount(self) -> str:
-        """How many values are sent, and how often, such as "3 in each of 6 steps"."""
+        """How many values are sent each time, and how often, such as "3 in each of 6 steps"."""
         values = f"{self.numbers:,}" if self.numbers else f"{self.rows:,} rows" if self.rows else "all"
         return f"{values}, once" if self.times == 1 else f"{values} in each of {self.times:,} {self.occasion}s"
 
     @property
     def share(self) -> str:
-        """The share of the labels or columns that follows from the values of a complete run, as text.
+        """The share of the labels or columns that the values of a complete run disclose, as text, such as "12%".
 
-        "-" if there is no amount that would disclose everything.
+        "-" if the share is 0 or no amount would disclose everything.
         """
         share = self.count / self.capacity if self.capacity else 0.0
         if not share:
@@ -108,7 +110,7 @@ class Output:
         return "<0.1%" if share < 0.001 else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
     def __str__(self) -> str:
-        """Return one line with name, occasion, number, size, rows, and the data that it is derived from."""
+        """Return one line: name, how often, number and bits of the values, rows, and the data they are derived from."""
         often = "once" if self.times == 1 else f"{self.times:,} times"
         plural = "" if self.numbers == 1 else "s"
         parts = [f"{often} ({self.occasion})"]
@@ -118,13 +120,13 @@ class Output:
 
 
 def combined_outputs(known: Mapping[str, Sequence[Output]]) -> list[Output]:
-    """Combine the outputs of one run as its parties know them, if all parties are in this process.
+    """Combine the outputs of one run that several parties have listed, if all parties are in this process.
 
-    A party alone knows the information content of its columns, and so the capacity of the outputs about it. Of several
-    capacities the smallest counts, as for a process that has all tables.
+    Only a party itself knows the information content of its columns, and so the capacity of the outputs about it. Of an
+    output about several parties, the smallest capacity counts, as in a process that has all tables.
 
     Args:
-        known: the outputs of the run as each party knows them, by party, in the same order.
+        known: for each party, the outputs of the run as it lists them. All lists have the same order.
 
     Returns:
         The outputs.
@@ -143,7 +145,7 @@ def disclosures_of(outputs: Iterable[Output]) -> list[Disclosure]:
     of training rows in training and in evaluations are an example.
 
     Args:
-        outputs: the values that the run discloses: which party receives which numbers, how often.
+        outputs: all outputs of the run.
 
     Returns:
         The disclosures, in the order of the outputs.

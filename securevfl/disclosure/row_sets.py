@@ -1,11 +1,11 @@
 """Which rows each table of a disclosure ledger has, stored as sets of positions with one bit for each row.
 
 The ledger has to know how many rows two of its tables share. Each distinct row of all tables has:
-    tag       8 bytes: half of an encryption, under a key of the ledger, of the digest of the row's id. So tags of two
-              ledgers cannot be compared
-    position  a number; a new table gets positions from `first` on for the rows that no earlier table has
+    tag       8 of the 16 bytes of the encrypted digest of the row's id. The key belongs to the ledger, so that tags of
+              two ledgers cannot be compared
+    position  a number; the rows of a new table that no earlier table has get positions from `first` on
 The ledger's file has one *set* for each table, which never changes:
-    tags      those of its rows that no earlier table has, ascending; a row's position is `first` plus its index here
+    tags      the tags of the rows that no earlier table has, ascending; a row's position is `first` plus its index here
     bits      one bit for each position before `first`: 1 if the table has that row too
 
 Among 10,000,000 rows, two have the same tag with probability 1 in 300,000; they then count as one row.
@@ -41,7 +41,7 @@ PIECE_BYTES = 1 << 17
 MAX_BLOCK_BYTES = 16 << 20
 """Maximum number of bytes that are read at a time from the bits of all sets together."""
 WEIGHED_BYTES = 1 << 8
-"""Number of bytes of bits for which `worst` adds up weights at a time, so that they stay in the processor's cache."""
+"""Number of bytes of each set that `worst` processes at a time, so few that the data stay in the processor's cache."""
 READ_BYTES = 1 << 20
 """Number of bytes of a set that are read or written at a time."""
 
@@ -52,7 +52,7 @@ class RowSet:
 
     Attributes:
         first: the first of the positions of rows that no earlier table has.
-        new: number of rows that no earlier table has. All other rows of the table are bits of its set's content.
+        new: number of rows that no earlier table has. Bits in the stored set mark the table's other rows.
     """
 
     first: int
@@ -87,7 +87,7 @@ class RowSets:
 
     Args:
         database: the ledger's file.
-        salt: the ledger's salt, from which the key of the tags is derived.
+        salt: the ledger's salt (a secret key), from which the key of the tags is derived.
     """
 
     def __init__(self, database: AccountDatabase, salt: bytes) -> None:
@@ -95,7 +95,7 @@ class RowSets:
         self._key = derive_key(salt, "marks of rows")
 
     def members(self, register: Register, sets: Mapping[str, RowSet]) -> TableRows:
-        """Return the rows of a table with these ids, as positions in these sets."""
+        """Find the rows of a table with these ids in the sets of other tables, given by table name."""
         tags = self._tags(register)
         seen = np.zeros(len(tags), bool)
         bits = np.zeros(_end(sets) // 8, np.uint8)
@@ -110,7 +110,7 @@ class RowSets:
 
         Args:
             name: name of the table, which is also that of its set.
-            sets: the row set of each table, by its name.
+            sets: the row set of each table of the ledger, by the table's name.
 
         Returns:
             The table's rows as bits; `new` is empty.
@@ -123,7 +123,7 @@ class RowSets:
         """Write the set of a table, and return the positions of its rows, which the ledger stores.
 
         Args:
-            tables: the tables of the ledger's file, in a transaction that is not repeated after a lost write.
+            tables: the SQL tables of the ledger's file, in a transaction that need not survive a killed process.
             name: name of the table, which is also that of its set.
             members: its rows, as bits by position, and the tags of rows that no earlier table has.
 
@@ -170,15 +170,16 @@ class RowSets:
     def worst(self, rows: TableRows, sets: Mapping[str, RowSet], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Find the most disclosed row of a table, and return the sets that contain it.
 
-        The amount for a row is the sum of the weights of all sets that contain it.
+        Each set has a weight: the amount that is disclosed about each of its rows. The amount for a row is the sum of
+        the weights of all sets that contain it.
 
         Args:
             rows: the rows of the table.
             sets: the row sets of the ledger's tables.
-            weights: k weights for each set, none negative (k, sets); there is one result for each of the k.
+            weights: k vectors of weights (k, sets), none negative. The search is done for each vector.
 
         Returns:
-            For each of the k weights, whether each set contains the row with the largest sum (k, sets).
+            For each vector, whether each set contains the row with the largest amount (k, sets).
         """
         weights32 = weights.astype(np.float32)
         largest, has_row = np.zeros(len(weights32), np.float32), np.zeros(weights32.shape, bool)
@@ -211,7 +212,10 @@ class RowSets:
     def _contained(
         self, name: str, row_set: RowSet, tags: RowTags, seen: NDArray[np.bool_]
     ) -> Iterator[NDArray[np.bool_]]:
-        """Yield in pieces whether the table has each new row of a set, and mark the tags of such rows in `seen`."""
+        """Yield, in pieces, whether the table has each of the set's new rows (those of no earlier table).
+
+        The tags of the rows that it has are marked in `seen`.
+        """
         left = row_set.new
         for piece in self._pieces(name, row_set):
             set_tags = piece[: 8 * left].view("<u8").astype(np.uint64, copy=False)
@@ -229,7 +233,7 @@ class RowSets:
             yield contained
 
     def _pieces(self, name: str, row_set: RowSet) -> Iterator[Bits]:
-        """Yield the content of a set in pieces of bytes."""
+        """Yield the content of a set in pieces of `READ_BYTES` bytes."""
         for start in range(0, row_set.size, READ_BYTES):
             yield np.frombuffer(self._content(name, row_set, start, READ_BYTES), np.uint8)
 
@@ -270,7 +274,7 @@ class RowSets:
             yield start, block
 
     def _read(self, name: str, row_set: RowSet, start: int, into: Bits) -> None:
-        """Copy the bits of one set, from byte `start` on, into the array `into`, which may be longer than the rest."""
+        """Copy the bits of one set, from byte `start` on, into the array `into`; bytes beyond the set's end stay 0."""
         stored = max(0, min(row_set.first // 8 - start, len(into)))
         if stored:
             data = self._content(name, row_set, 8 * row_set.new + start, stored)

@@ -1,10 +1,11 @@
-"""How much of one column can be read from scores of rows, found by an attack on the table that its owner has.
+"""How much of one column can be read from scores of rows; the columns' owner finds out by attacking its own table.
 
-The attack is that of the audit (`securevfl.audit.attacks.score_columns`): the requesting party fits a column on some
-rows that it knows, by its own columns and the scores, and predicts the column on all other rows (Turgay et al. 2008).
-Before a training nobody knows the weights. If columns share a factor, a model tends to weigh that factor, and one score
-then reveals each of these columns, although it has few bits in comparison with the whole row. The owner therefore
-attacks its own rows with scores along the direction in which its columns vary most together, the first principal
+A *score* is the output of a model for a row. The attack is that of the audit
+(`securevfl.audit.attacks.score_columns`): the party that requests scores knows a column of the owner on some rows. It
+regresses that column on its own columns and the scores, and predicts the column on all other rows (Turgay et al. 2008).
+Before a training nobody knows the weights. If columns share a factor, a model tends to weigh that factor. One score
+then reveals each of these columns, although a score has few bits in comparison with the whole row. The owner therefore
+simulates the attack with scores along the direction in which its columns vary most together, the first principal
 component.
 """
 
@@ -17,9 +18,9 @@ import numpy as np
 from securevfl.base.arrays import Floats
 
 MAX_KNOWN_ROWS = 200
-"""Number of known rows at most; no more than half of the rows are known either."""
+"""Maximum number of rows that the attacker is assumed to know; it knows at most half of the rows."""
 MAX_ATTACK_SECONDS = 10.0
-"""Processor seconds after which the search for the direction ends; the best one so far is attacked."""
+"""Processor seconds after which the search for the principal component ends; the latest approximation is used."""
 _POWER_ITERATIONS = 100
 _CONVERGED = 1e-4
 
@@ -57,15 +58,15 @@ def _main_direction(unit: Floats) -> Floats:
 
 
 def added_by_column(requester_columns: Floats, scores: Floats, X: Floats, known: int) -> Floats:
-    """Return what scores add: the share (d,) of each column's variance that only they explain.
+    """Return the share (d,) of each column's variance that scores explain in addition to the requester's own columns.
 
-    The requester's own columns explain another share. Only rows that the requester does not know count.
+    The share is measured on the rows that the requester does not know.
 
     Args:
         requester_columns: the requester's columns (m, k).
         scores: the scores (m, c).
         X: the columns (m, d) to predict.
-        known: number of known rows, the first ones.
+        known: number of rows whose X the requester knows: the first rows.
 
     Returns:
         Shares of the variance, between 0 and 1.
@@ -79,7 +80,7 @@ def added_by_column(requester_columns: Floats, scores: Floats, X: Floats, known:
 
 
 def _unexplained(design: Floats, X: Floats, known: int) -> Floats:
-    """Fit columns on the known rows, and return the share (d,) of their variance that the fit misses on other rows."""
+    """Fit the columns X by `design` on the known rows; return the unexplained share (d,) of variance on the others."""
     deviation = design.std(axis=0)
     scaled = np.where(deviation > 0, (design - design.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0), design)
     fit = np.linalg.lstsq(scaled[:known], X[:known])[0]

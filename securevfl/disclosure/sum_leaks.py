@@ -1,8 +1,8 @@
 """Leaks of sums that should hide their summands: the receiver can compute one party's model outputs.
 
-A leak is a disclosure that a job must accept by name before it runs. In each exchange the parties without labels
-(passive parties) contribute their model outputs, the summands of a sum. Some sum protocols (such as "pairwise") reveal
-only the total to the receiver, and no single summand.
+A leak is a disclosure that a job must accept by name before it runs. In each round of a training, the parties without
+labels (passive parties) contribute their model outputs, which are the summands, or parts, of a sum. Some sum protocols
+(such as "pairwise") reveal only the total to the receiver, and no single summand.
 
 *Single passive.* If there is only one passive party, the total is its summand.
 
@@ -18,11 +18,13 @@ from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.options import JobOptions
 
 SINGLE_PASSIVE = LeakKind(
-    "single_passive", "a sum that hides its parts has one part", 'sum = "direct", which states that it hides nothing'
+    "single_passive",
+    "the sum protocol should hide the parts of sums, but there is one passive party, so each sum has one part",
+    'sum = "direct", which states that it hides nothing',
 )
 SEQUENTIAL = LeakKind(
     "sequential",
-    "one passive party alone updates its weights between two sums that hide their parts",
+    "one passive party alone updates its weights between two sums whose parts the protocol should hide",
     'mode = "parallel", in which all parties update at once',
     ("first_difference",),
 )
@@ -48,7 +50,7 @@ def sequential(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
         yield Leak(
             SEQUENTIAL,
             sizes.active,
-            "one passive party alone updates its weights between two sums, so their difference is the change of that "
-            "party's part",
+            "one passive party alone updates its weights between two sums, so the difference of the sums is the change "
+            "of that party's outputs",
             'use mode = "parallel", in which all parties update at once',
         )

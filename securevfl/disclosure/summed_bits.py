@@ -1,11 +1,11 @@
 """Disclosures of joint statistics, in bits: sums over all rows of this party's table that a peer receives.
 
-Joint statistics, such as correlations, are computed without a training. In such a sum over rows, the peer chooses the
-factor of each row, and nobody can check its choice. If a column has few bits per row, one sum can reveal the values of
-several rows: with the factors 2, 4, 8 ..., a sum of k bits reveals k - 1 rows of a column of 0 and 1. So the number of
-sums does not bound what they disclose, but their bits do: a sum of k bits discloses at most k bits, whatever
-the factors are. All joint statistics on a table, with all peers together, may disclose at most
-`MAX_STATISTICS_SHARE` of the bits that the columns have.
+Joint statistics, such as correlations, are computed without a training. They are sums over rows of a peer's value times
+this party's value. The peer should use the values of its column as factors, but nobody can check that it does. With
+factors of its choice, such as 2, 4, 8 ..., a sum of k bits reveals the values of k - 1 rows of a 0/1 column. So the
+number of sums does not bound what they disclose, but their bits do: a sum of k bits discloses at most k bits, whatever
+the factors are. All joint statistics on a table, with all peers together, may disclose at most `MAX_STATISTICS_SHARE`
+of the bits that the columns have.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def statistics_disclosure(learner: str, me: str, numbers: int, bits: int, held_b
     """Return what sums over all rows disclose to a peer about this party's columns.
 
     Args:
-        learner: the peer.
-        me: this party.
+        learner: name of the peer that receives the sums.
+        me: name of this party.
         numbers: number of sums.
         bits: bits of each sum.
         held_bits: information content of all rows of the columns, in bits.
 
     Returns:
-        The disclosure. Its capacity is the number of sums that have as many bits as the columns.
+        The disclosure. Its capacity is the number of sums whose bits are as many as those of the columns.
     """
     capacity = max(1, int(held_bits / bits))
     return Disclosure("columns", learner, (me,), numbers, capacity, group="correlations", numbers=numbers)
 
 
 def check_statistics(me: str, disclosures: Sequence[Disclosure], remedy: str, before: Sequence[LedgerEntry]) -> None:
-    """Check that joint statistics, with earlier ones, disclose at most `MAX_STATISTICS_SHARE` of the columns' bits.
+    """Check that new and earlier joint statistics disclose at most `MAX_STATISTICS_SHARE` of the columns' bits.
 
     Args:
         me: this party.
         disclosures: the disclosures of the requested statistics to each peer.
-        remedy: a change of the request that would disclose less; the end of the sentence "use ..., or" in the error.
+        remedy: a change of the request that would disclose less, with which the error message ends.
         before: earlier entries of this party's ledger.
 
     Raises:

@@ -1,4 +1,4 @@
 """Output for people: progress bars, HTML pages, notebook cells and SVG charts.
 
-The modules format text and numbers that their callers pass; they use nothing of jobs and trainings.
+The modules format text and numbers that their callers pass. They import nothing that has to do with jobs or trainings.
 """

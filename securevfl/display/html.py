@@ -10,7 +10,7 @@ from securevfl.display.printable import printable
 
 
 class Markup(str):
-    """Text that is already HTML, so that it is not escaped."""
+    """Text that contains HTML markup; `escape` returns it unchanged."""
 
     __slots__ = ()
 
@@ -128,7 +128,7 @@ def table(
     Args:
         heads: headings.
         rows: the cells.
-        figures: columns whose text is right-aligned too, because it is formatted numbers.
+        figures: indices of columns of text that are right-aligned too, because the text consists of formatted numbers.
         stacked: whether a phone shows the cells of a row one below the other, each with its heading.
 
     Returns:
@@ -153,7 +153,7 @@ def table(
 
 
 def facts(values: Mapping[str, Cell]) -> str:
-    """Format names and values, one per line."""
+    """Format names and values as an HTML table with one row for each name."""
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(cell_text(cell))}</td></tr>" for name, cell in values.items()
     )
@@ -168,7 +168,7 @@ def terms(meanings: Mapping[str, str]) -> str:
 
 
 def items(lines: Sequence[str]) -> str:
-    """Format lines as a list; return an empty string if there are none."""
+    """Format lines of text as a bulleted HTML list; return an empty string if there are none."""
     return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>" if lines else ""
 
 
@@ -187,9 +187,9 @@ def cell_text(cell: Cell) -> str:
 
 
 def with_error(value: float, error: float | None = None) -> str:
-    """Format "value ± standard error". The error has two significant digits, and the value as many decimals.
+    """Format "value ± standard error". The error has two significant digits; both have the same number of decimals.
 
-    See `decimals_of` for the number of decimals.
+    Without a finite standard error, only the value is returned.
     """
     decimals = decimals_of(error)
     if error is None or decimals is None or not math.isfinite(value):

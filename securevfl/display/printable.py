@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and line break
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # marks of the direction of text
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line break
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # characters that change the direction of text
 )
 
 

@@ -45,12 +45,12 @@ def progress(label: str, line_seconds: float = PROGRESS_LINE_SECONDS) -> Iterato
 
 @contextmanager
 def watched(label: str, enabled: bool, callback: OnStep | None) -> Iterator[OnStep | None]:
-    """Yield one function that reports progress both to a progress bar and to the caller's callback.
+    """Yield a function that reports progress to a progress bar, to the caller's callback, or to both.
 
     Args:
         label: a name of the operation, for the display.
-        enabled: whether to show progress.
-        callback: a function to call at each step.
+        enabled: whether to show progress on a terminal, in a notebook or as printed lines.
+        callback: the caller's function to call at each step; None if there is none.
 
     Yields:
         A function that calls the callback and updates the display, or None if there is neither.
@@ -109,7 +109,7 @@ def _lines(label: str, line_seconds: float) -> Iterator[OnStep]:
 
 
 class ProgressLines:
-    """Prints lines of progress on stderr: at most one every `line_seconds` seconds, and a final one.
+    """Prints lines of progress on stderr: at most one every `line_seconds` seconds, and one at the end.
 
     Args:
         label: a name of the operation, for the display.

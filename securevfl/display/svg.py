@@ -2,8 +2,9 @@
 
 The SVG needs no script, font or other file. docs/architecture.md names the chart libraries that we considered instead.
 
-A chart is made of an axis with *ticks* (round numbers at equal distances) and the marks of the data. Callers set a
-smallest width (*span*) of the axis, so that differences that are only noise do not fill the chart.
+A chart consists of axes with *ticks* (round numbers at equal distances), and of lines or bars for the data. Callers set
+a smallest *span* of an axis (its largest minus its smallest value), so that differences that are only noise do not fill
+the chart.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_LINE_POINTS = 600  # maximum number of points of a line; more would not be v
 
 MAX_MARKED_POINTS = 20  # each point of a line with at most this number of points is marked
 
-MIN_RELATIVE_SPAN = 1e-6  # smallest width of an axis as a share of its largest value; below it labels would be equal
+MIN_RELATIVE_SPAN = 1e-6  # smallest span of an axis as a share of its largest value; labels of less would be equal
 
 MIN_RAW_STEP = 1e-300  # smallest distance between ticks; smaller floating-point numbers are inexact
 
@@ -57,7 +58,7 @@ def line_chart(
         series: points by name; points that are not finite are left out.
         x: label of the x axis.
         y: label of the y axis.
-        min_span: smallest width of the y axis, such as some standard errors of the values.
+        min_span: smallest span of the y axis, such as a few standard errors of the values.
         y_range: values that the y axis covers in addition to the points.
         references: names of the series that other series are compared with; they are dashed and grey.
         x_start: the value where the x axis begins, if it is below all points; by default the smallest x.
@@ -113,11 +114,12 @@ def bar_chart(
     Args:
         bars: by name, the value and its standard error; None draws no error.
         x: label of the axis of values.
-        base: the value where bars begin, such as the AUC 0.5 of guessing. The axis extends below it for smaller values.
+        base: the value at which bars begin, such as 0.5 for an AUC, which is that of guessing. The axis extends below
+            it for smaller values.
         references: names of the bars that other bars are compared with; they are grey.
 
     Returns:
-        The chart. The axis is at least four times as wide as the largest standard error.
+        The chart. The span of the axis is at least four times the largest standard error.
     """
     errors = [error or 0.0 for _, error in bars.values()]
     ends = [value + sign * error for (value, _), error in zip(bars.values(), errors, strict=True) for sign in (-1, 1)]
@@ -198,7 +200,7 @@ def axis_range(low: float, high: float, *, min_span: float = 0.0, covered: Range
     Args:
         low: the smallest value.
         high: the largest value.
-        min_span: the smallest width of the range. A range that starts at 0 or above does not become negative.
+        min_span: the smallest span of the range. If `low` is not negative, the range has no negative values.
         covered: a second range that the axis includes too, such as 0 to 1 for a probability.
 
     Returns:
@@ -216,9 +218,10 @@ def axis_range(low: float, high: float, *, min_span: float = 0.0, covered: Range
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return three to eight round numbers that cover the range (steps of 1, 2 or 5 times a power of ten).
+    """Return three to eight round numbers that cover a range, at distances of 1, 2 or 5 times a power of ten.
 
-    A range that is narrower than MIN_RELATIVE_SPAN of its values is widened, so that labels differ (`tick_labels`).
+    A range whose span is below the share MIN_RELATIVE_SPAN of its values is widened, because the labels of the ticks
+    would otherwise be equal.
     """
     size = max(abs(low), abs(high))
     span = max(high - low, MIN_RELATIVE_SPAN * size) if high > low else size or 1.0

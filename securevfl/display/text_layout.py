@@ -1,7 +1,7 @@
 """Text of a fixed width: paragraphs and tables whose words are never broken.
 
-The same input gives the same lines on every terminal and with every version of a library, so that a digest can cover
-the lines that people read.
+The same input gives the same lines on every terminal and with every version of a library. So people can agree to a
+digest of the lines that they read, as they do with consent sheets.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def text_table(
     indent: str = "",
     widest: int = 16,
 ) -> list[str]:
-    """Format a table with wrapped cells. If its longest words do not fit, each row becomes a paragraph.
+    """Format a table with wrapped cells. If the longest words of its columns do not fit, each row becomes a paragraph.
 
     A blank line separates rows whose first cells differ.
 

@@ -23,6 +23,7 @@ class JobRules(ABC, Generic[O]):
     Attributes:
         options: the type of this protocol family's job options; its fields have narrower types than `JobOptions`.
         max_parties: maximum number of parties; None for no limit.
+        trains_pairs: whether it trains models with products of two parties' components.
         supports_row_weights: whether rows may have weights (`securevfl.models.row_weights`).
         supports_evidence: whether parties without labels can obtain the class counts of their bins, for weights of
             evidence (`securevfl.data.woe`).
@@ -33,6 +34,7 @@ class JobRules(ABC, Generic[O]):
 
     options: ClassVar[type[JobOptions]] = JobOptions
     max_parties: ClassVar[int | None] = None
+    trains_pairs: ClassVar[bool] = False
     supports_row_weights: ClassVar[bool] = False
     supports_evidence: ClassVar[bool] = False
     supports_single_precision: ClassVar[bool] = False

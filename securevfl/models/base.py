@@ -61,6 +61,11 @@ class Model(NamedOption, ABC):
         return False
 
     @property
+    def pair_rank(self) -> int:
+        """The largest number of components of each share holder whose products are inputs; 0 for no products."""
+        return 0
+
+    @property
     def residual_bound(self) -> float:
         """Upper bound of |g| for each number g of a residual that is sent."""
         return self.loss.bound

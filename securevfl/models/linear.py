@@ -18,7 +18,11 @@ from securevfl.models.linear_block import Linear
 from securevfl.models.log_link_losses import NegativeBinomialLoss, TweedieLoss
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES, known_loss
+from securevfl.models.pair_components import MAX_COMPONENTS, PAIRS_NOTE
 from securevfl.models.robust_losses import HuberLoss, QuantileLoss
+
+PAIR_ITERATIONS = 12
+"""Default number of iterations of a logistic model with pairs if nothing is evaluated."""
 
 
 class LinearModel(BlockModel):
@@ -79,9 +83,34 @@ class LinearModel(BlockModel):
 
 
 class Logistic(LinearModel):
-    """Logistic regression of two classes."""
+    """Logistic regression of two classes, on request with products of two parties' components."""
 
     name: ClassVar[str] = "logistic"
+    pairs: int = Field(default=0, ge=0, le=MAX_COMPONENTS)
+    """Number of components of each share holder, such as 16. The model has an input for each product of a component of
+    one and a component of the other, so that it learns interactions between their columns. 0 for none."""
+
+    @property
+    def pair_rank(self) -> int:
+        """The largest number of components of each share holder whose products are inputs; 0 for no products."""
+        return self.pairs
+
+    @property
+    def note(self) -> str:
+        """Lines about products of components for the consent sheet."""
+        return PAIRS_NOTE if self.pairs else ""
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Options of a job with products of components, by option; empty without them."""
+        if not self.pairs:
+            return {}
+        return {"optimizer": {"name": "block_descent"}, "batch_size": "growing", "epochs": PAIR_ITERATIONS}
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the model has products of components, whose weights early stopping regularises."""
+        return self.pairs > 0
 
 
 class SmoothHinge(LinearModel):

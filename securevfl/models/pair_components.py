@@ -33,6 +33,13 @@ COMPONENT_STEP = MAX_COMPONENT_DEVIATIONS / MAX_COMPONENT
 DEGREES = 3
 """Number of Legendre polynomials of each column."""
 MAX_COMPONENTS = 16
+PAIRS_NOTE = """\
+the two share holders also compute components of their columns, without labels; the model has an input for each
+product of a component of one and a component of the other, so it learns interactions between their columns"""
+"""Lines about pairs for the consent sheet."""
+PAIR_RIDGE = 5 * 60.0
+"""The ridge penalty on weights of pairs is PAIR_RIDGE divided by the number of training rows: five times that of trees.
+"""
 
 _MAX_KNOTS = 256  # numbers of a column between whose ranks other values are interpolated
 _MIN_VARIANCE_SHARE = 1e-4  # principal components with a smaller share of the largest variance are left out
@@ -40,6 +47,11 @@ _ROWS_AT_ONCE = 8192
 
 Components = NDArray[np.int8]
 """Components (n, r) of n rows, as multiples of `COMPONENT_STEP`."""
+
+
+def pair_ridge(rows: int) -> float:
+    """Return the ridge penalty on weights of pairs for n = `rows` training rows."""
+    return PAIR_RIDGE / rows
 
 
 def component_count(rank: int, columns: int) -> int:

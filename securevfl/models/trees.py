@@ -29,6 +29,7 @@ from securevfl.models.inputs import Inputs, InputShape, MakeFittingData
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
+from securevfl.models.pair_components import MAX_COMPONENTS, PAIRS_NOTE
 
 MAX_LEAVES = 8192
 """Maximum number of leaves of one party."""
@@ -73,6 +74,9 @@ class Trees(LinearModel):
     structure, a larger one suppresses noise; compare the held-out losses."""
     boosted_score: bool = True
     """Adds a score of boosted trees at the party with labels, fitted by scikit-learn (extra `sklearn`)."""
+    pairs: int = Field(default=0, ge=0, le=MAX_COMPONENTS)
+    """Number of components of each share holder, such as 16. The model has an input for each product of a component of
+    one and a component of the other, so that it learns interactions between their columns. 0 for none."""
     loss_name: Literal["logistic", "smooth_hinge", "square", "one_vs_rest"] = Field(default="logistic", alias="loss")
     """The name of the [loss](#loss): logistic, smooth_hinge, square, or one_vs_rest for several classes."""
 
@@ -98,9 +102,10 @@ class Trees(LinearModel):
         """Lines that a consent sheet prints about the model."""
         lines = [
             f"each party draws random trees with {self.depth} questions about its columns; labels are not used",
-            "the trees are added up and not boosted; no tree uses columns of two parties, so interactions between",
-            "such columns, such as an exclusive or, are not learned",
+            "the trees are added up and not boosted; no tree uses columns of two parties"
+            + (", so interactions between" if not self.pairs else ""),
         ]
+        lines += [PAIRS_NOTE] if self.pairs else ["such columns, such as an exclusive or, are not learned"]
         if self.boosted_score:
             lines.append("the party with labels adds a score that it computes from its columns alone")
         if self.cosines != 0:
@@ -118,6 +123,11 @@ class Trees(LinearModel):
     def ends_early(self) -> bool:
         """Always true: early stopping regularises the leaf weights."""
         return True
+
+    @property
+    def pair_rank(self) -> int:
+        """The largest number of components of each share holder whose products are inputs; 0 for no products."""
+        return self.pairs
 
     def ridge_of(self, rows: int) -> float | None:
         """Return the ridge penalty on leaf weights for n = `rows` training rows."""

@@ -316,7 +316,7 @@ class Gateway:
     def _talk(self, number: int, channel: Channel) -> None:
         client = ScoreClient(self._part, channel, self._ledger, self._executor)
         self._connected.add(number)
-        eventlog.emit(self._part.name, "connected", {"rows_a_block": client.max_ids})
+        eventlog.emit(self._part.name, "connected", {"rows_per_block": client.max_ids})
         while (block := self._next_block(client.max_ids)) is not None:
             # leave out rows whose client has stopped waiting
             block = [queued for queued in block if not queued.answer.cancelled()]

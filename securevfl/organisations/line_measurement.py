@@ -122,7 +122,7 @@ def measure_lines(
     )
     for line in lines:
         facts = {"mbps": line.network.mbps, "rtt_ms": line.network.rtt_ms, "message_ms": line.network.message_ms}
-        eventlog.emit(me, "measured", {"one": line.one, "other": line.other, **facts})
+        eventlog.emit(me, "line measured", {"one": line.one, "other": line.other, **facts})
     return lines
 
 

@@ -109,14 +109,14 @@ def run_session(
     peers, timeout, patience = settings.peers, settings.timeout, settings.patience
     credentials = Credentials(settings.certs, me)
     for warning in expiry_warnings(settings.certs, me):
-        eventlog.emit(me, "certificate", {"reason": warning}, logging.ERROR)
+        eventlog.emit(me, "certificate expires", {"reason": warning}, logging.ERROR)
     if settings.router is None:  # a server with several sessions has made this check once, when it started
         check_preconditions(ledger, needs)
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:
         if (same_disk := shared_disk_warning(ledger.path)) is not None:
-            eventlog.warn(me, "ledger", {"reason": same_disk})
+            eventlog.warn(me, "ledger and commit counter share a disk", {"reason": same_disk})
         ledger.check_early_aborts(others)
     wait = timeout if settings.wait is None else settings.wait
     has_result = stored_result is not None and stored_result() is not None
@@ -144,7 +144,7 @@ def run_session(
             return result
         except BaseException as error:
             if resumes and _is_loss(error) and (channel is not None or time.monotonic() < deadline):
-                eventlog.warn(me, "connection lost", {"reason": str(error), "waits": timeout})
+                eventlog.warn(me, "connection lost", {"reason": str(error), "waits_seconds": timeout})
                 if channel is not None:
                     channel.fail(error)  # other threads that use the channel then end with the same error
                 close_timeout = None

@@ -266,7 +266,7 @@ class PredictionSession:
         if part.name != part.asker:
             code_bits = 0 if policy is None else math.ceil(policy.bits(part))
             bits = job.family.score_bits(job) * part.outputs + code_bits
-            eventlog.emit(part.name, "scores", {"to": part.asker, "rows": handshake.rows, "bits_of_a_row": bits})
+            eventlog.emit(part.name, "sending scores", {"to": part.asker, "rows": handshake.rows, "bits_per_row": bits})
             if rows is not None and not job.family.admits_rows_itself:
                 self._identity = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
                 # with an identity, a repeated request is not counted, so the count depends on this party's columns

@@ -356,5 +356,5 @@ def serve_requests(
             block = common[start : start + SCORED_ROWS_PER_BLOCK]
             result = prediction.score([rows.ids[index] for index in block.tolist()], rows.X[block])  # step 3
             scored += int(result.scored.sum())
-        eventlog.emit(part.name, "answered", {"asked": request.rows, "scored": scored})
+        eventlog.emit(part.name, "answered", {"rows_requested": request.rows, "rows_scored": scored})
         yield ScoreCounts(request.rows, scored)

@@ -174,10 +174,10 @@ class Server:
         """
         self._stopping = stopping
         rows, max_ids, policy = self.served.rows, self.served.max_ids, self.served.code_policy
-        facts: dict[str, str | int | float] = {"rows": len(rows.ids), "most": max_ids}
+        facts: dict[str, str | int | float] = {"rows": len(rows.ids), "max_ids": max_ids}
         if policy is not None:
-            facts |= {"codes": policy.codes_per_row, "bits_of_codes": round(policy.bits(self._part), 1)}
-        facts |= {"may_be_scored": self._rows_to_score}
+            facts |= {"codes": policy.codes_per_row, "code_bits_per_row": round(policy.bits(self._part), 1)}
+        facts |= {"rows_to_score": self._rows_to_score}
         eventlog.emit(self._part.name, "serving", facts)
         if not self._rows_to_score:
             reason = "the model was trained on all rows of this table, so every row will be refused"

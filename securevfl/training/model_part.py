@@ -293,6 +293,7 @@ class ModelPart:
         return ForestInputs.read(self.state["inputs"])
 
     def _check_opened(self) -> None:
+        self._check_no_pairs()
         if "theta" not in self.state:
             raise ConfigError(
                 f"{self.name}: this party does not know the weights of its part",
@@ -302,7 +303,18 @@ class ModelPart:
                 party=self.name,
             )
 
+    def _check_no_pairs(self) -> None:
+        if self.parsed_job.model.pair_rank:
+            raise ConfigError(
+                f"{self.name}: a model with pairs opens no weights, because weights of pairs belong to two parties. It "
+                "has no coefficients, Shapley values, scorecards, reason codes or exported models",
+                "use its predictions, or train without pairs",
+                code="SVFL-MODEL-NO-WEIGHTS",
+                party=self.name,
+            )
+
     def _check_by_column(self) -> None:
+        self._check_no_pairs()
         if not self.parsed_job.model.by_column:
             raise DataError(
                 f"{self.name}: the model has no weights of columns",

@@ -355,5 +355,5 @@ def _prepare_folder(checkpoints: Checkpoints, key: bytes, checkpoint: Checkpoint
                 f"{name} has another key than up to round {checkpoint.round}; unless {name} has renewed its "
                 "certificate, stop and ask it"
             )
-            facts = {"peer": name, "before": earlier_key, "now": channel.keys[name], "reason": reason}
+            facts = {"peer": name, "earlier_key": earlier_key, "key": channel.keys[name], "reason": reason}
             eventlog.emit(channel.me, "key changed", facts, logging.ERROR)

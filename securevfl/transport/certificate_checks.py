@@ -1,4 +1,8 @@
-"""Check whether a certificate identifies a party and is valid now."""
+"""Check whether a certificate identifies a party and is valid now.
+
+The parties' certificates are signed by an authority (CA) that all parties trust. The file ca.pem contains the
+authority's certificate, and may contain revocation lists (CRLs) that it has signed.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +77,7 @@ def check_usable(path: Path, certificate: bytes, ca: bytes, party: str, now: dat
     """Check that peers would accept a certificate.
 
     Args:
-        path: the file that contains it, for the message.
+        path: the file that contains it, for the error message.
         certificate: the certificate.
         ca: certificates of the trusted authorities and their revocation lists, in PEM.
         party: the party to which it must belong.

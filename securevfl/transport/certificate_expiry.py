@@ -15,7 +15,8 @@ def expiry_warning(name: str, days_left: int) -> str:
     if days_left > WARNING_DAYS:
         return ""
     when = "has expired" if days_left < 0 else f"expires in {days_left} days"
-    return f"the certificate of {name} {when}; peers refuse expired certificates. Issue a new one with --replace"
+    remedy = "Issue a new one with `securevfl certs issue --replace`"
+    return f"the certificate of {name} {when}; peers refuse expired certificates. {remedy}"
 
 
 def expiry_warnings(folder: Path, party: str) -> list[str]:

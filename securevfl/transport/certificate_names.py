@@ -19,10 +19,10 @@ _HOST = re.compile(r"(?=.{1,253}$)(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{
 
 
 def server_name(party: str) -> str:
-    """Return the DNS name in a party's certificate.
+    """Return the DNS name that identifies a party in its certificate.
 
-    The name is derived from a hash of the party's name. It is the same on every machine of the party, and is never
-    resolved.
+    It is derived from a hash of the party's name, so that it is the same on every machine of the party. TLS compares
+    it, but nobody looks it up in the DNS.
     """
     return f"{hashlib.sha256(valid_name(party).encode()).hexdigest()[:32]}{_DOMAIN}"
 
@@ -53,7 +53,7 @@ def host_name(host: str) -> x509.GeneralName:
             ) from None
         if host.casefold().endswith(_DOMAIN):
             raise ConfigError(
-                f"the host {host!r} cannot be certified, because names under {_DOMAIN[1:]} stand for parties",
+                f"the host {host!r} cannot be certified, because names under {_DOMAIN[1:]} are reserved for parties",
                 "leave it out",
                 code="SVFL-ADDRESS",
                 host=host,

@@ -50,7 +50,7 @@ from securevfl.transport.pem_files import (
     write_pem,
 )
 
-_CLOCK_SKEW = timedelta(hours=1)
+_CLOCK_SKEW = timedelta(hours=1)  # certificates are valid from this time before now, because clocks differ
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CertificateSummary:
         valid_until: end of its validity.
         days_left: full days until it expires; negative once it has expired.
         serial: serial number in hexadecimal.
-        revokes: certificates that the file's revocation lists revoke.
+        revokes: serial number and date of each certificate that revocation lists in the file revoke.
     """
 
     name: str

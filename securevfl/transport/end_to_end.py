@@ -1,7 +1,8 @@
 """End-to-end encryption between two parties that communicate through a hub.
 
 A *hub* is a party or relay that forwards packets of others. It learns only which party sends to which, when and how
-many bytes. Two parties without a line (a direct connection) agree on keys through the hub (SIGMA, Krawczyk 2003):
+many bytes. Two parties without a line (a direct connection) agree on keys through the hub (by the protocol SIGMA,
+Krawczyk 2003):
     1. both   KeyOffer        an ephemeral X25519 key and the certificate
     2. both   IdentityProof   encrypted: a signature, with the certificate's key, of both offers and both names
     3. both                   all further packets, encrypted with ChaCha20-Poly1305
@@ -88,7 +89,7 @@ class EndToEndSession(Secret):
             self._forward(encrypted)
 
     def receive(self, body: bytes) -> bytes | None:
-        """Decrypt a packet. A packet that is refused does not change the state.
+        """Decrypt a packet. A packet that raises an error does not change this object.
 
         Args:
             body: bytes that arrived through the hub.
@@ -97,7 +98,7 @@ class EndToEndSession(Secret):
             The packet, or None if it belongs to steps 1 and 2.
 
         Raises:
-            FrameError: the packet does not decrypt.
+            FrameError: the packet cannot be decrypted.
             TransportError: the certificate is not the peer's.
             CryptoError: the signature is not the peer's.
         """
@@ -125,7 +126,7 @@ class EndToEndSession(Secret):
         return plain
 
     def accept(self) -> None:
-        """Record that the latest packet was accepted, so that the next one has the next number."""
+        """Record that the caller accepted the packet that `receive` returned; the next packet has the next number."""
         self._received += 1
 
     def _agree(self, offer: KeyOffer) -> None:

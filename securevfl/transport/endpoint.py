@@ -2,8 +2,8 @@
 
 A neighbour is a party (or hub) to which this party has a direct connection, called a line. A stream is one gRPC call
 that carries the line's packets. One of two neighbours calls (`Peers.calls`), and calls again when the stream breaks;
-both send and receive on it. gRPC sees messages as bytes, and `transport.line_messages` encodes them; no code is
-generated.
+both send and receive on it. A session is one run's exchange of messages; the caller names it in the metadata of the
+call. gRPC sees messages as bytes, and `transport.line_messages` encodes them; no code is generated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _POLL_SECONDS = 0.2  # seconds between two checks of whether lines have timed ou
 
 
 class SessionRouter(Protocol):
-    """Interface of a port that several sessions share."""
+    """Interface of a port that several sessions of this party share.
+
+    A session is one run's exchange of messages between all parties. A client names it by its session id when it calls.
+    """
 
     def add_session(self, session_id: str, lines: Mapping[str, Line]) -> None:
         """Route clients that name this session to its lines."""
@@ -141,7 +144,8 @@ class Endpoint:
     def _release_port(self, grace: float | None) -> None:
         if self._router is not None:
             self._router.remove_session(self._session_id)
-            for line in self.lines.values():  # otherwise a neighbour that stays connected would occupy a thread of gRPC
+            # end the streams, because each neighbour that stays connected would occupy a thread of the shared port
+            for line in self.lines.values():
                 line.abandon(self._hung_up())
         elif self._acceptor is not None:
             self._acceptor.stop(grace)
@@ -183,7 +187,8 @@ class Endpoint:
                 diagnosis = diagnose(host, port, line.peer, self._credentials)
                 line.cause = str(diagnosis) if diagnosis is not None else stream.cause
                 if diagnosis is not None and not line.opened and str(diagnosis) == previous_cause:
-                    line.fail(diagnosis)  # the cause was found twice in a row, so the server was not just shutting down
+                    # the same cause twice in a row: it is permanent, and not a server that was just shutting down
+                    line.fail(diagnosis)
                 previous_cause = line.cause
             self._stopped.wait(pause)
             pause = min(2 * pause, 1.0)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 
-MIN_FAILED_HANDSHAKES = 3  # fewer failures are not reported: a client with a wrong certificate tries more often
+# fewer failures are not reported, because a client with a wrong certificate tries again and again
+MIN_FAILED_HANDSHAKES = 3
 FAILED_HANDSHAKE_SECONDS = 1.0
 
 
@@ -31,7 +32,7 @@ class HandshakeCounter:
             self._started = self._started[1:]
 
     def forget(self) -> None:
-        """Forget all handshakes so far; this party calls it after it has tested its own port."""
+        """Forget all handshakes so far. This party calls it after it has connected to its own port for a test."""
         with self._lock:
             self._started = []
 

@@ -7,8 +7,9 @@ unexpected message arrives, the receiver refuses the stream and states the reaso
 packet. Damaged data are therefore resent, and a refused packet is never processed in part. The line fails after
 `MAX_REFUSALS` refusals without progress, or after `patience` seconds without a stream.
 
-A neighbour that was restarted has lost its state and is refused. The end that was not restarted then fails with
-PeerLost. The restarted end has no state to lose yet, and waits for a new process at the other end.
+A neighbour whose process was restarted has lost its state, so the line cannot continue. The end that was not restarted
+refuses it and fails with PeerLost. The restarted end has no state to lose yet, and waits until the other end is
+restarted too.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Line:
 
     @property
     def opened(self) -> bool:
-        """Whether the neighbour has ever connected."""
+        """Whether the neighbour has connected at least once."""
         return bool(self.peer_start)
 
     @property
@@ -124,9 +125,10 @@ class Line:
         self._refusals = 0
 
     def note_other_process(self, error: SecureVFLError) -> None:
-        """Record that the neighbour is connected to another process of this party.
+        """Record that the neighbour is still connected to another process of this party, for example an earlier one.
 
-        That process may have ended without the neighbour's notice. The line fails if this lasts longer than `patience`.
+        If that process has ended, the neighbour may not have noticed yet. The line fails if it has not disconnected
+        from that process after `patience` seconds.
         """
         now = time.monotonic()
         with self.changed:
@@ -152,7 +154,8 @@ class Line:
                 raise self.failure
             if self.peer_done or self.closing:
                 raise TransportError(
-                    f"{self.peer if self.peer_done else self.me} has finished already",
+                    f"no packet can be sent to {self.peer}, because "
+                    f"{self.peer if self.peer_done else self.me} has closed the connection",
                     code="SVFL-PEER-AWAY",
                     peer=self.peer,
                 )

@@ -1,6 +1,8 @@
 """Messages of a line, the connection of two neighbours (parties that connect directly), which carries their packets.
 
-OpenStream     the process that sends it, and the next packet that it expects
+A line uses one stream (gRPC call) at a time, and a new one after each interruption (`securevfl.transport.line`).
+
+OpenStream     first message of a stream: an id of the sender's process, and the next packet that it expects
 PacketPiece    one piece of a packet, with its number and an acknowledgement
 Acknowledge    an acknowledgement alone
 CloseLine      the sender has sent its last packet
@@ -18,11 +20,11 @@ MAX_PIECE_BYTES = 1 << 20  # maximum number of bytes of a packet in one message
 
 
 class OpenStream(Message, frozen=True):
-    """The first message of each stream; a stream is one gRPC call that carries a line's messages.
+    """The first message of each stream, in both directions.
 
     Attributes:
         start: 16 random bytes that identify the sender's process.
-        known: the `start` that the neighbour sent on an earlier stream; empty on the first one.
+        known: the receiver's `start`, if the sender has received it on an earlier stream; empty on the first one.
         expected: number of the next packet that the sender expects.
     """
 
@@ -54,7 +56,7 @@ class Acknowledge(Message, frozen=True):
 
 
 class CloseLine(Message, frozen=True):
-    """The sender has sent its last packet and accepts no more."""
+    """The sender has sent its last packet. It has received all packets with numbers below `expected`."""
 
     expected: int
 

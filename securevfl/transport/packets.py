@@ -1,6 +1,8 @@
 """The packets that a line carries: for the neighbour at its other end, or encrypted for a party behind the hub.
 
-A line is the direct connection of two parties. A hub forwards packets between parties without a line.
+A line is the direct connection of two parties, over TLS. A hub forwards packets between parties without a line. A
+session is one run's exchange of messages. It begins when all parties agree on the *handshake*: the job, the roles and
+other values that must be equal at all parties.
 
     SessionOffer      a random nonce and the handshake                                  before the session
     SessionProof      the session id as the sender computed it, signed                  before the session
@@ -8,8 +10,8 @@ A line is the direct connection of two parties. A hub forwards packets between p
     Abort             the sender has stopped, with one of a few reasons                 at any time
     EncryptedPacket   a packet of another party, which the hub forwards (`transport.end_to_end`)
 
-Each packet states its type. Between neighbours packets are not encrypted further, because the line itself identifies
-the sender. Only packets that pass through a hub have an envelope of their own.
+Each packet states its type. Between neighbours, TLS encrypts packets and identifies the sender. A packet that passes
+through a hub is also encrypted end to end, and wrapped in an EncryptedPacket that names its sender and receiver.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class SessionOffer(Message, frozen=True):
         format: version of the message format.
         nonce: 32 random bytes.
         handshake: the values on which all parties must agree, as JSON.
-        done: whether the sender has its result already.
+        done: whether the sender has its result already, for example after a lost connection, and takes part only so
+            that the others can finish.
     """
 
     format: int

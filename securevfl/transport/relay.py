@@ -25,17 +25,17 @@ _ABORT_SECONDS = 2.0  # seconds to wait until the parties have received the reas
 
 
 def route(endpoint: Endpoint, peers: Peers, neighbour: str, envelope: EncryptedPacket, packet: bytes) -> bool:
-    """Forward an encrypted packet if this party is the hub and the packet is for another party.
+    """Handle an encrypted packet: if this party is the hub and the packet is for another party, forward it.
 
     Args:
         endpoint: this party's lines.
         peers: the parties and the hub.
         neighbour: the neighbour that sent the packet.
-        envelope: the decoded packet.
-        packet: the encoded packet.
+        envelope: the decoded packet, which names its sender and receiver.
+        packet: the same packet as it arrived, which is forwarded unchanged.
 
     Returns:
-        Whether the packet is for this party.
+        True if the packet is for this party, which must then decrypt it.
 
     Raises:
         FrameError: the packet names another sender, or a receiver outside this run.
@@ -79,7 +79,7 @@ class Relay:
         self._loss = threading.Event()
 
     def run(self, timeout: float) -> None:
-        """Serve one run, for at most `timeout` seconds after the start or after the latest loss of a party."""
+        """Serve one run. It may last `timeout` seconds, counted from the start or the latest loss of a party."""
         try:
             while not self._serve(timeout):
                 time.sleep(_POLL_SECONDS)  # so that the other parties receive the abort before the lines end

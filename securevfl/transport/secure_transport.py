@@ -1,15 +1,16 @@
 """A party's connections to all others: they agree on a session that cannot be replayed, then carry its frames.
 
-`SecureTransport` is the `Wire` of a channel between organisations.
+A session is one run's exchange of messages, and a frame is one encoded message. `SecureTransport` implements `Wire`,
+the interface by which a channel (`securevfl.runtime.channel`) sends frames, between organisations.
 
     1. all <-> all    SessionOffer   a random nonce, and the handshake: the job and the roles in full
     2. all <-> all    SessionProof   the session id (SHA-256 of the handshake and of all nonces, 16 bytes), signed
     3. all <-> all    Frame          the messages of that session
 
 Every party contributes a fresh nonce, so no set of parties can repeat a session. In step 2 every party presents its
-certificate and signs the session id for each receiver. TLS has checked the name before, but it does not give the
-client the certificate, so that step 2 is needed to check for revocation and to record the key. A party that stops sends
-Abort: as a packet before step 3, and as a message of the session afterwards (`Channel.abort`).
+certificate and signs the session id for each receiver. TLS has checked the names before, but gRPC does not give a
+client the server's certificate. Therefore only step 2 can check for revocation and record the key. A party that stops
+sends Abort: as a packet before step 3, and as a message of the session afterwards (`Channel.abort`).
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class SecureTransport:
     Args:
         credentials: key and certificate of this party.
         peers: the parties and their addresses.
-        handshake: plain data on which all parties must agree, and which all parties may see.
-        done: whether this party has its result already.
+        handshake: the data that must be equal at all parties, which all parties may see.
+        done: whether this party has its result already, and takes part only so that the others can finish.
         listen: host:port to bind instead of the port in this party's address.
         patience: seconds without a connection after which a party is lost.
         router: a port that several sessions share.
@@ -184,7 +185,7 @@ class SecureTransport:
                 self._send(name, offer)
         waiting = dict(self._encrypted)
         while waiting:
-            for name, encrypted in [*waiting.items()]:  # a party without a connection does not delay offers to others
+            for name, encrypted in [*waiting.items()]:  # wait briefly for each; none delays the offers to others
                 if encrypted.wait(0.1 / len(waiting)):
                     waiting.pop(name)
                     self._send(name, offer)
@@ -306,7 +307,7 @@ class SecureTransport:
         encrypted = self._encrypted[envelope.sender]
         try:
             plain = encrypted.receive(envelope.body)
-        except (TransportError, CryptoError) as error:  # a wrong identity, which resending does not correct
+        except (TransportError, CryptoError) as error:  # the peer's identity is wrong, so sending it again cannot help
             self._fail(error)
             return
         if plain is not None:
@@ -371,9 +372,10 @@ class SecureTransport:
 _REMEDIES = {
     "task": "run the same command at all parties; `securevfl score` needs peers that run `securevfl serve`",
     "ids by rule": "write --id in the same form at all parties: with a comma after the column (`--id COLUMN,`) or with "
-    "several columns, ids are normalised by the rule; otherwise they are compared as they are written",
+    "several columns, different spellings of an id are normalised before they are compared; otherwise they are not",
 }
-"""The remedy for a key of the handshakes in which two parties differ, if it is not a key of job.toml or peers.toml."""
+"""For keys of the handshake, the remedy if two parties have different values. For all other keys, the remedy is that
+both use the same job.toml and peers.toml."""
 
 
 def _claim(session: bytes, sender: str, receiver: str) -> bytes:
@@ -391,7 +393,7 @@ def _difference(peer: str, theirs: str, me: str, ours: str) -> tuple[str, str]:
         ours: this party's handshake as JSON.
 
     Returns:
-        The first keys in which they differ, with both values, and the remedy.
+        The first keys in which they differ, with both parties' values, and the remedy.
 
     Raises:
         FrameError: the peer's handshake is not JSON.

@@ -1,8 +1,8 @@
 """One gRPC stream of a line: it opens, resends unconfirmed packets and accepts packets in order.
 
-A line (`transport.line`) is the connection of two neighbours; it uses a new stream after each interruption. Neither end
-assumes that a stream is the first, the last or complete. Each message is compared with the state of the line, and the
-first message that does not fit ends the stream with the reason.
+A line (`transport.line`) is the connection of two neighbours, which are parties or hubs that connect directly. It uses
+a new stream after each interruption. Neither end assumes that a stream is the first, the last or complete. Each message
+is compared with the state of the line, and the first message that does not fit ends the stream with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from securevfl.transport.line import Line
 
 _KEEPALIVE = 5.0  # seconds without a message after which an acknowledgement shows that this end is alive
-_CONFIRM_AFTER = 0.02  # seconds that an acknowledgement waits for a packet with which it can be sent
+_CONFIRM_AFTER = 0.02  # seconds to wait for a packet that can carry an acknowledgement, before it is sent alone
 _CONFIRM_AT = 1 << 22  # number of received bytes after which an acknowledgement is sent without waiting
 
 
@@ -37,7 +37,7 @@ class Stream:
 
     Args:
         line: the line that the stream carries. Its condition guards all attributes.
-        calling: whether this end has called the other one.
+        calling: whether this end has called the other one, and so sends OpenStream first.
     """
 
     def __init__(self, line: Line, calling: bool) -> None:
@@ -154,7 +154,7 @@ class Stream:
             cause: the reason; it is ignored if a reason is already known.
 
         Returns:
-            Whether this interrupts a line that is still in use.
+            Whether the line is still in use, so that the end of the stream is an interruption.
         """
         line = self._line
         with line.changed:
@@ -243,7 +243,7 @@ class Stream:
             self._handle_confirmation(message.expected)
             line.down_since = None
             line.changed.notify_all()
-        eventlog.emit(line.me, "connected", {"peer": line.peer, "resumes_at": line.expected})
+        eventlog.emit(line.me, "connected", {"peer": line.peer, "next_packet": line.expected})
 
     def _gather(self, message: PacketPiece) -> None:
         line = self._line

@@ -62,7 +62,10 @@ class Credentials(Secret):
             )
 
     def context(self) -> ssl.SSLContext:
-        """Return a context of the ssl module that presents this certificate and does not verify the server."""
+        """Return a context of the ssl module that presents this certificate and does not verify the server's.
+
+        It is used for diagnoses only; the connections of a run verify both sides.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -200,6 +203,6 @@ def require_tls13(port: int, credentials: Credentials, host: str = "localhost") 
         return
     raise ConfigError(
         "gRPC in this process accepts TLS 1.2, and only TLS 1.3 is allowed",
-        "see securevfl.transport.grpc_tls13",
+        "import securevfl.transport.grpc_tls13 before any other module that imports grpc",
         code="SVFL-TLS-VERSION",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,7 @@ def job_of(prepare: dict[str, Any]) -> vfl.Job:
 
 
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
-@pytest.mark.parametrize("way", JOBS)
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(("way", "suffix"), zip(JOBS, itertools.cycle(["csv", "parquet"]), strict=False))
 def test_training_prediction_export_points_reasons_and_gateway(way: str, suffix: str, tmp_path: Path) -> None:
     raw = [float(value) for value in values_of("number")]
     noise = GENERATOR.normal(size=N).tolist()

@@ -13,8 +13,9 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from securevfl.consent.leak_check import leaks
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.outputs import disclosures_of
 from securevfl.families import FAMILIES, leak_kinds
 from securevfl.families.facts import RunFacts
@@ -97,7 +99,12 @@ def tables(count: int, classes: int) -> list[vfl.Party]:
 
 
 def cases() -> dict[str, tuple[Job, list[vfl.Party | Helper]]]:
-    """Return all jobs with their parties, by name."""
+    """Return all jobs with their parties, by name; the table is new, and its jobs and parties are shared."""
+    return dict(_cases())
+
+
+@cache
+def _cases() -> dict[str, tuple[Job, list[vfl.Party | Helper]]]:
     base = {"batch_size": 40, "epochs": 2, "test_fraction": 0.25}
     result: dict[str, tuple[Job, list[vfl.Party | Helper]]] = {}
     variants = {name: (3, 2, options) for name, options in EXAMPLES.items()} | VARIANTS
@@ -143,8 +150,22 @@ def _without_estimates(sheet: str) -> str:
     return "\n\n".join(part for part in sheet.split("\n\n") if not part.startswith(ESTIMATES_TITLE))
 
 
-def record(job: Job, parties: list[vfl.Party | Helper]) -> dict[str, Any]:
-    """Return everything that a job discloses, by count, in words, and in the ledgers after one run."""
+class PlayedJob(NamedTuple):
+    """One run of a job.
+
+    Attributes:
+        record: everything that the job discloses, by count, in words, and in the ledgers after the run.
+        entries: the entries of each party's ledger after the run.
+        run: the run.
+    """
+
+    record: dict[str, Any]
+    entries: dict[str, list[LedgerEntry]]
+    run: vfl.Run
+
+
+def played(job: Job, parties: list[vfl.Party | Helper]) -> PlayedJob:
+    """Run a job once, with a new ledger for each party."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = counted(job, pooled_run_facts(job, parties))
@@ -153,13 +174,12 @@ def record(job: Job, parties: list[vfl.Party | Helper]) -> dict[str, Any]:
         result["numbers of its first screen"] = " ".join(_NUMBERS.findall(sheet.first_screen))
         with tempfile.TemporaryDirectory() as folder:
             ledgers = {item.name: DisclosureLedger(Path(folder) / item.name, item.name) for item in parties}
-            vfl.simulate(job, parties, ledgers=ledgers)
-            result["ledgers"] = {
-                name: _sorted(entry.disclosure for entry in ledger.read().entries) for name, ledger in ledgers.items()
-            }
-    return result
+            run = vfl.simulate(job, parties, ledgers=ledgers)
+            entries = {name: list(ledger.read().entries) for name, ledger in ledgers.items()}
+    result["ledgers"] = {name: _sorted(entry.disclosure for entry in items) for name, items in entries.items()}
+    return PlayedJob(result, entries, run)
 
 
 if __name__ == "__main__":
-    RECORDS = {name: record(*case) for name, case in cases().items()}
+    RECORDS = {name: played(*case).record for name, case in cases().items()}
     FILE.write_text(json.dumps(RECORDS, indent=None).replace("], [", "],\n[").replace('}, "', '},\n"') + "\n", "utf-8")

@@ -1,25 +1,22 @@
 """Sheet, report, account, proof and audit state the same disclosures as the outputs of a run; README does, too.
 
-The outputs (`securevfl.disclosure.outputs`) are the records. `tests/docs/test_readme.py` compares README with them,
+The outputs (`securevfl.disclosure.outputs`) are the records. `test_disclosed_the_same.py` compares the sheet and the
+report of every job with them. `tests/docs/test_readme.py` compares README with them,
 and `tests/security/test_audit_report.py` the text and the page of a whole audit.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.learned_table import learned_table
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.outputs import Output, combined_outputs, disclosures_of
+from securevfl.disclosure.outputs import combined_outputs, disclosures_of
 from securevfl.families.run_facts import pooled_run_facts
-from tests.builders import learned_rows
 from tests.disclosure.disclosed_jobs import cases
 
 CASES = cases()
@@ -33,29 +30,6 @@ PROVED = {
     "decisions to stop or to roll back": ("stop decision", "after an evaluation"),
 }
 """For each output of a job on shares the row of the proof: what it is called there, and when it is sent."""
-
-
-def table_in(page: str) -> list[tuple[str, ...]]:
-    """Return the rows of the table of who learns what on a page."""
-    table = page[page.index("Learns</th>") :].partition("</table>")[0]
-    rows = (re.findall(r"<td[^>]*>(.*?)</td>", line, re.S) for line in table.split("<tr>")[1:])
-    return [tuple(unescape(re.sub("<[^>]*>", "", cell)).strip() for cell in row) for row in rows]
-
-
-def rows_of(outputs: list[Output]) -> Counter[tuple[str, ...]]:
-    """Return the rows that a document must have: receiver, what, about whom, how many, bits and share."""
-    return Counter(learned_table((), outputs).rows)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", CASES)
-def test_sheet_and_report_state_every_output(name: str, tmp_path: Path) -> None:
-    job, parties = CASES[name]
-    expected = rows_of(list(pooled_run_facts(job, parties).outputs))
-    assert Counter(row for row in learned_rows(vfl.explain(job, parties)) if row[2]) == expected
-    vfl.simulate(job, parties).report(tmp_path / "run.html")
-    page = (tmp_path / "run.html").read_text(encoding="utf-8")
-    assert Counter(row for row in table_in(page) if row[2]) == expected
 
 
 def test_the_account_has_the_bits_of_every_output(tmp_path: Path) -> None:

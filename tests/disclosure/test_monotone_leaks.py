@@ -62,7 +62,7 @@ def leaking(job: vfl.Job, shape: RunShape, before: Sequence[Disclosure] = ()) ->
     return {(leak.name, name) for leak in leaks(job, shape, before) for name in leak.who.split(", ")}
 
 
-@pytest.mark.parametrize("name", sorted(shapes()))
+@pytest.mark.parametrize("name", sorted(cases()))
 def test_more_disclosures_never_remove_a_leak(name: str) -> None:
     """Neither earlier ones, nor those of the job itself by larger models, smaller batches or more epochs."""
     job, shape = shapes()[name]

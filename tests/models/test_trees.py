@@ -132,7 +132,7 @@ def test_only_the_party_with_labels_moves_the_mean() -> None:
     """
     tables = mixed_parties(rows=400)
     keys: dict[str, Any] = {"optimizer": vfl.BlockDescent(lr=2), "batch_size": "all", "epochs": 10}
-    run = vfl.simulate(trees_job(vfl.Trees(**SMALL_TREES), **keys), tables, workers=1)
+    run = vfl.simulate(trees_job(vfl.Trees(**SMALL_TREES, boosted_score=False), **keys), tables, workers=1)
     matrices, train, _ = inputs_of(run, tables)
     theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
     H = matrices[1][train] @ theta
@@ -157,7 +157,7 @@ def test_an_exclusive_or_of_two_parties_is_not_learnt() -> None:
     A, B = rng.normal(size=(2, 2000, 3))
     y = ((A[:, 0] > 0) ^ (B[:, 0] > 0)).astype(int)
     tables = [vfl.Party("bank", A, y, ids=np.arange(2000)), vfl.Party("shop", B, ids=np.arange(2000))]
-    assert vfl.simulate(trees_job(), tables).metrics["auc"] < 0.58
+    assert vfl.simulate(trees_job(epochs=12), tables).metrics["auc"] < 0.58
     assert "such as an exclusive or, are not learned" in vfl.explain(trees_job(), tables)
 
 
@@ -170,16 +170,17 @@ def test_other_losses() -> None:
     both = vfl.Trees(**SMALL_TREES, loss="one_vs_rest")
     run = vfl.simulate(trees_job(both), several)
     assert run.active.outputs == 3
-    assert vfl.simulate(trees_job(vfl.Trees(**SMALL_TREES, loss="smooth_hinge")), tables).metrics["auc"] > 0.75
+    hinge = vfl.Trees(**SMALL_TREES, loss="smooth_hinge", boosted_score=False)
+    assert vfl.simulate(trees_job(hinge, epochs=12), tables).metrics["auc"] > 0.75
 
 
 class Cut(Exception):
     """Raised in place of a lost process."""
 
 
-@pytest.mark.parametrize("at", [2, 10, 11])
-def test_a_run_goes_on_with_the_trees_it_had(at: int, tmp_path: Path) -> None:
-    tables, work = mixed_parties(rows=300), trees_job(epochs=12)
+@pytest.mark.parametrize(("at", "score"), [(2, True), (10, False), (11, False)])
+def test_a_run_goes_on_with_the_trees_it_had(at: int, score: bool, tmp_path: Path) -> None:
+    tables, work = mixed_parties(rows=300), trees_job(vfl.Trees(**SMALL_TREES, boosted_score=score), epochs=12)
 
     def kept() -> dict[str, Checkpoints]:
         return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in tables}
@@ -203,7 +204,7 @@ def test_a_run_goes_on_with_the_trees_it_had(at: int, tmp_path: Path) -> None:
 
 def test_a_saved_part_predicts_and_has_no_training_row(tmp_path: Path) -> None:
     members = mixed_parties()
-    run = vfl.simulate(trees_job(), members)
+    run = vfl.simulate(trees_job(epochs=2), members)
     run.save(tmp_path)
     tables = {party.name: party.table for party in mixed_parties(rows=40)}
     again = vfl.Run.load(tmp_path)
@@ -273,7 +274,7 @@ def test_held_out_labels_are_not_in_the_own_score(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(trees, "out_of_fold", noted)
     for variant in (tables, turned):
-        vfl.simulate(trees_job(weights={"classes": "balanced", "max_weight": 6.0}), variant)
+        vfl.simulate(trees_job(weights={"classes": "balanced", "max_weight": 6.0}, epochs=1), variant)
     one, other = fits
     for own_part, other_part in zip(one, other, strict=True):
         np.testing.assert_array_equal(own_part, other_part)

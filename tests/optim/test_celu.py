@@ -142,8 +142,7 @@ def test_one_use_in_a_pipeline_is_the_pipeline() -> None:
     )
 
 
-@pytest.mark.parametrize("joint", ["sum", "top"])
-@pytest.mark.parametrize("parties", [2, 3])
+@pytest.mark.parametrize(("joint", "parties"), [("sum", 2), ("top", 3)])
 def test_networks_train_and_come_to_the_same_model_again(joint: str, parties: int) -> None:
     data = celu_parties(parties, rows=240)
     rule = vfl.AdaGrad()

@@ -8,7 +8,7 @@ import securevfl as vfl
 from securevfl.audit.attacks.cross_round import solve
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 
-ROWS, COLUMNS, BATCH = 2560, 16, 256
+ROWS, COLUMNS, BATCH = 1280, 16, 256
 SEALED_JOB = vfl.Job(
     model=vfl.Logistic(),
     optimizer=vfl.FedBCD(local_steps=5, lr=0.1),
@@ -41,7 +41,7 @@ def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
 
 @pytest.mark.long
 def test_jobs_with_other_seeds_reveal_no_more_than_one() -> None:
-    one, *more = curve(same_table=True, jobs=(1, 5, 10, 20, 30))
+    one, *more = curve(same_table=True, jobs=(1, 5, 10))
     assert 0.55 < one < 0.67
     assert max(more) < one + 0.02
 

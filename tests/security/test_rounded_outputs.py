@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import opening_checks, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.families import output_rounding
 from securevfl.families.batch_participant import BatchParticipant
 from securevfl.families.output_rounding import RoundedOutputs, output_step
 from securevfl.protocols import joint_prediction
@@ -44,8 +44,10 @@ def zero_residual_job(sums: Any, **keys: Any) -> vfl.Job:
     return vfl.Job(model=vfl.Logistic(), protocol=protocol, accepts=accepts, **defaults | keys)
 
 
-def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) -> float:
-    """Return the best |correlation| with the attacked column, of the slope of the sums and of their change.
+def collected(
+    monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the sums of outputs (iterations, n) that the active party collects, and the attacked column (n,).
 
     The holder knows the secret of the checks, so it changes the value by the most that passes.
     """
@@ -73,12 +75,25 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
     monkeypatch.setattr(KernelGradientHolder, "open", changed)
     tables = rounded_parties(rows, columns, parties)
     vfl.simulate(zero_residual_job(chosen), tables, workers=1)
-    H, at = np.array([item[:, 0] for item in seen]), np.arange(VISITS) - (VISITS - 1) / 2
-    assert len(H) == VISITS
+    assert len(seen) == VISITS
+    return np.array([item[:, 0] for item in seen]), tables[1].X[:, 0]
+
+
+def correlation(H: NDArray[np.float64], column: NDArray[np.float64]) -> float:
+    """Return the best |correlation| with a column (n,), of the slope of the sums H (iterations, n) and of their change.
+
+    It is 0 if neither varies.
+    """
+    at = np.arange(len(H)) - (len(H) - 1) / 2
     views = [at @ H, H[-1] - H[0]]
-    results = [abs(np.corrcoef(view, tables[1].X[:, 0])[0, 1]) for view in views if view.std()]
-    print(f"{sums}, {rows} x {columns}: {max(results, default=0.0):.3f}")
-    return max(results, default=0.0)
+    return max((abs(np.corrcoef(view, column)[0, 1]) for view in views if view.std()), default=0.0)
+
+
+def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) -> float:
+    """Return the `correlation` of an attack on a training of this size."""
+    result = correlation(*collected(monkeypatch, sums, rows, columns))
+    print(f"{sums}, {rows} x {columns}: {result:.3f}")
+    return result
 
 
 # Standard deviations of a correlation over runs are 0.08 and 0.03; outputs in full precision give 0.99 and 0.70.
@@ -106,21 +121,17 @@ def test_outputs_in_full_precision_reveal_the_column(sums: str, monkeypatch: pyt
 
 
 def test_a_fresh_dither_in_each_iteration_averages_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is why each row has one dither in a run."""
-    rng = np.random.default_rng(0)
-
-    def fresh(self: RoundedOutputs, H: Floats, rows: Any) -> Floats:
-        return np.asarray(np.floor(H / self._step + rng.random(H.shape)) * self._step)
-
-    monkeypatch.setattr(RoundedOutputs, "__call__", fresh)
-    monkeypatch.setattr(output_rounding, "MAX_OUTPUT_STEP", 1 / 64)
-    again = read(monkeypatch, "direct", 2000, 15)
+    """This is why each row has one dither in a run: of the same outputs, rounded with both kinds of dither."""
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchParticipant, "sendable_outputs", lambda self, H, *_: H)
+        H, column = collected(patch, "direct", 2000, 15)
+    rng, step, rows = np.random.default_rng(0), 1 / 64, np.arange(2000)
+    again = correlation(np.floor(H / step + rng.random(H.shape)) * step, column)
     once = []
-    for _ in range(3):  # the median, because a single run is rarely above 0.6
-        monkeypatch.undo()
-        monkeypatch.setattr(output_rounding, "MAX_OUTPUT_STEP", 1 / 64)
-        once.append(read(monkeypatch, "direct", 2000, 15))
-    assert again > np.median(once) + 0.1
+    for key in range(5):
+        rounded = RoundedOutputs(bytes([key]) * 32, 2000, 1, step)
+        once.append(correlation(np.array([rounded(at[:, None], rows)[:, 0] for at in H]), column))
+    assert again > max(once) + 0.1
 
 
 TRAININGS: dict[str, dict[str, Any]] = {

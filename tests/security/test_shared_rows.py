@@ -62,7 +62,7 @@ def admitted(folder: Path, parties: Sequence[vfl.Party], jobs: int) -> list[np.n
         try:
             vfl.simulate(SEALED_JOB, [party.take(rows) for party in parties], ledgers=local)
         except LeakageError as refused:
-            assert "earlier jobs on this table asked other equations" in str(refused)  # noqa: PT017 which of many
+            assert "earlier jobs on this table disclosed other equations" in str(refused)  # noqa: PT017 which of many
             continue
         went.append(rows)
     return went

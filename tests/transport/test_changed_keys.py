@@ -77,7 +77,7 @@ def test_a_changed_key_is_told(meet: Any, tmp_path: Path, caplog: pytest.LogCapt
     if change == "new key":
         assert {event["party"] for event in changed} == {"bank", "shop"}
         for event in changed:
-            assert (event["peer"], event["before"], event["now"]) == ("bank", before["bank"], now)
+            assert (event["peer"], event["earlier_key"], event["key"]) == ("bank", before["bank"], now)
             assert "bank has another key than up to round 4" in event["reason"]
         assert {record.levelname for record in caplog.records if "key changed" in record.getMessage()} == {"ERROR"}
     else:

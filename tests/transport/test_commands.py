@@ -131,7 +131,7 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
     outputs = through(start(meeting, "bank", "predict", "--out", "found.csv"), start(meeting, "shop", "predict"))
     assert outputs == [
         "569 of 569 rows are scored; the scores are in found.csv\n",
-        "569 rows predicted; only bank sees the result\n",
+        "569 rows predicted; only bank receives the scores\n",
     ]
     predicted = csv.read_csv(meeting.folder / "found.csv")
     tables = {party.name: party.X for party in vfl.datasets.breast_cancer()}

@@ -72,7 +72,7 @@ def test_join_warns_on_the_screen_and_in_the_log(meet: Any, tmp_path: Path) -> N
         eventlog.LOGGER.removeHandler(handler)
         handler.close()
     events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    (reason,) = (event["reason"] for event in events if event["event"] == "certificate")
+    (reason,) = (event["reason"] for event in events if event["event"] == "certificate expires")
     assert reason.startswith("the certificate of bank expires in ")
 
 

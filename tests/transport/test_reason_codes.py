@@ -155,7 +155,7 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
         (ReasonCodePolicy(3, codes | {"z": "R9"}), "unknown columns: z"),
         (ReasonCodePolicy(11, codes), "Choose 1 to 10"),
         (ReasonCodePolicy(4, codes), "exceed the 3 to which all parties agreed"),
-        (ReasonCodePolicy(3, codes | {first: "=1+1"}), "letters, digits and spaces"),
+        (ReasonCodePolicy(3, codes | {first: "=1+1"}), "letters, digits, spaces"),
     ):
         with pytest.raises(ConfigError, match=refusal):
             wrong.check(part)

@@ -124,8 +124,8 @@ def test_a_service_answers_shows_and_ends(shop: Any, running: list[Any]) -> None
     _, log = process.communicate(timeout=240)
     assert process.returncode == 0
     events = [json.loads(line) for line in log.splitlines()]
-    assert [event["event"] for event in events if event["event"] in ("serving", "answered", "ended")] == [
-        "serving", "answered", "ended",
+    assert [event["event"] for event in events if event["event"] in ("serving", "answered", "service ended")] == [
+        "serving", "answered", "service ended",
     ]  # fmt: skip
     assert all(event["party"] == "shop" for event in events)
 
@@ -139,7 +139,7 @@ def test_a_waiting_service_ends_at_once(shop: Any) -> None:
     assert time.monotonic() - began < 45  # on a busy machine; it would wait for requests for ever
     assert process.returncode == 0
     events = [json.loads(line)["event"] for line in log.splitlines()]
-    assert [event for event in events if event != "listening"] == ["serving", "ended"]  # it may not listen yet
+    assert [event for event in events if event != "listening"] == ["serving", "service ended"]  # it may not listen yet
     assert "Traceback" not in log
 
 

@@ -296,7 +296,7 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
 
     job = str(meeting.kit("bank") / "job.toml")
     outputs = both("prepare", job, "--party", "{}", data="{}.csv")
-    assert "the preprocessed material of shop is in" in outputs[1][0]
+    assert "the precomputed random numbers of shop are in" in outputs[1][0]
     assert len([*tmp_path.glob("*.csv.ahead/*/chunk-*.ready")]) == 4
     sheets = [error for _, error in both("join", job, "--party", "{}", data="{}.csv", ends=2)]
     assert all("additive shares" in sheet for sheet in sheets)
@@ -313,4 +313,4 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
     np.testing.assert_allclose(points, 600 - 20 / np.log(2) * (f + np.log(50)), atol=0.01)
     size = meeting.job.protocol.shares.score_quantizer(meeting.job.model.loss.spacing).size
     np.testing.assert_allclose(f / size - 0.5, np.rint(f / size - 0.5), atol=1e-6)  # scores are at levels
-    assert "30 rows predicted; only bank sees the result" in outputs[1][0]
+    assert "30 rows predicted; only bank receives the scores" in outputs[1][0]

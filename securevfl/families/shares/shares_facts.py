@@ -14,7 +14,7 @@ from typing import Any
 
 from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import Plan, Rollbacks, make_plan
+from securevfl.families.shares.shares_plan import Plan, Rollbacks, make_plan, pair_params
 from securevfl.protocols.shares.shares_params import SharesParams
 
 
@@ -33,6 +33,7 @@ class SharesFacts:
         information_bits: the number of bits of information in one row of this party's columns (estimated entropy).
         rollbacks: for each rollback, the iteration after which it took place, and the iteration that it returned to.
         first_plan: the plan of the training before any rollback, if it is already known.
+        components: the numbers of components of the active party and of its partner, if the model has pairs.
     """
 
     job: SharesJob
@@ -45,6 +46,7 @@ class SharesFacts:
     information_bits: float
     rollbacks: Rollbacks = ()
     first_plan: Plan | None = None
+    components: tuple[int, int] | None = None
 
     @classmethod
     def restore(cls, job: SharesJob, stored: Mapping[str, Any], parties: int) -> SharesFacts:
@@ -59,6 +61,7 @@ class SharesFacts:
             stored["has_ids"],
             float(stored["information_bits"]),
             tuple((iteration, target) for iteration, target in stored["rollbacks"]),
+            components=(int(components[0]), int(components[1])) if (components := stored.get("components")) else None,
         )
 
     def plain(self) -> dict[str, Any]:
@@ -71,7 +74,7 @@ class SharesFacts:
             "has_ids": self.has_ids,
             "information_bits": self.information_bits,
             "rollbacks": [list(rollback) for rollback in self.rollbacks],
-        }
+        } | ({} if self.components is None else {"components": list(self.components)})
 
     def rolled_back(self, iteration: int, target: int) -> SharesFacts:
         """Return a copy of the facts that lists one more rollback, from one iteration to an earlier one."""
@@ -114,4 +117,18 @@ class SharesFacts:
         """
         chunks = -(-self.job.epochs // self.chunk_epochs(outputs))
         plan = self.plan
-        return SharesParams(plan.numbers, batch_rows, dict(self.columns), partner, plan.rule, outputs, chunks, active)
+        pairs = None
+        if self.components is not None:
+            pairs = pair_params(self.job, plan, self.components, self.trained_rows)
+        return SharesParams(
+            plan.numbers,
+            batch_rows,
+            dict(self.columns),
+            partner,
+            plan.rule,
+            outputs,
+            chunks,
+            active,
+            pairs=pairs,
+            has_nested_batches=self.batches == 1,
+        )

@@ -10,7 +10,7 @@ The two *share holders* are the active party, which has the labels, and its *par
 All parties learn sizes; the active party also learns metrics and the agreed scores. `protocols.shares.iteration`
 describes the messages, `shares_plan` the optimizers that fit, and `shares_participant` one party. A consent sheet
 states what a party sends and learns. The audit runs a job on test data and compares the values that parties receive
-with the declared ones.
+with the declared ones. To open a value means to disclose it to a party.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from securevfl.families.shares.shares_outputs import (
 from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
 from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
+    PAIR_SCORES_TEXT,
     PAIRS_TEXT,
     SCORE_PARTS_TEXT,
     column_share_text,
@@ -77,9 +78,12 @@ from securevfl.protocols.shares import (
     opened_loss,
     opened_scores,
     opened_weights,
+    pair_columns,
+    pair_sums,
     range_count,
     score_label_pairs,
 )
+from securevfl.protocols.shares.pair_columns import PAIR_FILE
 from securevfl.protocols.shares.shares_options import Shares
 
 MIN_REACH = 1.0
@@ -93,6 +97,7 @@ class SharesFamily(Family[SharesJob]):
     name: ClassVar[str] = "shares"
     run_files: ClassVar[tuple[RunFile, ...]] = (
         RunFile(r"chunk-\d+\.(?:ready|bound|spent)", "random masks"),
+        RunFile(re.escape(PAIR_FILE), "random shares of products of two parties' components"),
         RunFile("lock", "no data; the file is a lock"),
         RunFile(
             re.escape(INPUTS_FILE),
@@ -102,6 +107,7 @@ class SharesFamily(Family[SharesJob]):
     )
     options: ClassVar[type[JobOptions]] = SharesJob
     supports_row_weights: ClassVar[bool] = True
+    trains_pairs: ClassVar[bool] = True
     reveals_only_outputs: ClassVar[bool] = True
     admits_rows_itself: ClassVar[bool] = True
     leak_kinds = (*Family.leak_kinds, SMALL_METRICS, LARGE_SCORES, EXACT_SCORES, OPENED_WEIGHTS)
@@ -109,6 +115,11 @@ class SharesFamily(Family[SharesJob]):
     def check_job(self, job: JobOptions) -> None:
         """Check that model, loss, optimizer and stopping rules of the job work on secret shares."""
         if job.protocol.shares is None:
+            if job.model.pair_rank:
+                raise ValueError(
+                    "model.pairs: products of two parties' components exist on shares only; use protocol = "
+                    '"shares", or leave pairs out'
+                )
             if job.model.family == self.name:
                 raise ValueError(
                     f"protocol.shares: a {job.model.name} model can only be trained on shares, because a residual "
@@ -224,6 +235,8 @@ class SharesFamily(Family[SharesJob]):
             "shares, weights opened": base | {"protocol": Protocol(shares=Shares(open_weights=("shop",)))},
             "shares, counts": counts,
             "shares, trees": trees | {"epochs": 10},
+            "shares, pairs": {"model": Logistic(pairs=2), "protocol": Protocol(shares=Shares())}
+            | {"batch_size": "all", "epochs": 10},
             "shares, scores to another": base | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
         }
 
@@ -233,7 +246,7 @@ class SharesFamily(Family[SharesJob]):
 
     def declarations(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
         """Declare who sends which message to whom, and what it reveals, in all phases of the training."""
-        requester = self.score_requester(job, roles.lead)
+        requester, has_pairs = self.score_requester(job, roles.lead), job.model.pair_rank > 0
         messages = [
             *chunk_agreement.declares(),
             *offline_phase.declares(),
@@ -243,6 +256,7 @@ class SharesFamily(Family[SharesJob]):
             *range_count.declares_counts(),
             *opened_scores.declares(roles.role(requester) if requester in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
+            *((*iteration.declares_pairs(), *pair_columns.declares(), *pair_sums.declares()) if has_pairs else ()),
         ]
         return [item for item in dict.fromkeys(messages) if roles.may_send(item.sender, item.receiver)]
 
@@ -312,6 +326,9 @@ class SharesFamily(Family[SharesJob]):
             statements.append(("scores", SCORE_PARTS_TEXT.format(asker=requester)))
         if party == requester and options.scores != "none":
             statements.append(("later", scores_text(job, None if facts is None else facts.shape)))
+        holders = roles.lead, *roles.with_role(PARTNER)
+        if job.model.pair_rank and options.scores != "none" and party != requester and party in holders:
+            statements.append(("scores", PAIR_SCORES_TEXT))
         return statements
 
     def hidden_values(self, job: SharesJob, roles: Roles) -> str:

@@ -122,6 +122,38 @@ def _check_early_stop(job: JobOptions) -> None:
         )
 
 
+def _check_pairs(job: JobOptions) -> None:
+    """Check that the options of a job work with pairs, the products of two parties' components.
+
+    Args:
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+
+    Raises:
+        ValueError: with a remedy, if an option does not work with pairs.
+    """
+    optimizer, shares = job.optimizer, job.protocol.shares
+    if job.model.loss.name != "logistic":
+        raise ValueError(
+            f"model.pairs: pairs are trained with the logistic loss of two classes only, not with "
+            f"{job.model.loss.name}; leave pairs out, or choose the logistic loss"
+        )
+    if not isinstance(optimizer, BlockDescent) or not optimizer.momentum:
+        raise ValueError(
+            'model.pairs: weights of pairs need the steps of "block_descent" with momentum; leave optimizer out, or '
+            "leave pairs out"
+        )
+    if job.model.l2:
+        raise ValueError(
+            "model.pairs: weights of pairs have no l2 penalty, and early stopping regularises them; leave l2 out, or "
+            "leave pairs out"
+        )
+    if shares is not None and shares.open_weights:
+        raise ValueError(
+            "protocol.shares.open_weights: weights of pairs belong to two parties, so a model with pairs opens no "
+            "weights; leave open_weights out, or leave model.pairs out"
+        )
+
+
 def check_optimizer(job: JobOptions) -> None:
     """Check that the optimizer's steps are linear in residuals and that all parties take them at the same time.
 
@@ -132,6 +164,8 @@ def check_optimizer(job: JobOptions) -> None:
         ValueError: with a remedy, if the optimizer cannot train on shares.
     """
     optimizer = job.optimizer
+    if job.model.pair_rank:
+        _check_pairs(job)
     if isinstance(optimizer, BlockDescent):
         if job.model.loss.curvature is None:
             raise ValueError(

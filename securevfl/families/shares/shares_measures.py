@@ -5,7 +5,8 @@ has the labels; that of the final model also opens (score, label) pairs, from wh
 table converts a row's output to its residual, wrongly if the output is outside the table's range. A *shuffle* is random
 material with which the active party and its partner, the share holders, reorder rows at random, so that the active
 party does not learn the order. It is generated with the preprocessing of the last *chunk* of epochs. A party's ledger
-records how often its rows were measured. A *rollback* returns the training to the model of an earlier iteration.
+records how often its rows were measured. A *rollback* returns the training to the model of an earlier iteration. A
+session is a part of a run that is not interrupted; an interrupted run resumes in another session.
 """
 
 from __future__ import annotations
@@ -45,7 +46,6 @@ from securevfl.models.loss import Loss
 from securevfl.models.pair_metrics import code_bits, pair_metric_names, supports_pairs
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
-from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.opened_loss import (
     MIN_LOSS_ROWS,
@@ -55,6 +55,7 @@ from securevfl.protocols.shares.opened_loss import (
     rounding_deviation,
     select_measured,
 )
+from securevfl.protocols.shares.pair_sums import ColumnSource
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
 from securevfl.protocols.shares.score_label_pairs import PairInputs, PairWords, open_pairs

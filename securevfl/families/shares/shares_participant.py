@@ -51,6 +51,7 @@ from securevfl.families.state import State
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, IdentityInputs, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
+from securevfl.models.pair_components import Components, PairComponents, component_count
 from securevfl.models.rounding_error import SLOPE_STEP
 from securevfl.optim.block_descent import TOLERATED_SHARE, BlockDescent, iterations_for, rounded_iterations
 from securevfl.optim.curvature import preconditioner_of_rows
@@ -64,10 +65,12 @@ from securevfl.protocols.shares.chunk_agreement import agree_on_chunk, wait_for_
 from securevfl.protocols.shares.column_blocks import ColumnBlocks, LocalColumns
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
-from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import FeatureParty, LabelParty, PartnerParty, SharedState, TrainingRole
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.opened_scores import ScoringParams, ScoringSession
+from securevfl.protocols.shares.pair_columns import PairColumns, share_products
+from securevfl.protocols.shares.pair_sums import ColumnSource, ColumnsWithPairs, PairSums
+from securevfl.protocols.shares.pair_weights import PairShares
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemoryStore, PreprocessingStore
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.remote_columns import RemoteColumns
@@ -94,7 +97,8 @@ _ROLLBACK_REASON = (
 def _model_name(shares: SharedState, run: str) -> bytes:
     """Return the name of a model in this party's score ledger: a digest of this party's shares of the weights."""
     digest = hashlib.sha256(run.encode())
-    for words in (shares.own_share, *(shares.peer_shares[name] for name in sorted(shares.peer_shares))):
+    pairs = () if shares.pairs is None else (shares.pairs.opened, shares.pairs.masks)
+    for words in (shares.own_share, *(shares.peer_shares[name] for name in sorted(shares.peer_shares)), *pairs):
         digest.update(np.ascontiguousarray(words, "<u8").tobytes())
     return digest.digest()[:NAME_BYTES]
 
@@ -116,7 +120,10 @@ def count_trained_rows(state: State, score_ledger: ScoreLedger, ids: Iterable[by
 
 def _restore_shares(state: State) -> SharedState | None:
     """Return the shares of weights in a stored state; None if it contains none."""
-    return None if "own" not in state else SharedState(state["visits"], state["own"], state["others"])
+    if "own" not in state:
+        return None
+    pairs = None if "pairs" not in state else PairShares(state["pairs"]["opened"], state["pairs"]["masks"])
+    return SharedState(state["visits"], state["own"], state["others"], pairs)
 
 
 def _no_data() -> FittingData:
@@ -166,6 +173,7 @@ class SharesParticipant(Participant):
         self._statements: list[str] = []
         self._scored_blocks = 0
         self._inputs: Inputs | None = None
+        self._components = PairComponents.read(stored["components"]) if "components" in stored else None
         self.start: Floats | None = None  # the intercepts from which the training starts, at the party with labels
         self._importance = {"importance": stored["importance"]} if "importance" in stored else {}
         if stored.get("sizes"):
@@ -196,6 +204,14 @@ class SharesParticipant(Participant):
         if "scores" in self._job.accepts or options.scores == "exact" or self._context.resources.simulated:
             return float("inf")
         return SCORE_BIT_BUDGET * self.facts.information_bits
+
+    @property
+    def _max_pair_bits(self) -> float | None:
+        """Maximum number of bits that scores may disclose about all rows of this party, if the model has pairs."""
+        facts, context = self.facts, self._context
+        if facts.components is None or context.me not in (context.active, self._partner):
+            return None
+        return self.max_bits_per_row * facts.trained_rows
 
     @property
     def exchanges(self) -> int:
@@ -305,12 +321,18 @@ class SharesParticipant(Participant):
             )
         if self._scoring is None:
             self._scoring = self._begin_scoring(min(SCORE_BLOCK_ROWS, len(rows)))
+        if request is not None:
+            self._scoring.check_request(request.ids)
         results = []
         for start in range(0, len(rows), SCORE_BLOCK_ROWS):
             X = rows[start : start + SCORE_BLOCK_ROWS]
             block = self._rows_to_score(rows, request, slice(start, start + len(X)), X)
             assert self._inputs is not None, "a model has its inputs"
-            results.append(self._scoring.block(self._scored_blocks, self._inputs(X), block))
+            inputs = self._inputs(X)
+            scored: Floats | ColumnsWithPairs = inputs
+            if self._components is not None:
+                scored = ColumnsWithPairs(inputs, self._components.transform(X), self._pair_sums)
+            results.append(self._scoring.block(self._scored_blocks, scored, block))
             self._scored_blocks += 1
         return results[0] if len(results) == 1 else ScoreResult.joined(results)
 
@@ -417,6 +439,9 @@ class SharesParticipant(Participant):
             sizes=self.facts.plain(),
             run=self._run,
         )
+        if shares.pairs is not None and self._components is not None:
+            pairs = {"opened": shares.pairs.opened, "masks": shares.pairs.masks}
+            state = State(state, pairs=pairs, components=self._components.state())
         inputs = {} if self._inputs is None else self._inputs.state(whole=with_rows)
         return State(state, inputs=inputs) if inputs else state
 
@@ -455,16 +480,18 @@ class SharesParticipant(Participant):
             InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits,
             self.rollbacks,
             data.plan(),
+            self._component_counts(),
         )
         if self._inputs is None:
             self._inputs = self._fit_inputs(data)
         params = self._params_for(tuple(map(len, batches)))
+        pairs = self._share_pairs(data, params)
         columns = self._column_blocks(data, params.encoding, batches)
         folder = context.resources.preprocessing
         store: PreprocessingStore = MemoryStore() if folder is None else DiskStore(folder)
         scheme = self._share_scheme(params.encoding)
         offline = OfflinePhase(
-            context, params, scheme, columns.integers, store, remote=data.is_remote, base=self.session.base
+            context, params, scheme, columns.integers, store, remote=data.is_remote, base=self.session.base, pairs=pairs
         )
         role: TrainingRole
         if self._active:
@@ -487,6 +514,42 @@ class SharesParticipant(Participant):
         self._state = role.state
         self._training = _TrainingResources(data, offline, role, list(schedule.iterations()), params.rows)
         return self._training
+
+    def _component_counts(self) -> tuple[int, int] | None:
+        """Return the numbers of components of the active party and of its partner; None for a model without pairs."""
+        rank, columns = self._model.pair_rank, self._context.columns
+        if not rank:
+            return None
+        return component_count(rank, columns[self._context.active]), component_count(rank, columns[self._partner])
+
+    def _share_pairs(self, data: TrainingData, params: SharesParams) -> PairColumns | None:
+        """Share the products of components of all training rows, if the model has pairs; return this party's shares."""
+        if params.pairs is None:
+            return None
+        self._context.channel.clock.stage = Stage.OFFLINE
+        products = self.session.products  # all parties greet each other here
+        if not products.is_holder:
+            return None
+        schedule = data.schedule
+        if self._components is None:
+            self._components = PairComponents.fit(data.scaled(schedule.fitting_rows), self._model.pair_rank)
+        rows = schedule.batch_order[: max(params.rows) if params.has_nested_batches else sum(params.rows)]
+        components = self._components_of(data, rows)
+        return share_products(self.session, params.pairs, components, self._context.resources.preprocessing)
+
+    def _components_of(self, data: TrainingData, rows: Rows) -> Components:
+        """Return this party's components (n, r) of rows of its table."""
+        assert self._components is not None, "components are fitted first"
+        starts = range(0, len(rows), INPUT_BLOCK_ROWS)
+        blocks = (data.scaled(rows[start : start + INPUT_BLOCK_ROWS]) for start in starts)
+        return np.concatenate([self._components.transform(X) for X in blocks])
+
+    @cached_property
+    def _pair_sums(self) -> PairSums:
+        """The forward sums of pairs in measurements and scores."""
+        pairs = self.params.pairs
+        assert pairs is not None, "only models with pairs have such sums"
+        return PairSums(self.session, pairs)
 
     def _check_iterations(self, data: TrainingData, start: Floats | None) -> None:
         """Issue a notice if the job has too few iterations to reach the optimum.
@@ -555,10 +618,15 @@ class SharesParticipant(Participant):
 
     def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
         """Return this party's model inputs for rows of its table; rows at workers stay there."""
-        if not data.is_remote:
-            return InputRows(self._inputs_of_rows, data, rows)
-        plan, inputs = self.facts.plan, self._remote_inputs(data, rows)
-        return RemoteColumns(plan.numbers, plan.rate, lambda _: inputs, self._context.meter)
+        columns: RowSlices | RemoteColumns
+        if data.is_remote:
+            plan, inputs = self.facts.plan, self._remote_inputs(data, rows)
+            columns = RemoteColumns(plan.numbers, plan.rate, lambda _: inputs, self._context.meter)
+        else:
+            columns = InputRows(self._inputs_of_rows, data, rows)
+        if self._components is None:
+            return columns
+        return ColumnsWithPairs(columns, self._components_of(data, rows), self._pair_sums)
 
     def _remote_inputs(
         self, data: TrainingData, rows: Rows, roots: Floats | None = None, clip: float = np.inf
@@ -722,6 +790,7 @@ class SharesParticipant(Participant):
             rounding,
             resources.charge_scores,
             0 if exact or options.score_bits is not None else max(0, levels.bits - MIN_SCORE_BITS),
+            self._max_pair_bits,
         )
         return ScoringSession(
             self.session.products,

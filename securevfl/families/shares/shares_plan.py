@@ -10,7 +10,9 @@ larger step. Each iteration computes
 The numbers a and b result from applying the update rule to numbers. If the rule remembers earlier iterations
 (momentum), theta is a linear combination of all u; its coefficients result from applying the rule to vectors with one
 entry for each iteration. A rollback returns the training to the weights of an earlier iteration. A step is safe if it
-cannot increase the loss, whatever columns the parties have.
+cannot increase the loss, whatever columns the parties have. An evaluation computes the loss on the held-out rows. To
+open weights means to disclose them to the party that they belong to. Reason codes name the columns that affect a score
+most.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ from securevfl.base.arrays import Floats
 from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError
 from securevfl.families.shares.shares_job import SharesJob, takes_scalar_steps
+from securevfl.models.pair_components import COMPONENT_STEP, pair_ridge
 from securevfl.models.rounding_error import SumRounding
 from securevfl.optim.block_descent import BlockDescent, heavy_ball
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.opened_weights import WeightQuantizer
+from securevfl.protocols.shares.pair_weights import PairParams
 from securevfl.protocols.shares.update_rules import (
     Coefficients,
     Descent,
@@ -52,6 +56,8 @@ ROUNDING_CARRY = 1.4  # factor by which momentum amplifies rounding errors (1.24
 MAX_REMEMBERED_ITERATIONS = 2048
 # a training with l2 needs this number of iterations times the square root of the condition number of its objective; the
 # error of the weights is then e^-3 of that at the start
+MAX_PAIR_NUMBERS = 1 << 29  # products of all rows: at most 2.7 GB on disk at each share holder
+MIN_PAIR_STEP = 1 / 8  # with pairs, steps are halved down to this size
 ROOTS_PER_TRAINING = 1.5
 
 Combination = Callable[[int], Floats]
@@ -104,13 +110,15 @@ def make_plan(
     optimizer, iterations = job.optimizer, job.epochs * batches
     if isinstance(optimizer, BlockDescent):
         momentum = _momentum_of(job, batches)
+        # the weights of pairs are one more block, so safe steps are shorter; evaluations would detect longer ones
+        blocks = parties + (job.model.pair_rank > 0 and not job.evaluates_between_rounds)
         curvature, penalty = job.loss.curvature or 1.0, None
         if takes_scalar_steps(job):
             bound = curvature_sum(job, inputs)
             curvature, penalty = max(1.0, bound / parties), _penalty_of(job, bound)
         if optimizer.momentum or penalty is not None:
             _check_remembered(job.epochs, batches)
-        rate, rule = _block_descent(optimizer, iterations, parties, rollbacks, momentum, penalty)
+        rate, rule = _block_descent(optimizer, iterations, blocks, rollbacks, momentum, penalty)
     else:
         rate, rule = _descent(job, optimizer, batches, parties)
         curvature = 1.0
@@ -200,6 +208,37 @@ def sum_rounding(job: SharesJob) -> SumRounding:
     return SumRounding(ROUNDING_CARRY * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
 
 
+def pair_params(job: SharesJob, plan: Plan, components: tuple[int, int], rows: int) -> PairParams:
+    """Return the parameters of products of components.
+
+    The products have a variance of about 1 and are nearly uncorrelated, so a party's matrix (`optim/block_descent.py`)
+    would nearly be a multiple of the identity. All weights of products take steps of this one public size.
+
+    Args:
+        job: the options of the training, on which all parties agree (`securevfl.job.Job`).
+        plan: the plan of the training.
+        components: the numbers of components of the active party and of its partner.
+        rows: number of training rows.
+
+    Returns:
+        The parameters.
+
+    Raises:
+        ConfigError: if there are more products than can be shared, or their weights need too many bits.
+    """
+    active, partner = components
+    if rows * active * partner > MAX_PAIR_NUMBERS:
+        raise ConfigError(
+            f"model.pairs: {active} x {partner} products of {rows:,} rows are {rows * active * partner:,} numbers, and "
+            f"at most {MAX_PAIR_NUMBERS:,} can be shared",
+            f"set pairs to at most {math.isqrt(MAX_PAIR_NUMBERS // rows)}, or train on fewer rows",
+            code="SVFL-JOB-TOO-LARGE",
+            limit=MAX_PAIR_NUMBERS,
+        )
+    step = plan.rate / ((job.loss.curvature or 1.0) + pair_ridge(rows))
+    return PairParams.of(plan.numbers, active=active, partner=partner, component=COMPONENT_STEP, step=step)
+
+
 def weight_levels(job: SharesJob, rows: int) -> WeightQuantizer:
     """Return the quantizer of opened weights that were trained on `rows` rows."""
     return WeightQuantizer.of(rows, job.model.loss.curvature or 1.0)
@@ -282,11 +321,13 @@ def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floa
 def can_roll_back(job: SharesJob, rollbacks: Rollbacks = ()) -> bool:
     """Whether an evaluation can make the training roll back.
 
-    That is so if steps are longer than the size that is safe for any columns, and the job evaluates between rounds.
+    That is so if steps are longer than the size that is safe for any columns, and the job evaluates between rounds. No
+    size is safe for all products of two parties' components, because they may be correlated.
     """
     step = job.optimizer.first / 2 ** len(rollbacks)
     optimizer = job.optimizer
-    return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.evaluates_between_rounds
+    safe = MIN_PAIR_STEP if job.model.pair_rank else 1
+    return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > safe and job.evaluates_between_rounds
 
 
 def _momentum_of(job: SharesJob, batches: int) -> MomentumMethod:

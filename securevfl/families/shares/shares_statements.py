@@ -38,6 +38,10 @@ Each row is scored once, and training rows are never scored"""
 PAIRS_TEXT = """\
 sums of losses, counts of rows out of range, and pairs of a score and a label in random order"""
 
+PAIR_SCORES_TEXT = """\
+the requester can choose which combination of your components a score shows. All scores of models with
+pairs together may disclose a fourth of the bits of your training rows"""
+
 SCORE_PARTS_TEXT = """\
 {asker} learns its own weights and scores: a score without its own part is the sum of the
 others' parts, for every scored row"""

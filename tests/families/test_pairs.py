@@ -1,0 +1,167 @@
+"""Models with pairs: trainings of two and three parties, interrupted, rolled back, stored and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import securevfl as vfl
+from securevfl.errors import ConfigError
+from securevfl.families.shares.shares_plan import make_plan, pair_params
+from securevfl.protocols.shares.iteration import MaskedGradient
+from securevfl.runtime.observer import Event
+from securevfl.training.checkpoint import Checkpoints
+from tests.builders import make_job, parties_of, raises_code
+from tests.families.pair_oracle import pair_scores, shared_exclusive_or
+
+BASE: dict[str, Any] = {"protocol": {"shares": {}}, "batch_size": "all"}
+SHORT = BASE | {"epochs": 10, "test_fraction": 0.25}
+
+
+class Cut(Exception):
+    """Raised in place of the end of all processes."""
+
+
+def exclusive_or(rows: int = 1200, count: int = 2, seed: int = 0) -> tuple[list[vfl.Party], list[np.ndarray]]:
+    blocks, y = shared_exclusive_or(rows, seed)
+    blocks += [np.random.default_rng(9).normal(size=(rows, 2)) for _ in range(count - 2)]
+    return parties_of(blocks, y), blocks
+
+
+def auc(run: vfl.Run, parties: list[vfl.Party]) -> float:
+    test = run.job.schedule(len(parties[0].X)).test
+    scores = run.decision({party.name: party.X[test] for party in parties})
+    return float(roc_auc_score(np.asarray(parties[0].y)[test], scores[:, 0]))
+
+
+@pytest.mark.parametrize("model", [vfl.Logistic(pairs=9), vfl.Trees(pairs=9, trees=4, depth=2, boosted_score=False)])
+def test_an_exclusive_or_of_two_parties_is_learned(model: Any) -> None:
+    parties, _ = exclusive_or(2000)
+    run = vfl.simulate(make_job({}, model=model, **BASE), parties)
+    alone = vfl.simulate(make_job({}, model=model.model_copy(update={"pairs": 0}), **BASE), parties)
+    assert run.metrics["auc"] > alone.metrics["auc"] + 0.12
+    assert run.metrics["auc"] == pytest.approx(auc(run, parties), abs=0.02)
+
+
+def test_scores_are_those_of_floats() -> None:
+    parties, blocks = exclusive_or(3000)
+    job = make_job({}, model=vfl.Logistic(pairs=9), **SHORT)
+    run = vfl.simulate(job, parties)
+    train, test = (getattr(run.job.schedule(3000), name) for name in ("train", "test"))
+    y = np.asarray(parties[0].y)
+    expected = pair_scores(run.job, blocks[:2], 2.0 * y - 1, train)
+    found = run.decision({party.name: party.X for party in parties})[:, 0]
+    assert np.corrcoef(found[test], expected[test])[0, 1] > 0.996
+    assert abs(roc_auc_score(y[test], found[test]) - roc_auc_score(y[test], expected[test])) < 0.004
+
+
+def test_one_seed_gives_one_model_up_to_rounding() -> None:
+    parties, _ = exclusive_or(3000)
+    job = make_job({}, model=vfl.Logistic(pairs=9), **SHORT)
+    columns = {party.name: party.X[:500] for party in parties}
+    one, other = (vfl.simulate(job, parties).decision(columns)[:, 0] for _ in range(2))
+    assert np.abs(one - other).max() < 0.25 * one.std()
+    assert np.corrcoef(one, other)[0, 1] > 0.998
+
+
+def test_a_third_party_takes_no_part_in_pairs() -> None:
+    parties, _ = exclusive_or(1500, 3)
+    events: list[Event] = []
+    job = make_job({}, model=vfl.Logistic(pairs=6), **SHORT)
+    run = vfl.simulate(job, parties, observe=events.append)
+    pairs = [event for event in events if isinstance(event.message, MaskedGradient) and event.direction == "send"]
+    holders = {name for name, part in run.parts.items() if "pairs" in part.state}
+    assert len(holders) == 2
+    assert {event.me for event in pairs} == holders
+    assert run.metrics["auc"] > 0.7
+
+
+@pytest.mark.parametrize("cut", [1, 4, 10])
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_an_interrupted_training_resumes(cut: int, chunk: int | None, tmp_path: Path) -> None:
+    parties, _ = exclusive_or()
+    shares = {"shares": {} if chunk is None else {"chunk": chunk}}
+    job = make_job({}, model=vfl.Logistic(pairs=6), **(SHORT | {"protocol": shares, "evaluate_every": 5}))
+
+    def on_round(done: int, of: int) -> None:
+        if done == cut:
+            raise Cut
+
+    def checkpoints() -> dict[str, Checkpoints]:
+        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
+
+    with pytest.raises(Cut):
+        vfl.simulate(job, parties, checkpoints=checkpoints(), on_round=on_round)
+    run = vfl.simulate(job, parties, checkpoints=checkpoints())
+    assert {len(part.state["pairs"]["opened"]) for part in run.parts.values()} == {10}
+    assert run.metrics["auc"] > 0.68
+
+
+def test_steps_that_are_too_long_are_rolled_back() -> None:
+    """With equal columns at both parties, products are far from uncorrelated, and steps of twice the size diverge."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(800, 4))
+    y = (X[:, 0] * X[:, 1] + rng.logistic(size=800) > 0).astype(int)
+    parties = parties_of([X, X + 0.01 * rng.normal(size=X.shape)], y)
+    run = vfl.simulate(make_job({}, model=vfl.Logistic(pairs=12), **BASE), parties)
+    assert run.active.state["sizes"]["rollbacks"]
+    assert run.metrics["loss"] < 0.7
+
+
+def test_several_batches_train_pairs() -> None:
+    parties, _ = exclusive_or(1500)
+    job = make_job({}, model=vfl.Logistic(pairs=6), **(SHORT | {"batch_size": 400, "epochs": 4}))
+    assert vfl.simulate(job, parties).metrics["auc"] > 0.68
+
+
+def test_stored_parts_score_as_the_run_does(tmp_path: Path) -> None:
+    parties, _ = exclusive_or()
+    run = vfl.simulate(make_job({}, model=vfl.Trees(pairs=6, trees=2, depth=2), **SHORT), parties)
+    columns = {party.name: party.X[:200] for party in parties}
+    expected = run.decision(columns)
+    run.save(tmp_path)
+    np.testing.assert_allclose(vfl.Run.load(tmp_path).decision(columns), expected, atol=2e-2)
+    part = vfl.Run.load(tmp_path).active
+    with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS") as refused:
+        part.explain(parties[0].X[:3])
+    assert "pairs" in str(refused.value)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "square loss": ({"model": {"name": "trees", "pairs": 4, "loss": "square"}}, "logistic loss"),
+    "several classes": ({"model": {"name": "trees", "pairs": 4, "loss": "one_vs_rest"}}, "logistic loss"),
+    "counts": ({"model": {"name": "poisson", "pairs": 4}}, "pairs"),
+    "an open residual": ({"protocol": "ckks"}, "model.pairs"),
+    "FedSGD": ({"optimizer": {"name": "fedsgd", "lr": 0.1}}, "block_descent"),
+    "a penalty": ({"model": {"name": "logistic", "pairs": 4, "l2": 0.1}}, "l2"),
+    "opened weights": ({"protocol": {"shares": {"open_weights": ["bank"]}}}, "open_weights"),
+    "too many components": ({"model": {"name": "logistic", "pairs": 17}}, "pairs"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_pairs_cannot_do_is_refused(kind: str) -> None:
+    keys, words = REFUSED[kind]
+    with raises_code(ConfigError, "SVFL-JOB-OPTION") as refused:
+        vfl.Job.from_dict({"model": {"name": "logistic", "pairs": 4}} | keys)
+    assert words in str(refused.value)
+
+
+def test_too_many_products_are_refused() -> None:
+    parties, _ = exclusive_or()
+    job = vfl.simulate(make_job({}, model=vfl.Logistic(pairs=2), **(SHORT | {"epochs": 1})), parties).job
+    plan = make_plan(job, rows=900, batches=1, parties=2)  # type: ignore[arg-type]
+    with raises_code(ConfigError, "SVFL-JOB-TOO-LARGE") as refused:
+        pair_params(job, plan, (16, 16), 10_000_000)  # type: ignore[arg-type]
+    assert "et pairs to at most 7" in str(refused.value)
+
+
+def test_explain_prints_memory_and_the_requesters_choice() -> None:
+    parties, _ = exclusive_or()
+    printed = str(vfl.explain(make_job({}, model=vfl.Logistic(pairs=9), **SHORT), parties))
+    assert "pairs: 9 x 9 products of 900 rows" in printed
+    assert "requester can choose which combination of your components a score shows" in " ".join(printed.split())
