@@ -80,7 +80,8 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
         Lines about iterations and number formats, traffic and processor time, memory and disk.
 
     Raises:
-        ConfigError: the run would be refused, because its numbers need too many bits or it has too many iterations.
+        ConfigError: the run would be refused, because its numbers need too many bits, or it has too many iterations or
+            products.
     """
     schedule, shape = facts.schedule, facts.shape
     sizes, parties = schedule.count_sizes(range(job.epochs)), len(shape.columns)
@@ -120,13 +121,9 @@ def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     made_columns = sum(max(0, width - shape.columns[name]) for name, width in widths.items())
     made_bytes = BLOCK_ENTRY_BYTES * min(ROWS_PER_BLOCK, rows) * made_columns
     one_process = [_one_process_line(facts, seconds, made_bytes)] if len(facts.parties) == parties else []
-    try:
-        pairs = _pair_lines(job, facts, row_iterations)
-    except ConfigError as error:
-        return [f"the run would be refused: {error}"]
     return [
         *one_process,
-        *pairs,
+        *_pair_lines(job, facts, row_iterations),
         f"at most {sizes.total():,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
         f"number, w = {numbers.w}",
         f"about {_format_bytes(traffic)} sent, {_format_bytes(preprocessing)} of preprocessing at the active party at "
