@@ -109,8 +109,8 @@ class JobOptions(Config):
     block_descent if the protocol is shares, otherwise block_newton; both use all rows in each step."""
     protocol: Protocol = Field(default=None, validate_default=True)
     """How messages are protected: "shares" (secret sharing, which opens no intermediate value; the default if the model
-    allows it), "ckks" or "paillier" (encryption of residuals), "open" (residuals are sent unencrypted), or a table of
-    these keys."""
+    allows it), "ckks" or "paillier" (encryption of residuals), "open" (residuals are sent unencrypted), or a table
+    with the keys of a protocol."""
     batch_size: BatchSize = 256
     """Rows per batch, or "all" for one batch of all training rows. "growing", for block_descent, is "all" below 100,000
     training rows; above, the training uses nested subsets that grow. The ids of the rows determine the batches."""

@@ -16,7 +16,7 @@ from tests.forked import run_forked
 from tests.user_home import check_home
 
 
-def test_neither_tests_nor_their_processes_have_the_developers_home() -> None:
+def test_no_process_has_the_developers_home() -> None:
     developers = pwd.getpwuid(os.getuid()).pw_dir
     words = [sys.executable, "-c", "from pathlib import Path; print(Path.home())"]
     printed = run_forked(words, capture_output=True, text=True, check=True).stdout.strip()

@@ -58,7 +58,7 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
         n: number of rows.
         d: number of columns.
         pool: worker processes for the expensive calls; None to compute in this process.
-        seconds: maximum time for all repetitions, at least three.
+        seconds: time for all repetitions, of which there are at least three.
 
     Returns:
         The row of the table with the scheme's times and sizes.

@@ -42,7 +42,7 @@ def measure(
         parties: number of parties K.
         size: number of values m.
         pool: worker processes for the expensive calls; None to compute in this process.
-        seconds: maximum time for all repetitions, at least three.
+        seconds: time for all repetitions, of which there are at least three.
 
     Returns:
         The row of the table with the scheme's times and sizes.

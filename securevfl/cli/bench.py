@@ -91,7 +91,9 @@ def sum_(
 
 @bench.command()
 def start(
-    repetitions: Annotated[int, typer.Option(min=1, help="How often each time is measured, in new processes.")] = 9,
+    repetitions: Annotated[
+        int, typer.Option(min=1, help="Number of measurements of each time, each in a new process.")
+    ] = 9,
     json: JsonFile = None,
 ) -> None:
     """Time the start of the command and the package: medians over new processes."""

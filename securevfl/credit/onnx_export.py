@@ -87,7 +87,7 @@ class _Graph:
         return name
 
     def features(self, step: ColumnTransform, x: str) -> list[str]:
-        """Add the nodes of a step for a column (m, 1), and return the names of its outputs."""
+        """Add the nodes of the step that prepares a column x (m, 1), and return the names of its features."""
         lacks = self.op("IsNaN", self._cast(x, "FLOAT"))
         match step:
             case NumericTransform():

@@ -187,7 +187,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def with_error(value: float, error: float | None = None) -> str:
-    """Format "value ± standard error". The error has two significant digits, and the value as many decimals.
+    """Format "value ± standard error". The error has two significant digits; both have the same number of decimals.
 
     Without a finite standard error, only the value is returned.
     """

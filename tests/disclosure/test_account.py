@@ -107,9 +107,7 @@ def of_classes(name: str) -> tuple[vfl.Job, list[vfl.Party | Helper]] | None:
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(EXAMPLES) if of_classes(name)])
-def test_what_is_foreseen_of_three_classes_is_debited_by_a_run_to_its_planned_end(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_debits_of_three_classes_are_those_expected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `test_disclosed_the_same.py` tests for a single output."""
     job, parties = of_classes(name)  # type: ignore[misc]
     left = watched(monkeypatch)

@@ -98,7 +98,7 @@ def test_every_record_at_a_gate_is_of_an_output_and_has_its_bits(observed: Obser
             assert 0 < item.bits <= bits[key], (item, outputs)
 
 
-def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(observed: ObservedJob) -> None:
+def test_debits_are_those_expected(observed: ObservedJob) -> None:
     """Counts by kind and learner equal those that leak checks read.
 
     Plain numbers are counted too, and no message has more bits than its disclosure states.

@@ -57,7 +57,7 @@ def test_a_large_gain_is_stated_and_none_is_not() -> None:
 
 
 @pytest.mark.slow
-def test_gains_on_shares_are_those_of_one_table_and_are_stated_in_9_of_10_samples() -> None:
+def test_gains_on_shares_are_those_of_one_table() -> None:
     on_shares = [compared_on_shares(seed, 0.2) for seed in range(10)]
     in_one_table = [compared_in_one_table(seed, 0.2) for seed in range(10)]
     for shared, pooled in zip(on_shares, in_one_table, strict=True):
@@ -67,7 +67,7 @@ def test_gains_on_shares_are_those_of_one_table_and_are_stated_in_9_of_10_sample
 
 
 @pytest.mark.slow
-def test_the_error_of_a_gain_is_its_standard_deviation_over_samples() -> None:
+def test_the_error_is_the_deviation_over_samples() -> None:
     """The standard deviation of 200 gains has a standard error of 5 %."""
     comparisons = [compared_in_one_table(seed, 0.2) for seed in range(200)]
     deviation = np.std([result.gain for result in comparisons], ddof=1)
